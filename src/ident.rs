@@ -1,0 +1,230 @@
+//! The identifiers of this field as types that cannot hold nonsense: each is validated when it is parsed or deserialized.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+/// Implements serde through `Display` and `FromStr`, so that a value read from JSON passes the same checks as a flag.
+macro_rules! serde_as_text {
+    ($($t:ty),*) => {$(
+        impl TryFrom<String> for $t {
+            type Error = anyhow::Error;
+            fn try_from(s: String) -> Result<Self> { s.parse() }
+        }
+        impl From<$t> for String {
+            fn from(v: $t) -> String { v.to_string() }
+        }
+    )*};
+}
+
+/// A network interface's name: 1 to 15 bytes, no `/`, no `:`, no white space, neither `.` nor `..`
+/// (`dev_valid_name()` in the kernel's net/core/dev.c).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IfName(String);
+
+impl IfName {
+    /// The name as the kernel prints it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for IfName {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        ensure!(!s.is_empty(), "an interface name is empty");
+        ensure!(s.len() < 16, "interface name {:?} has {} bytes, the kernel allows 15", s, s.len());
+        ensure!(s != "." && s != "..", "{s:?} is no interface name");
+        if let Some(bad) = s.chars().find(|c| *c == '/' || *c == ':' || c.is_whitespace() || c.is_control()) {
+            bail!("interface name {s:?} holds {bad:?}");
+        }
+        Ok(IfName(s.to_owned()))
+    }
+}
+
+/// An RDMA device's name (`mlx5_0`, `rocep1s0f0`, `rxe0`): 1 to 63 bytes of letters, digits, `_`, `-`, `.`
+/// (IB_DEVICE_NAME_MAX in the kernel; the character set is what sysfs and NCCL's list syntax can carry).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HcaName(String);
+
+impl HcaName {
+    /// The name as the kernel prints it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for HcaName {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        ensure!(!s.is_empty() && s.len() < 64 && s.chars().all(good), "{s:?} is no RDMA device name");
+        ensure!(s != "." && s != "..", "{s:?} is no RDMA device name");
+        Ok(HcaName(s.to_owned()))
+    }
+}
+
+/// A PCI function's address `DDDD:BB:DD.F` in lower-case hex; domains may have 4 to 8 digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct BusId {
+    /// PCI domain (segment); more than 16 bits wide behind some bridges (VMD, Hyper-V).
+    pub domain: u32,
+    /// Bus number.
+    pub bus: u8,
+    /// Device number, 0 to 31.
+    pub device: u8,
+    /// Function number, 0 to 7.
+    pub function: u8,
+}
+
+impl FromStr for BusId {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let parse = || -> Option<BusId> {
+            let (domain, rest) = s.split_once(':')?;
+            let (bus, rest) = rest.split_once(':')?;
+            let (device, function) = rest.split_once('.')?;
+            let hex = |t: &str, digits: std::ops::RangeInclusive<usize>| {
+                let ok = digits.contains(&t.len()) && t.bytes().all(|b| b.is_ascii_hexdigit());
+                ok.then(|| u32::from_str_radix(t, 16).ok()).flatten()
+            };
+            Some(BusId {
+                domain: hex(domain, 4..=8)?,
+                bus: hex(bus, 2..=2)? as u8,
+                device: hex(device, 2..=2).filter(|d| *d < 32)? as u8,
+                function: hex(function, 1..=1).filter(|f| *f < 8)? as u8,
+            })
+        };
+        match parse() {
+            Some(id) => Ok(id),
+            None => bail!("{s:?} is no PCI address (DDDD:BB:DD.F)"),
+        }
+    }
+}
+
+/// A link-layer address of any length up to 32 bytes (Ethernet 6, IPoIB 20), printed as colon-separated hex.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub Vec<u8>);
+
+impl FromStr for Mac {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let bytes: Option<Vec<u8>> =
+            s.split(':').map(|p| if p.len() == 2 { u8::from_str_radix(p, 16).ok() } else { None }).collect();
+        match bytes {
+            Some(b) if b.len() <= 32 => Ok(Mac(b)),
+            _ => bail!("{s:?} is no link-layer address"),
+        }
+    }
+}
+
+/// A 64-bit GUID, printed as the kernel does: four groups of four hex digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Guid(pub u64);
+
+impl FromStr for Guid {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let digits: String = s.split(':').collect();
+        match (digits.len(), u64::from_str_radix(&digits, 16)) {
+            (16, Ok(v)) => Ok(Guid(v)),
+            _ => bail!("{s:?} is no GUID"),
+        }
+    }
+}
+
+/// Bytes that we carry without knowing them (netlink attributes), printed as hex.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Hex(pub Vec<u8>);
+
+impl FromStr for Hex {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        ensure!(s.is_ascii() && s.len() % 2 == 0, "{s:?} is no hex string");
+        let byte = |i: usize| u8::from_str_radix(&s[i..i + 2], 16);
+        Ok(Hex((0..s.len()).step_by(2).map(byte).collect::<Result<_, _>>()?))
+    }
+}
+
+serde_as_text!(IfName, HcaName, BusId, Mac, Guid, Hex);
+
+impl fmt::Display for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for HcaName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl fmt::Display for BusId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.device, self.function))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":"))
+    }
+}
+
+impl fmt::Display for Guid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let group = |shift: u32| (self.0 >> shift) & 0xffff;
+        f.pad(&format!("{:04x}:{:04x}:{:04x}:{:04x}", group(48), group(32), group(16), group(0)))
+    }
+}
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_names_follow_the_kernel() {
+        for good in ["eth0", "eth18-0", "eth0.1015", "a", "ABCDEFGHIJKLMNO", "é"] {
+            assert_eq!(good.parse::<IfName>().map(|n| n.to_string()).ok(), Some(good.to_owned()));
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "a\nb", "a:1", "ABCDEFGHIJKLMNOP", "a\u{7}"] {
+            assert!(bad.parse::<IfName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn bus_ids_round_trip_with_wide_domains() {
+        for good in ["0000:00:00.0", "10000:e1:1f.7", "ffff:ff:01.0"] {
+            assert_eq!(good.parse::<BusId>().map(|b| b.to_string()).ok(), Some(good.to_owned()));
+        }
+        for bad in ["", "00:00.0", "0000:00:20.0", "0000:00:00.8", "0000:0:00.0", "+000:00:00.0"] {
+            assert!(bad.parse::<BusId>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn guids_macs_and_hex_round_trip() {
+        assert_eq!(
+            "0c42:a103:00fe:1234".parse::<Guid>().map(|g| g.to_string()).ok(),
+            Some("0c42:a103:00fe:1234".into())
+        );
+        assert_eq!("02:00:00:00:00:01".parse::<Mac>().map(|m| m.to_string()).ok(), Some("02:00:00:00:00:01".into()));
+        assert_eq!("00ff".parse::<Hex>().map(|h| h.to_string()).ok(), Some("00ff".into()));
+        assert!("0".parse::<Hex>().is_err() && "zz".parse::<Hex>().is_err() && "0c42:a103".parse::<Guid>().is_err());
+    }
+}

@@ -1,0 +1,7 @@
+#![forbid(unsafe_code)]
+pub mod fault;
+pub mod ident;
+pub mod plan;
+pub mod select;
+pub mod snapshot;
+pub mod world;

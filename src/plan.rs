@@ -1,0 +1,186 @@
+//! What shall be done, as data: the plan that `prepare` stores, and the steps that a hook derives from it.
+//!
+//! A [`Plan`] holds decisions (which NICs, which environment, which device nodes) and the identities they were made for.
+//! At create time [`Plan::attach`](crate::plan::Plan) lowers it, with a fresh look at the world, to [`Step`]s: the state that
+//! has to come back is the state at the move, not at `prepare`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
+use crate::snapshot::{Address, CharDevice, Gid, Neighbour, Netdev, Route, Rule};
+
+/// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
+pub const SCHEMA: u32 = 1;
+
+/// What identifies a NIC while names and indexes change around it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    /// Name on the host.
+    pub name: IfName,
+    /// Index on the host.
+    pub ifindex: u32,
+    /// Parent PCI function, where it has one.
+    pub pci: Option<BusId>,
+    /// IFLA_PERM_ADDRESS, where the driver tells one.
+    pub permanent_mac: Option<Mac>,
+    /// Node GUID of its HCA, where it has one.
+    pub node_guid: Option<Guid>,
+}
+
+/// A NIC that the container gets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nic {
+    /// Which one.
+    pub identity: Identity,
+    /// Its HCA; absent for a placeholder (`--ifaces` on a machine without any RDMA data).
+    pub hca: Option<HcaName>,
+    /// Port of the HCA.
+    pub port: Option<u32>,
+    /// How many ports the HCA has: NCCL_IB_HCA names the port only where there are several.
+    pub ports: usize,
+    /// Whether it is soft-RoCE.
+    pub rxe: bool,
+    /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
+    pub gid: Option<Gid>,
+    /// NUMA node of the HCA.
+    pub numa: Option<i32>,
+    /// The verbs node that the HCA will have inside: soft-RoCE gets the lowest free minor when it is re-created.
+    pub uverbs: Option<CharDevice>,
+    /// Addresses when the plan was made: a plan whose NIC has others by now is out of date.
+    pub addresses: Vec<Address>,
+}
+
+/// An environment variable for the container, with the reason that the report gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EnvVar {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+    /// Why we set it: one clause.
+    pub why: String,
+}
+
+/// Values of arp_announce, arp_ignore, arp_filter and rp_filter for a moved NIC (Documentation/networking/ip-sysctl.rst).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArpProfile {
+    /// 2: always the best local address.
+    pub announce: u8,
+    /// 1: answer only for addresses of this NIC.
+    pub ignore: u8,
+    /// 1: answer only if the route back leaves by this NIC.
+    pub filter: u8,
+    /// 1 strict, 2 loose reverse path.
+    pub rp_filter: u8,
+}
+
+impl ArpProfile {
+    /// 2/1/1/1.
+    pub const STRICT: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 1, rp_filter: 1 };
+
+    /// The values under the names that [`Netdev::sysctls`] uses.
+    pub fn sysctls(&self) -> [(&'static str, u8); 4] {
+        [
+            ("ipv4/conf/arp_announce", self.announce),
+            ("ipv4/conf/arp_ignore", self.ignore),
+            ("ipv4/conf/arp_filter", self.filter),
+            ("ipv4/conf/rp_filter", self.rp_filter),
+        ]
+    }
+}
+
+/// The stored decision: everything that later moments need, made from one snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The name that containers opt in with.
+    pub name: String,
+    /// Boot during which it was made.
+    pub boot_id: String,
+    /// NICs in rail order: PCI address, then name.
+    pub nics: Vec<Nic>,
+    /// InfiniBand HCAs that need no move (`--ib`).
+    pub ib: Vec<HcaName>,
+    /// Device nodes for the container: the kept HCAs' uverbs and rdma_cm; never issm or umad.
+    pub devices: Vec<CharDevice>,
+    /// Environment for the container.
+    pub env: Vec<EnvVar>,
+    /// Written for every moved NIC.
+    pub arp: ArpProfile,
+    /// Whether addresses with a finite lifetime may be frozen inside.
+    pub freeze_lifetimes: bool,
+}
+
+/// Which of the two namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The namespace that the NICs belong to.
+    Host,
+    /// The container's.
+    Inside,
+}
+
+/// A NIC's network state: what a move destroys, and what the host gets back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicState {
+    /// Link, addresses, neighbours and sysctls.
+    pub netdev: Netdev,
+    /// Routes of all tables over it.
+    pub routes: Vec<Route>,
+    /// Rules that name it or one of its addresses.
+    pub rules: Vec<Rule>,
+}
+
+/// One effect on the kernel. It holds the old and the new value, so that its undo needs no reading.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Step {
+    /// Deletes a soft-RoCE link.
+    RdmaLinkDelete { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
+    /// Makes a soft-RoCE link and demands that it gets this verbs node.
+    RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
+    /// One link message that takes the NIC from `from` to the other side under its name there.
+    Move { from: Side, ifindex: u32, name: IfName, new_name: IfName, state: Box<NicState> },
+    /// Renames a link that stays.
+    Rename { side: Side, old: IfName, new: IfName },
+    /// Deletes an alternative name.
+    AltnameDelete { side: Side, dev: IfName, altname: String },
+    /// Adds an alternative name.
+    AltnameAdd { side: Side, dev: IfName, altname: String },
+    /// Writes a per-device sysctl.
+    Sysctl { side: Side, dev: IfName, key: String, old: Option<String>, new: String },
+    /// Sets the MTU in bytes.
+    Mtu { side: Side, dev: IfName, old: u32, new: u32 },
+    /// Sets the current link-layer address.
+    MacSet { side: Side, dev: IfName, old: Mac, new: Mac },
+    /// Adds an address.
+    AddressAdd { side: Side, dev: IfName, address: Address },
+    /// Deletes an address.
+    AddressDelete { side: Side, dev: IfName, address: Address },
+    /// Sets the link up.
+    LinkUp { side: Side, dev: IfName },
+    /// Sets the link down.
+    LinkDown { side: Side, dev: IfName },
+    /// Adds a route.
+    RouteAdd { side: Side, route: Route },
+    /// Deletes a route.
+    RouteDelete { side: Side, route: Route },
+    /// Adds a permanent neighbour or proxy.
+    NeighbourAdd { side: Side, dev: IfName, neighbour: Neighbour },
+    /// Deletes a permanent neighbour or proxy.
+    NeighbourDelete { side: Side, dev: IfName, neighbour: Neighbour },
+    /// Adds a rule.
+    RuleAdd { side: Side, rule: Rule },
+    /// Deletes a rule.
+    RuleDelete { side: Side, rule: Rule },
+    /// Waits until the port has a RoCE v2 GID for each address, with this netdev.
+    AwaitGids { side: Side, hca: HcaName, port: u32, dev: IfName, addresses: Vec<std::net::IpAddr> },
+}

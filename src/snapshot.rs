@@ -1,0 +1,514 @@
+//! What was observed in one network namespace of one host: facts, no decisions.
+//!
+//! `rdmaprep snapshot --json` prints this type, and `--snapshot FILE` reads it back. Live snapshots come from netlink,
+//! NETLINK_RDMA and sysfs (`world/`), captured ones from a /sys tree alone; what a source does not tell is `None` or empty.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{BusId, Guid, HcaName, Hex, IfName, Mac};
+
+/// Version of the JSON form; a reader refuses any other.
+pub const SCHEMA: u32 = 1;
+
+/// Everything observed in one pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snapshot {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `/proc/sys/kernel/random/boot_id`; empty for a captured tree.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Inode of the network namespace that was observed (nsfs); absent for a captured tree.
+    #[serde(default)]
+    pub netns: Option<u64>,
+    /// Whether RDMA devices are shared by all network namespaces or belong to one (`rdma system`).
+    #[serde(default)]
+    pub rdma_mode: Option<RdmaMode>,
+    /// `/dev/infiniband/rdma_cm`.
+    #[serde(default)]
+    pub rdma_cm: Option<CharDevice>,
+    /// RDMA devices, by name.
+    pub hcas: Vec<Hca>,
+    /// Network devices, by ifindex.
+    pub netdevs: Vec<Netdev>,
+    /// Routes of all tables, in the kernel's order.
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    /// Policy rules of both families, in the kernel's order.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
+    /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
+    /// PCI functions, by address.
+    #[serde(default)]
+    pub pci: Vec<PciFunction>,
+    /// What two sources told differently, or could not be read: one sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Snapshot {
+            schema: SCHEMA,
+            boot_id: String::new(),
+            netns: None,
+            rdma_mode: None,
+            rdma_cm: None,
+            hcas: Vec::new(),
+            netdevs: Vec::new(),
+            routes: Vec::new(),
+            rules: Vec::new(),
+            sysctls: BTreeMap::new(),
+            pci: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// RDMA_NLDEV_SYS_ATTR_NETNS_MODE (include/uapi/rdma/rdma_netlink.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RdmaMode {
+    /// Every namespace sees every RDMA device.
+    Shared,
+    /// An RDMA device belongs to one namespace.
+    Exclusive,
+}
+
+/// A character device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CharDevice {
+    /// Name below `/dev/infiniband`: `uverbs0`, `umad0`, `rdma_cm`.
+    pub name: String,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// How an RDMA device talks (RDMA_NLDEV_ATTR_DEV_PROTOCOL): `ib`, `roce`, `iw`, `opa`, `usnic`.
+pub type Protocol = String;
+
+/// An RDMA device: what NCCL and libibverbs call an HCA.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hca {
+    /// ibdev name.
+    pub name: HcaName,
+    /// RDMA_NLDEV_ATTR_DEV_INDEX: the kernel's handle for requests; changes when a device is re-created.
+    #[serde(default)]
+    pub index: Option<u32>,
+    /// GUID of the node; all-zero on some VFs.
+    #[serde(default)]
+    pub node_guid: Option<Guid>,
+    /// GUID of the card; shared by the functions of a dual-port card.
+    #[serde(default)]
+    pub sys_image_guid: Option<Guid>,
+    /// Firmware version as printed by the driver.
+    #[serde(default)]
+    pub firmware: Option<String>,
+    /// Kernel driver of the parent PCI function, or `rxe`/`siw` for a software device.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// Protocol told by nldev; absent for a captured tree.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
+    /// Parent PCI function; absent for software devices.
+    #[serde(default)]
+    pub pci: Option<BusId>,
+    /// NUMA node of the parent; −1 where the platform does not say.
+    #[serde(default)]
+    pub numa: Option<i32>,
+    /// Its verbs device node.
+    #[serde(default)]
+    pub uverbs: Option<CharDevice>,
+    /// Its management device nodes, one per port.
+    #[serde(default)]
+    pub umad: Vec<CharDevice>,
+    /// Ports, by number.
+    pub ports: Vec<Port>,
+    /// Facts on which netlink and sysfs disagree; a device with any is not moved.
+    #[serde(default)]
+    pub conflicts: Vec<String>,
+}
+
+impl Hca {
+    /// Whether this is soft-RoCE, whose link dies when its netdev changes namespace.
+    pub fn is_rxe(&self) -> bool {
+        self.driver.as_deref() == Some("rxe")
+    }
+}
+
+/// One port of an HCA.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// Port number, from 1.
+    pub number: u32,
+    /// Logical state in capitals: `ACTIVE`, `DOWN`, `INIT`, `ARMED`; absent where unreadable.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// `InfiniBand`, `Ethernet`, or what the driver prints (`Unknown` on EFA).
+    #[serde(default)]
+    pub link_layer: Option<String>,
+    /// Rate as sysfs prints it: `100 Gb/sec (4X EDR)`.
+    #[serde(default)]
+    pub rate: Option<String>,
+    /// The netdev behind the port by kernel facts (nldev, else the function's netdev with the port's dev_port).
+    #[serde(default)]
+    pub netdev: Option<IfName>,
+    /// Used entries of the port's GID table.
+    #[serde(default)]
+    pub gids: Vec<Gid>,
+}
+
+/// One used entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gid {
+    /// Index in the table.
+    pub index: u32,
+    /// The address; IPv4 appears IPv4-mapped (`::ffff:a.b.c.d`).
+    pub address: Ipv6Addr,
+    /// Absent where `gid_attrs/types` could not be read.
+    #[serde(default)]
+    pub kind: Option<GidKind>,
+    /// `gid_attrs/ndevs`: the netdev that the entry belongs to, by its current name.
+    #[serde(default)]
+    pub netdev: Option<IfName>,
+}
+
+impl Gid {
+    /// The GID as the IP address that it was made from.
+    pub fn ip(&self) -> IpAddr {
+        match self.address.to_ipv4_mapped() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(self.address),
+        }
+    }
+}
+
+/// `gid_attrs/types/N`: the kernel's words (drivers/infiniband/core/cache.c, `gid_type_str`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GidKind {
+    /// InfiniBand, or RoCE v1: the kernel has one word for both.
+    #[serde(rename = "IB/RoCE v1")]
+    IbRoceV1,
+    /// RoCE v2 (UDP port 4791).
+    #[serde(rename = "RoCE v2")]
+    RoceV2,
+}
+
+/// A network device with the state that a namespace change destroys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Netdev {
+    /// Name.
+    pub name: IfName,
+    /// Index in its namespace.
+    pub ifindex: u32,
+    /// IFLA_INFO_KIND: `veth`, `bond`, `vlan`, `bridge`, …; absent for hardware.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// ARPHRD_*: 1 Ethernet, 32 InfiniBand, 772 loopback.
+    #[serde(default)]
+    pub link_type: u16,
+    /// Current address.
+    #[serde(default)]
+    pub mac: Option<Mac>,
+    /// IFLA_PERM_ADDRESS.
+    #[serde(default)]
+    pub permanent_mac: Option<Mac>,
+    /// MTU in bytes.
+    #[serde(default)]
+    pub mtu: u32,
+    /// Transmit queue length in packets.
+    #[serde(default)]
+    pub txqlen: u32,
+    /// Device group.
+    #[serde(default)]
+    pub group: u32,
+    /// IFLA_IFALIAS.
+    #[serde(default)]
+    pub alias: Option<String>,
+    /// IFLA_PROP_LIST's alternative names.
+    #[serde(default)]
+    pub altnames: Vec<String>,
+    /// IFF_UP: the administrator's wish.
+    #[serde(default)]
+    pub up: bool,
+    /// IFF_RUNNING: NCCL ≥ 2.28.3 demands it.
+    #[serde(default)]
+    pub running: bool,
+    /// IFF_PROMISC was set by the administrator.
+    #[serde(default)]
+    pub promisc: bool,
+    /// IFF_ALLMULTI was set by the administrator.
+    #[serde(default)]
+    pub allmulti: bool,
+    /// RFC 2863 state: `up`, `down`, `lowerlayerdown`, `unknown`.
+    #[serde(default)]
+    pub operstate: Option<String>,
+    /// Bond, bridge or team that holds it.
+    #[serde(default)]
+    pub master: Option<IfName>,
+    /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer, in that device's namespace.
+    #[serde(default)]
+    pub link: Option<u32>,
+    /// Queueing discipline at the root.
+    #[serde(default)]
+    pub qdisc: Option<String>,
+    /// Whether an XDP program is attached.
+    #[serde(default)]
+    pub xdp: bool,
+    /// Parent PCI function.
+    #[serde(default)]
+    pub pci: Option<BusId>,
+    /// Kernel driver of the parent.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// Port of the function that it sits on, from 0 (`class/net/*/dev_port`).
+    #[serde(default)]
+    pub dev_port: Option<u32>,
+    /// Addresses of both families, in the kernel's order.
+    #[serde(default)]
+    pub addresses: Vec<Address>,
+    /// Permanent and proxy neighbours.
+    #[serde(default)]
+    pub neighbours: Vec<Neighbour>,
+    /// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`, `ipv6/neigh/<leaf>`.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
+}
+
+/// An address of a netdev (RTM_NEWADDR).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Address {
+    /// IFA_LOCAL, or IFA_ADDRESS where that is absent.
+    pub address: IpAddr,
+    /// Prefix length in bits.
+    pub prefix: u8,
+    /// IFA_ADDRESS where it differs from IFA_LOCAL: the far end of a point-to-point link.
+    #[serde(default)]
+    pub peer: Option<IpAddr>,
+    /// IPv4 only.
+    #[serde(default)]
+    pub broadcast: Option<IpAddr>,
+    /// IPv4 only.
+    #[serde(default)]
+    pub label: Option<String>,
+    /// RT_SCOPE_*: 0 global, 253 link, 254 host.
+    #[serde(default)]
+    pub scope: u8,
+    /// IFA_FLAGS (include/uapi/linux/if_addr.h).
+    #[serde(default)]
+    pub flags: u32,
+    /// Seconds left; absent: forever.
+    #[serde(default)]
+    pub valid_lft: Option<u32>,
+    /// Seconds left as a preferred source; absent: forever.
+    #[serde(default)]
+    pub preferred_lft: Option<u32>,
+    /// IFA_RT_PRIORITY: metric of the prefix route.
+    #[serde(default)]
+    pub metric: Option<u32>,
+    /// IFA_PROTO: who made it.
+    #[serde(default)]
+    pub protocol: Option<u8>,
+}
+
+/// A route (RTM_NEWROUTE) of any table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Route {
+    /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
+    pub destination: IpNet,
+    /// RTA_SRC (IPv6 subtrees).
+    #[serde(default)]
+    pub source: Option<IpNet>,
+    /// 254 is main, 255 local.
+    pub table: u32,
+    /// RTPROT_*: 2 kernel, 3 boot, 4 static, 16 DHCP.
+    #[serde(default)]
+    pub protocol: u8,
+    /// RT_SCOPE_*.
+    #[serde(default)]
+    pub scope: u8,
+    /// RTN_*: 1 unicast, 2 local, 3 broadcast.
+    #[serde(default)]
+    pub kind: u8,
+    /// Type of service.
+    #[serde(default)]
+    pub tos: u8,
+    /// RTA_PRIORITY.
+    #[serde(default)]
+    pub metric: Option<u32>,
+    /// RTA_PREFSRC.
+    #[serde(default)]
+    pub prefsrc: Option<IpAddr>,
+    /// Where it leads: one leg, or several of a multipath route; none for blackhole and the like.
+    #[serde(default)]
+    pub hops: Vec<Hop>,
+    /// Attributes that we carry without interpreting them, by RTA_* number.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+/// One leg of a route.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hop {
+    /// RTA_OIF, by name.
+    #[serde(default)]
+    pub dev: Option<IfName>,
+    /// RTA_GATEWAY or RTA_VIA.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// RTNH_F_* that a user can set (onlink, pervasive).
+    #[serde(default)]
+    pub flags: u8,
+    /// rtnh_hops: the weight less one.
+    #[serde(default)]
+    pub weight: u8,
+}
+
+/// A policy rule (RTM_NEWRULE).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// 4 or 6.
+    pub family: u8,
+    /// FRA_PRIORITY.
+    pub priority: u32,
+    /// `from`; absent: all.
+    #[serde(default)]
+    pub source: Option<IpNet>,
+    /// `to`; absent: all.
+    #[serde(default)]
+    pub destination: Option<IpNet>,
+    /// FRA_IIFNAME.
+    #[serde(default)]
+    pub iif: Option<String>,
+    /// FRA_OIFNAME.
+    #[serde(default)]
+    pub oif: Option<String>,
+    /// FRA_TABLE.
+    pub table: u32,
+    /// FR_ACT_*: 1 to table.
+    pub action: u8,
+    /// Type of service.
+    #[serde(default)]
+    pub tos: u8,
+    /// FIB_RULE_* flags that a user can set (invert).
+    #[serde(default)]
+    pub flags: u32,
+    /// Attributes that we carry without interpreting them, by FRA_* number.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+/// A permanent or proxy neighbour (RTM_NEWNEIGH).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Neighbour {
+    /// NDA_DST.
+    pub address: IpAddr,
+    /// NDA_LLADDR.
+    #[serde(default)]
+    pub mac: Option<Mac>,
+    /// NTF_PROXY: we answer for it.
+    #[serde(default)]
+    pub proxy: bool,
+    /// NDA_PROTOCOL.
+    #[serde(default)]
+    pub protocol: Option<u8>,
+}
+
+/// A PCI function as sysfs shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PciFunction {
+    /// Address.
+    pub address: BusId,
+    /// 24-bit class: `0x020000` Ethernet, `0x060400` bridge, `0x03….` display.
+    pub class: u32,
+    /// Vendor id.
+    #[serde(default)]
+    pub vendor: u16,
+    /// Device id.
+    #[serde(default)]
+    pub device: u16,
+    /// Subsystem vendor id.
+    #[serde(default)]
+    pub subsystem_vendor: u16,
+    /// Subsystem device id.
+    #[serde(default)]
+    pub subsystem_device: u16,
+    /// Bound driver.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// −1 where the platform does not say.
+    #[serde(default)]
+    pub numa: Option<i32>,
+    /// The bridge above; absent on a root bus.
+    #[serde(default)]
+    pub bridge: Option<BusId>,
+    /// `current_link_speed`, verbatim: `32.0 GT/s PCIe`.
+    #[serde(default)]
+    pub link_speed: Option<String>,
+    /// `current_link_width` in lanes.
+    #[serde(default)]
+    pub link_width: Option<u32>,
+    /// `max_link_speed`, verbatim.
+    #[serde(default)]
+    pub max_link_speed: Option<String>,
+    /// `max_link_width` in lanes.
+    #[serde(default)]
+    pub max_link_width: Option<u32>,
+    /// The PF of a VF.
+    #[serde(default)]
+    pub physfn: Option<BusId>,
+}
+
+impl PciFunction {
+    /// Whether this is a GPU: a display controller of a vendor that makes compute GPUs, or a processing accelerator of AMD.
+    pub fn is_gpu(&self) -> bool {
+        matches!((self.class >> 16, self.vendor), (0x03, 0x10de | 0x1002 | 0x8086) | (0x12, 0x1002))
+    }
+
+    /// Whether this is a PCI-to-PCI bridge or switch port.
+    pub fn is_bridge(&self) -> bool {
+        self.class >> 8 == 0x0604
+    }
+}
+
+impl Snapshot {
+    /// The netdev of that name.
+    pub fn netdev(&self, name: &IfName) -> Option<&Netdev> {
+        self.netdevs.iter().find(|n| n.name == *name)
+    }
+
+    /// The HCA of that name.
+    pub fn hca(&self, name: &HcaName) -> Option<&Hca> {
+        self.hcas.iter().find(|h| h.name == *name)
+    }
+
+    /// Routes with a leg over that netdev.
+    pub fn routes_of<'a>(&'a self, name: &'a IfName) -> impl Iterator<Item = &'a Route> {
+        self.routes.iter().filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
+    }
+
+    /// GPUs among the PCI functions.
+    pub fn gpus(&self) -> impl Iterator<Item = &PciFunction> {
+        self.pci.iter().filter(|f| f.is_gpu())
+    }
+}
