@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
-use crate::snapshot::{Address, CharDevice, Gid, Neighbour, Netdev, Route, Rule};
+use crate::snapshot::{Address, CharDevice, Gid};
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
@@ -115,72 +115,4 @@ pub struct Plan {
     pub arp: ArpProfile,
     /// Whether addresses with a finite lifetime may be frozen inside.
     pub freeze_lifetimes: bool,
-}
-
-/// Which of the two namespaces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Side {
-    /// The namespace that the NICs belong to.
-    Host,
-    /// The container's.
-    Inside,
-}
-
-/// A NIC's network state: what a move destroys, and what the host gets back.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NicState {
-    /// Link, addresses, neighbours and sysctls.
-    pub netdev: Netdev,
-    /// Routes of all tables over it.
-    pub routes: Vec<Route>,
-    /// Rules that name it or one of its addresses.
-    pub rules: Vec<Rule>,
-}
-
-/// One effect on the kernel. It holds the old and the new value, so that its undo needs no reading.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Step {
-    /// Deletes a soft-RoCE link.
-    RdmaLinkDelete { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
-    /// Makes a soft-RoCE link and demands that it gets this verbs node.
-    RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
-    /// One link message that takes the NIC from `from` to the other side under its name there.
-    Move { from: Side, ifindex: u32, name: IfName, new_name: IfName, state: Box<NicState> },
-    /// Renames a link that stays.
-    Rename { side: Side, old: IfName, new: IfName },
-    /// Deletes an alternative name.
-    AltnameDelete { side: Side, dev: IfName, altname: String },
-    /// Adds an alternative name.
-    AltnameAdd { side: Side, dev: IfName, altname: String },
-    /// Writes a per-device sysctl.
-    Sysctl { side: Side, dev: IfName, key: String, old: Option<String>, new: String },
-    /// Sets the MTU in bytes.
-    Mtu { side: Side, dev: IfName, old: u32, new: u32 },
-    /// Sets the current link-layer address.
-    MacSet { side: Side, dev: IfName, old: Mac, new: Mac },
-    /// Adds an address.
-    AddressAdd { side: Side, dev: IfName, address: Address },
-    /// Deletes an address.
-    AddressDelete { side: Side, dev: IfName, address: Address },
-    /// Sets the link up.
-    LinkUp { side: Side, dev: IfName },
-    /// Sets the link down.
-    LinkDown { side: Side, dev: IfName },
-    /// Adds a route.
-    RouteAdd { side: Side, route: Route },
-    /// Deletes a route.
-    RouteDelete { side: Side, route: Route },
-    /// Adds a permanent neighbour or proxy.
-    NeighbourAdd { side: Side, dev: IfName, neighbour: Neighbour },
-    /// Deletes a permanent neighbour or proxy.
-    NeighbourDelete { side: Side, dev: IfName, neighbour: Neighbour },
-    /// Adds a rule.
-    RuleAdd { side: Side, rule: Rule },
-    /// Deletes a rule.
-    RuleDelete { side: Side, rule: Rule },
-    /// Waits until the port has a RoCE v2 GID for each address, with this netdev.
-    AwaitGids { side: Side, hca: HcaName, port: u32, dev: IfName, addresses: Vec<std::net::IpAddr> },
 }

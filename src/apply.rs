@@ -1,0 +1,34 @@
+//! The only executor: steps, one after the other, until one fails or the deadline passes.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::fault::{Fault, WithFault};
+use crate::step::Step;
+use crate::world::World;
+
+/// Does the steps in order and stops at the first that fails. What was done until then is for the caller to undo, from the
+/// record: [`crate::restore`] finds NICs wherever a failure left them.
+///
+/// # Errors
+/// [`Fault::Kernel`] with the step that failed, [`Fault::Timeout`] when the deadline passed before a step.
+pub fn apply(steps: &[Step], world: &mut dyn World, deadline: Instant, mut done: impl FnMut(&Step)) -> Result<()> {
+    for step in steps {
+        if Instant::now() >= deadline {
+            return Err(Fault::Timeout.error(format!("the deadline passed before {step}")));
+        }
+        world.perform(step, deadline).or_else(|e| match Fault::of(&e) {
+            Fault::Other => Err(e).fault(Fault::Kernel, step.to_string()),
+            _ => Err(e),
+        })?;
+        done(step);
+    }
+    Ok(())
+}
+
+/// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the host.
+pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Vec<anyhow::Error> {
+    let attempt = |step: &Step| world.perform(step, deadline).map_err(|e| e.context(step.to_string())).err();
+    steps.iter().filter_map(attempt).collect()
+}

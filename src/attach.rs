@@ -1,0 +1,197 @@
+//! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use crate::fault::Fault;
+use crate::ident::IfName;
+use crate::journal::Held;
+use crate::plan::{Identity, Nic, Plan};
+use crate::snapshot::{CharDevice, Hca, Hop, Route, Snapshot};
+use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect};
+use crate::verify;
+
+/// What one container's create takes.
+pub struct Attach {
+    /// In the order in which they are done; moves of one NIC end before those of the next begin.
+    pub steps: Vec<Step>,
+    /// What goes into the journal before the first step.
+    pub held: Vec<Held>,
+}
+
+/// Lowers a plan. `host` and `inside` are fresh. Every check is done here, before anything is changed.
+///
+/// # Errors
+/// [`Fault::Refused`] when the plan is out of date or a name is taken inside.
+pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach> {
+    if plan.boot_id != host.boot_id {
+        return refuse(plan, "it was made before the last boot");
+    }
+    let minors = predict_uverbs(host, plan.nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)));
+    let mut held = plan.nics.iter().map(|nic| check(plan, nic, host, inside, &minors)).collect::<Result<Vec<_>>>()?;
+    held.sort_by_key(move_order);
+    let along: Vec<IfName> = held.iter().map(|h| h.nic.identity.name.clone()).collect();
+    held.iter_mut().for_each(|h| h.inside = inside_state(plan, &h.before, &along));
+    Ok(Attach { steps: steps(&held), held })
+}
+
+/// One NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
+fn steps(held: &[Held]) -> Vec<Step> {
+    let mut steps: Vec<Step> = held.iter().flat_map(move_in).collect();
+    let mut orphans = Vec::new();
+    for rule in held.iter().flat_map(|h| &h.before.rules) {
+        if !orphans.contains(&rule) {
+            orphans.push(rule);
+        }
+    }
+    steps.extend(orphans.into_iter().map(|r| Step::RuleDelete { side: Side::Host, rule: r.clone() }));
+    steps.extend(connect(Side::Inside, &held.iter().map(|h| &h.inside).collect::<Vec<_>>()));
+    steps.extend(held.iter().filter_map(await_gids));
+    steps
+}
+
+fn refuse<T>(plan: &Plan, why: impl std::fmt::Display) -> Result<T> {
+    Err(Fault::Refused.error(format!(
+        "plan {:?} is out of date: {why}; run `rdmaprep prepare --plan {}` again",
+        plan.name, plan.name
+    )))
+}
+
+/// Soft-RoCE first, in ascending order of device nodes: each re-created link gets the lowest free minor, so any other order
+/// would swap device nodes.
+fn move_order(held: &Held) -> (bool, u32) {
+    let minor = held.uverbs_before.as_ref().filter(|_| held.nic.rxe).and_then(uverbs_number);
+    (minor.is_none(), minor.unwrap_or(0))
+}
+
+fn check(plan: &Plan, nic: &Nic, host: &Snapshot, inside: &Snapshot, minors: &Minors) -> Result<Held> {
+    let name = &nic.identity.name;
+    let Some(before) = NicState::of(host, name) else { return refuse(plan, format!("{name} is not on the host")) };
+    let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
+    if nic.hca.is_some() && hca.is_none() {
+        return refuse(plan, format!("the HCA of {name} has gone"));
+    }
+    let now = identity(&before, hca);
+    if !same_nic(&now, &nic.identity) {
+        return refuse(plan, format!("{name} is another NIC now"));
+    }
+    let normal = |addresses: &[_]| {
+        let mut all: Vec<_> = addresses.iter().map(verify::address).collect();
+        all.sort();
+        all
+    };
+    if normal(&before.netdev.addresses) != normal(&nic.addresses) {
+        return refuse(plan, format!("{name} has other addresses now"));
+    }
+    if !plan.freeze_lifetimes && before.netdev.addresses.iter().any(|a| a.valid_lft.is_some()) {
+        return Err(Fault::Refused.error(format!(
+            "an address of {name} would expire inside the container; make it permanent, or use --freeze-lifetimes"
+        )));
+    }
+    if let Some(master) = &before.netdev.master {
+        return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
+    }
+    let taken = inside.netdevs.iter().any(|n| n.name == *name || n.altnames.iter().any(|a| a == name.as_str()));
+    if taken {
+        return Err(Fault::Refused.error(format!("the container has an interface {name} already")));
+    }
+    if let (true, Some(hca), Some(planned)) = (nic.rxe, hca, &nic.uverbs) {
+        let predicted = minors.get(hca.name.as_str());
+        if predicted != Some(planned) {
+            let now = predicted.map_or("none".to_owned(), |p| p.name.clone());
+            return refuse(plan, format!("{} would get {now} inside instead of {}", hca.name, planned.name));
+        }
+    }
+    Ok(Held { nic: nic.clone(), inside: before.clone(), before, uverbs_before: hca.and_then(|h| h.uverbs.clone()) })
+}
+
+/// The identity of a NIC as observed.
+pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
+    Identity {
+        name: state.netdev.name.clone(),
+        ifindex: state.netdev.ifindex,
+        pci: state.netdev.pci,
+        permanent_mac: state.netdev.permanent_mac.clone(),
+        node_guid: hca.and_then(|h| h.node_guid),
+    }
+}
+
+/// Whether two identities are of one NIC: what both sources know of the hardware must agree, and without any such fact the
+/// name decides. The ifindex proves nothing, since it may change when a NIC has been away.
+pub fn same_nic(a: &Identity, b: &Identity) -> bool {
+    let pci = a.pci.zip(b.pci).map(|(x, y)| x == y);
+    let mac = a.permanent_mac.as_ref().zip(b.permanent_mac.as_ref()).map(|(x, y)| x == y);
+    match (pci, mac) {
+        (None, None) => a.name == b.name,
+        _ => pci.unwrap_or(true) && mac.unwrap_or(true),
+    }
+}
+
+/// Device nodes that re-created soft-RoCE links will have, by HCA.
+pub type Minors = BTreeMap<String, CharDevice>;
+
+/// uverbs numbers are the lowest free ones (ib_uverbs_add_one, drivers/infiniband/core/uverbs_main.c); the first 32 have
+/// major 231 and minors from 192. Links are re-created one at a time in ascending order, each in the place of the one just
+/// deleted or in a lower gap.
+pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> Minors {
+    let mut used: std::collections::BTreeSet<u32> =
+        host.hcas.iter().filter_map(|h| h.uverbs.as_ref()).filter_map(uverbs_number).collect();
+    let mut moving: Vec<(u32, &Hca)> = moving.filter_map(|h| Some((uverbs_number(h.uverbs.as_ref()?)?, h))).collect();
+    moving.sort_by_key(|(n, _)| *n);
+    let mut minors = Minors::new();
+    for (number, hca) in moving {
+        used.remove(&number);
+        let Some(free) = (0..32).find(|n| !used.contains(n)) else { continue };
+        used.insert(free);
+        minors
+            .insert(hca.name.to_string(), CharDevice { name: format!("uverbs{free}"), major: 231, minor: 192 + free });
+    }
+    minors
+}
+
+/// N of `uverbsN`.
+pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
+    device.name.strip_prefix("uverbs")?.parse().ok()
+}
+
+/// What the NIC must look like inside: its state on the host, less what has no meaning there, with the ARP profile.
+fn inside_state(plan: &Plan, before: &NicState, along: &[IfName]) -> NicState {
+    let mut state = before.clone();
+    let comes_along = |dev: &Option<IfName>| dev.as_ref().is_some_and(|d| along.contains(d));
+    let carried = |route: &Route| {
+        let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
+        // A main-table default route would take the container's own traffic over a rail.
+        let default = route.destination.prefix_len() == 0 && route.table == TABLE_MAIN;
+        (!default && !hops.is_empty()).then(|| Route { hops, ..route.clone() })
+    };
+    state.routes = state.routes.iter().filter_map(carried).collect();
+    let mut sysctls: BTreeMap<String, String> =
+        plan.arp.sysctls().iter().map(|(k, v)| ((*k).to_owned(), v.to_string())).collect();
+    if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
+        sysctls.insert("ipv6/conf/disable_ipv6".into(), "0".into());
+    }
+    state.netdev.sysctls = sysctls;
+    state
+}
+
+fn move_in(held: &Held) -> Vec<Step> {
+    let state = &held.inside;
+    let dev = &held.nic.identity.name;
+    let mut steps = Vec::new();
+    if let (true, Some(hca)) = (held.nic.rxe, &held.nic.hca) {
+        steps.push(Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() });
+    }
+    steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
+    steps.extend(configure(Side::Inside, state, state.netdev.sysctls.clone()));
+    if let (true, Some(hca)) = (held.nic.rxe, &held.nic.hca) {
+        let uverbs = held.nic.uverbs.clone();
+        steps.push(Step::RdmaLinkAdd { side: Side::Inside, hca: hca.clone(), dev: dev.clone(), uverbs });
+    }
+    steps
+}
+
+fn await_gids(held: &Held) -> Option<Step> {
+    let (hca, port, gid) = (held.nic.hca.clone()?, held.nic.port?, held.nic.gid.as_ref()?);
+    Some(Step::AwaitGids { hca, port, dev: held.nic.identity.name.clone(), addresses: vec![gid.ip()] })
+}

@@ -1,0 +1,114 @@
+//! The write-ahead record: everything that bringing NICs home takes, written before the first of them moves.
+//!
+//! One record per container namespace. It is replaced as a whole, so it is valid at every instant; an older schema is
+//! refused by name rather than guessed at.
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::ident::IfName;
+use crate::plan::Nic;
+use crate::snapshot::CharDevice;
+use crate::step::NicState;
+
+/// Version of the stored form.
+pub const SCHEMA: u32 = 1;
+
+/// Where a record stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// NICs may be anywhere between the host and the container.
+    Attaching,
+    /// The container has them all, verified.
+    Attached,
+    /// NICs may be anywhere on their way home.
+    Restoring,
+}
+
+/// A container that shares the namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// The container's id.
+    pub id: String,
+    /// Its bundle.
+    pub bundle: String,
+    /// Its init.
+    pub pid: i32,
+    /// Field 22 of /proc/PID/stat: tells a reused pid from init.
+    pub start_time: u64,
+}
+
+/// A NIC that is away, and the state that the host gets back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Held {
+    /// Which one.
+    pub nic: Nic,
+    /// Its state at the move: what the host gets back.
+    pub before: NicState,
+    /// Its state in the container: what poststart re-asserts after a runtime that tore it down.
+    pub inside: NicState,
+    /// The verbs node of its HCA at the move.
+    pub uverbs_before: Option<CharDevice>,
+}
+
+/// The record of one container namespace.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Boot during which it was written: one of another boot is never applied by itself.
+    pub boot_id: String,
+    /// Inode of the namespace that holds the NICs.
+    pub netns: u64,
+    /// Inode of the namespace that they belong to.
+    pub host_netns: u64,
+    /// Where it stands.
+    pub phase: Phase,
+    /// Name of the plan.
+    pub plan: String,
+    /// Containers in the namespace; the NICs go home with the last.
+    pub members: Vec<Member>,
+    /// The NICs, in the order in which they moved.
+    pub held: Vec<Held>,
+}
+
+impl Record {
+    /// The record's file name.
+    pub fn file_name(&self) -> String {
+        format!("{}.json", self.netns)
+    }
+
+    /// Reads a record; one of another version, torn or zeroed, is an error that says so.
+    pub fn parse(text: &str) -> Result<Record> {
+        #[derive(Deserialize)]
+        struct Version {
+            schema: u32,
+        }
+        let version: Version = serde_json::from_str(text).context("the record is damaged")?;
+        ensure!(
+            version.schema == SCHEMA,
+            "the record has schema {}, this program knows {SCHEMA}: use the version of rdmaprep that wrote it",
+            version.schema
+        );
+        serde_json::from_str(text).context("the record is damaged")
+    }
+
+    /// Its text.
+    pub fn print(&self) -> Result<String> {
+        serde_json::to_string(self).context("writing the record as JSON")
+    }
+
+    /// Whether a container is a member.
+    pub fn has(&self, id: &str) -> bool {
+        self.members.iter().any(|m| m.id == id)
+    }
+
+    /// Names of the NICs on the host.
+    pub fn names(&self) -> impl Iterator<Item = &IfName> {
+        self.held.iter().map(|h| &h.nic.identity.name)
+    }
+}

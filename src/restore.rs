@@ -1,0 +1,248 @@
+//! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
+
+use crate::attach::{same_nic, uverbs_number};
+use crate::ident::IfName;
+use crate::journal::Held;
+use crate::plan::Identity;
+use crate::snapshot::{Netdev, Snapshot};
+use crate::step::{NicState, Side, Step, configure, connect, kernel_made};
+use crate::verify;
+
+/// What bringing NICs home takes.
+#[derive(Debug, Default)]
+pub struct Homecoming {
+    /// In the order in which they are done.
+    pub steps: Vec<Step>,
+    /// NICs that are neither inside nor on the host, or cannot come home, each with the reason.
+    pub stuck: Vec<(IfName, String)>,
+    /// Remarks for the report: what a container had done to a NIC.
+    pub notes: Vec<String>,
+}
+
+/// Where a NIC is now.
+enum Place<'a> {
+    Inside(&'a Netdev),
+    Host(&'a Netdev),
+}
+
+/// Plans the way home of NICs. `inside` is absent when their namespace has gone: then the kernel has returned the physical
+/// ones to the initial namespace, down and naked, and destroyed the virtual ones.
+pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
+    let mut home = Homecoming::default();
+    let mut order: Vec<&Held> = held.iter().collect();
+    // As on the way in: re-created soft-RoCE links take the lowest free device node.
+    order.sort_by_key(|h| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX));
+    let mut moved: Vec<&NicState> = Vec::new();
+    for h in order {
+        match place(h, host, inside) {
+            Some(Place::Inside(dev)) => {
+                if let Some(why) = name_taken(h, host) {
+                    home.stuck.push((h.nic.identity.name.clone(), why));
+                    continue;
+                }
+                home.notes.extend(notes(&h.before.netdev, dev));
+                home.steps.extend(bring(h, dev, inside));
+                moved.push(&h.before);
+            }
+            Some(Place::Host(dev)) => {
+                home.notes.extend(notes(&h.before.netdev, dev));
+                home.steps.extend(rename_home(h, dev));
+                let mut renamed = host.clone();
+                rename(&mut renamed, &dev.name, &h.before.netdev.name);
+                home.steps.extend(differences(Side::Host, &h.before, &renamed));
+                home.steps.extend(relink(h, host));
+            }
+            None => {
+                let why = "is neither in the container's namespace nor on the host".to_owned();
+                home.stuck.push((h.nic.identity.name.clone(), why));
+            }
+        }
+    }
+    home.steps.extend(connect(Side::Host, &moved));
+    home
+}
+
+/// The steps that make NICs on the host equal to what they were; none when they are.
+pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
+    let mut steps: Vec<Step> = held.iter().flat_map(|h| differences(Side::Host, &h.before, host)).collect();
+    steps.extend(held.iter().filter_map(|h| relink(h, host)));
+    steps
+}
+
+/// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
+/// addresses since (runsc with its own network stack does).
+pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
+    held.iter().flat_map(|h| differences(Side::Inside, &h.inside, inside)).collect()
+}
+
+fn place<'a>(held: &Held, host: &'a Snapshot, inside: Option<&'a Snapshot>) -> Option<Place<'a>> {
+    // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
+    if let Some(dev) = inside.and_then(|i| find(held, i)) {
+        return Some(Place::Inside(dev));
+    }
+    find(held, host).map(Place::Host)
+}
+
+fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+    let was = &held.before.netdev;
+    let seen = |dev: &Netdev| Identity {
+        name: dev.name.clone(),
+        ifindex: dev.ifindex,
+        pci: dev.pci,
+        permanent_mac: dev.permanent_mac.clone(),
+        node_guid: held.nic.identity.node_guid,
+    };
+    let mut alike = snapshot.netdevs.iter().filter(|d| d.link_type == was.link_type && d.kind == was.kind);
+    if was.pci.is_some() || was.permanent_mac.is_some() {
+        return alike.find(|d| same_nic(&seen(d), &held.nic.identity));
+    }
+    let mut best = None;
+    for dev in alike {
+        let score =
+            [dev.ifindex == was.ifindex, dev.name == was.name, dev.mac == was.mac].iter().filter(|s| **s).count();
+        // One of the three may have been changed inside; two still tell it from any other.
+        if score >= 2 && best.is_none_or(|(s, _)| score > s) {
+            best = Some((score, dev));
+        }
+    }
+    best.map(|(_, dev)| dev)
+}
+
+fn name_taken(held: &Held, host: &Snapshot) -> Option<String> {
+    let name = &held.nic.identity.name;
+    let other = host.netdevs.iter().find(|d| d.name == *name || d.altnames.iter().any(|a| a == name.as_str()))?;
+    Some(format!("cannot come home: the host has another interface {} that uses its name; rename that one", other.name))
+}
+
+fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
+    let mut notes = Vec::new();
+    if now.name != was.name {
+        notes.push(format!("{} had been renamed to {}", was.name, now.name));
+    }
+    if now.xdp && !was.xdp {
+        notes.push(format!("an XDP program was left on {} and is removed", was.name));
+    }
+    if let Some(master) = &now.master {
+        notes.push(format!("{} had been put into {master}", was.name));
+    }
+    notes
+}
+
+/// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
+fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>) -> Vec<Step> {
+    let was = &held.before.netdev;
+    let here = &dev.name;
+    let mut steps = Vec::new();
+    let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
+    if let Some(hca) = link.filter(|hca| inside.and_then(|i| i.hca(hca)).is_some_and(|h| h.is_rxe())) {
+        steps.push(Step::RdmaLinkDelete { side: Side::Inside, hca: hca.clone() });
+    }
+    if dev.xdp && !was.xdp {
+        steps.push(Step::XdpDetach { side: Side::Inside, dev: here.clone() });
+    }
+    if dev.master.is_some() {
+        steps.push(Step::Release { side: Side::Inside, dev: here.clone() });
+    }
+    // Alternative names of the container would travel along, and might be the name that the NIC needs.
+    for altname in dev.altnames.iter().filter(|a| !was.altnames.contains(a)) {
+        steps.push(Step::AltnameDelete { side: Side::Inside, dev: here.clone(), altname: altname.clone() });
+    }
+    steps.push(Step::Move {
+        from: Side::Inside,
+        dev: here.clone(),
+        name: was.name.clone(),
+        ifindex: Some(was.ifindex),
+    });
+    for altname in was.altnames.iter().filter(|a| !dev.altnames.contains(a)) {
+        steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
+    }
+    steps.extend(link_settings(Side::Host, was, dev));
+    steps.extend(configure(Side::Host, &held.before, was.sysctls.clone()));
+    if let Some(hca) = link {
+        steps.push(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev: was.name.clone(), uverbs: None });
+    }
+    steps
+}
+
+/// What the kernel keeps over a move but a container may have changed.
+fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let (Some(old), true) = (&was.mac, was.mac != now.mac) {
+        steps.push(Step::Mac { side, dev: was.name.clone(), mac: old.clone() });
+    }
+    if (was.mtu, was.txqlen) != (now.mtu, now.txqlen) {
+        steps.push(Step::Sizes { side, dev: was.name.clone(), mtu: was.mtu, txqlen: was.txqlen });
+    }
+    steps
+}
+
+/// The kernel brought it back under whatever name it had inside; udev may have made its old name an altname meanwhile.
+fn rename_home(held: &Held, dev: &Netdev) -> Vec<Step> {
+    let was = &held.before.netdev;
+    let mut steps = Vec::new();
+    for altname in dev.altnames.iter().filter(|a| !was.altnames.contains(a)) {
+        steps.push(Step::AltnameDelete { side: Side::Host, dev: dev.name.clone(), altname: altname.clone() });
+    }
+    if dev.name != was.name {
+        steps.push(Step::Rename { side: Side::Host, dev: dev.name.clone(), name: was.name.clone() });
+    }
+    for altname in was.altnames.iter().filter(|a| !dev.altnames.contains(a)) {
+        steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
+    }
+    steps
+}
+
+/// The snapshot as it will be after a rename: the kernel keeps routes, and rules follow names.
+fn rename(snapshot: &mut Snapshot, old: &IfName, new: &IfName) {
+    snapshot.netdevs.iter_mut().filter(|d| d.name == *old).for_each(|d| d.name = new.clone());
+    let hops = snapshot.routes.iter_mut().flat_map(|r| &mut r.hops);
+    hops.filter(|h| h.dev.as_ref() == Some(old)).for_each(|h| h.dev = Some(new.clone()));
+}
+
+/// A soft-RoCE link that has gone.
+fn relink(held: &Held, host: &Snapshot) -> Option<Step> {
+    let hca = held.nic.hca.as_ref().filter(|h| held.nic.rxe && host.hca(h).is_none())?;
+    let dev = held.before.netdev.name.clone();
+    Some(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev, uverbs: None })
+}
+
+/// The difference between what a NIC is and what it should be, as steps; a NIC that is not there has none.
+fn differences(side: Side, wanted: &NicState, observed: &Snapshot) -> Vec<Step> {
+    let Some(now) = NicState::of(observed, &wanted.netdev.name) else { return Vec::new() };
+    let (want, have) = (verify::normal(wanted), verify::normal(&now));
+    let (was, is) = (&wanted.netdev, &now.netdev);
+    let dev = was.name.clone();
+    let mut steps = link_differences(side, was, is);
+    let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a));
+    steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
+    let mut add = wanted.clone();
+    add.netdev.addresses.retain(|a| !have.netdev.addresses.contains(&verify::address(a)));
+    add.netdev.up = was.up && !is.up;
+    let changed = was.sysctls.iter().filter(|(k, v)| is.sysctls.get(*k) != Some(*v));
+    steps.extend(configure(side, &add, changed.map(|(k, v)| (k.clone(), v.clone())).collect()));
+    if is.up && !was.up {
+        steps.push(Step::Link { side, dev: dev.clone(), up: false });
+    }
+    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !kernel_made(r));
+    steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
+    let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
+    steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
+    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r)).cloned().collect();
+    add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
+    add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
+    steps.extend(connect(side, &[&add]));
+    steps
+}
+
+fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
+    let dev = was.name.clone();
+    let mut steps = Vec::new();
+    if is.xdp && !was.xdp {
+        steps.push(Step::XdpDetach { side, dev: dev.clone() });
+    }
+    if is.master.is_some() && was.master.is_none() {
+        steps.push(Step::Release { side, dev });
+    }
+    steps.extend(link_settings(side, was, is));
+    steps
+}

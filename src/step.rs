@@ -1,0 +1,229 @@
+//! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{HcaName, IfName, Mac};
+use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Route, Rule, Snapshot};
+
+/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h): the kernel makes these routes itself from addresses.
+const RTPROT_KERNEL: u8 = 2;
+/// RT_TABLE_MAIN.
+pub const TABLE_MAIN: u32 = 254;
+/// IFAPROT_KERNEL_LL (include/uapi/linux/if_addr.h): a link-local address that the kernel made.
+const IFAPROT_KERNEL_LL: u8 = 3;
+
+/// Which of the two namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// The namespace that the NICs belong to.
+    Host,
+    /// The container's.
+    Inside,
+}
+
+/// A NIC's network state: what a move destroys, and what the host gets back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicState {
+    /// Link, addresses, neighbours and sysctls.
+    pub netdev: Netdev,
+    /// Routes of all tables with a leg over it.
+    pub routes: Vec<Route>,
+    /// Rules that name it or one of its addresses.
+    pub rules: Vec<Rule>,
+}
+
+impl NicState {
+    /// The state of a netdev in a snapshot.
+    pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
+        let netdev = snapshot.netdev(name)?.clone();
+        let routes = snapshot.routes_of(name).cloned().collect();
+        let rules = snapshot.rules.iter().filter(|r| concerns(r, &netdev)).cloned().collect();
+        Some(NicState { netdev, routes, rules })
+    }
+}
+
+/// Whether a rule names the netdev, or exactly one of its addresses.
+fn concerns(rule: &Rule, dev: &Netdev) -> bool {
+    let named = |n: &Option<String>| n.as_deref() == Some(dev.name.as_str());
+    let host_route = |net: ipnet::IpNet| net.prefix_len() == net.max_prefix_len();
+    let own = |net: Option<ipnet::IpNet>| {
+        net.is_some_and(|n| host_route(n) && dev.addresses.iter().any(|a| a.address == n.addr()))
+    };
+    named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
+}
+
+/// One effect on the kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Step {
+    /// Deletes a soft-RoCE link.
+    RdmaLinkDelete { side: Side, hca: HcaName },
+    /// Makes a soft-RoCE link; with `uverbs`, it must get that device node.
+    RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
+    /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
+    Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
+    /// Renames a link that stays.
+    Rename { side: Side, dev: IfName, name: IfName },
+    /// Deletes an alternative name.
+    AltnameDelete { side: Side, dev: IfName, altname: String },
+    /// Adds an alternative name.
+    AltnameAdd { side: Side, dev: IfName, altname: String },
+    /// Frees the link from a bond or bridge that it did not have on the host.
+    Release { side: Side, dev: IfName },
+    /// Detaches an XDP program that it did not have on the host.
+    XdpDetach { side: Side, dev: IfName },
+    /// Writes per-device sysctls, by the keys of [`Netdev::sysctls`].
+    Sysctls { side: Side, dev: IfName, values: BTreeMap<String, String> },
+    /// Sets MTU in bytes and transmit queue length in packets.
+    Sizes { side: Side, dev: IfName, mtu: u32, txqlen: u32 },
+    /// Sets the current link-layer address.
+    Mac { side: Side, dev: IfName, mac: Mac },
+    /// Adds an address.
+    AddressAdd { side: Side, dev: IfName, address: Address },
+    /// Deletes an address.
+    AddressDelete { side: Side, dev: IfName, address: Address },
+    /// Sets the link up or down.
+    Link { side: Side, dev: IfName, up: bool },
+    /// Adds a route.
+    RouteAdd { side: Side, route: Route },
+    /// Deletes a route.
+    RouteDelete { side: Side, route: Route },
+    /// Adds a permanent neighbour or proxy.
+    NeighbourAdd { side: Side, dev: IfName, neighbour: Neighbour },
+    /// Deletes a permanent neighbour or proxy.
+    NeighbourDelete { side: Side, dev: IfName, neighbour: Neighbour },
+    /// Adds a rule.
+    RuleAdd { side: Side, rule: Rule },
+    /// Deletes a rule.
+    RuleDelete { side: Side, rule: Rule },
+    /// Waits until the port has a RoCE v2 GID made from each address and carrying this netdev.
+    AwaitGids { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr> },
+}
+
+impl Step {
+    /// Whether this is a namespace change, the only step that costs milliseconds.
+    pub fn is_move(&self) -> bool {
+        matches!(self, Step::Move { .. })
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Host => "on the host",
+            Side::Inside => "in the container",
+        })
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::RdmaLinkDelete { side, hca } => write!(f, "deleting RDMA link {hca} {side}"),
+            Step::RdmaLinkAdd { side, hca, dev, .. } => write!(f, "making RDMA link {hca} on {dev} {side}"),
+            Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),
+            Step::Move { from: Side::Inside, dev, name, .. } => write!(f, "moving {dev} home as {name}"),
+            Step::Rename { side, dev, name } => write!(f, "renaming {dev} to {name} {side}"),
+            Step::AltnameDelete { side, dev, altname } => write!(f, "deleting altname {altname} of {dev} {side}"),
+            Step::AltnameAdd { side, dev, altname } => write!(f, "adding altname {altname} to {dev} {side}"),
+            Step::Release { side, dev } => write!(f, "freeing {dev} from its master {side}"),
+            Step::XdpDetach { side, dev } => write!(f, "detaching an XDP program from {dev} {side}"),
+            Step::Sysctls { side, dev, .. } => write!(f, "writing sysctls of {dev} {side}"),
+            Step::Sizes { side, dev, mtu, .. } => write!(f, "setting MTU {mtu} of {dev} {side}"),
+            Step::Mac { side, dev, mac } => write!(f, "setting address {mac} of {dev} {side}"),
+            Step::AddressAdd { side, dev, address: a } => {
+                write!(f, "adding {}/{} to {dev} {side}", a.address, a.prefix)
+            }
+            Step::AddressDelete { side, dev, address: a } => {
+                write!(f, "deleting {}/{} from {dev} {side}", a.address, a.prefix)
+            }
+            Step::Link { side, dev, up } => write!(f, "setting {dev} {} {side}", if *up { "up" } else { "down" }),
+            Step::RouteAdd { side, route: r } => write!(f, "adding route {} table {} {side}", r.destination, r.table),
+            Step::RouteDelete { side, route: r } => {
+                write!(f, "deleting route {} table {} {side}", r.destination, r.table)
+            }
+            Step::NeighbourAdd { side, dev, neighbour: n } => {
+                write!(f, "adding neighbour {} to {dev} {side}", n.address)
+            }
+            Step::NeighbourDelete { side, dev, neighbour: n } => {
+                write!(f, "deleting neighbour {} of {dev} {side}", n.address)
+            }
+            Step::RuleAdd { side, rule } => write!(f, "adding rule {} {side}", rule.priority),
+            Step::RuleDelete { side, rule } => write!(f, "deleting rule {} {side}", rule.priority),
+            Step::AwaitGids { hca, port, .. } => write!(f, "waiting for the RoCE v2 GIDs of {hca} port {port}"),
+        }
+    }
+}
+
+/// Whether the kernel makes this route by itself when the address is added or the link goes up.
+pub fn kernel_made(route: &Route) -> bool {
+    route.protocol == RTPROT_KERNEL
+}
+
+/// Whether the kernel makes this address by itself when the link goes up.
+pub fn kernel_address(address: &Address, dev: &Netdev) -> bool {
+    let IpAddr::V6(v6) = address.address else { return false };
+    if (v6.segments()[0] & 0xffc0) != 0xfe80 {
+        return false;
+    }
+    address.protocol == Some(IFAPROT_KERNEL_LL)
+        || dev.mac.as_ref().is_some_and(|m| eui64(&m.0) == Some(v6.octets()[8..].to_vec()))
+}
+
+/// The modified EUI-64 interface identifier of an Ethernet address (RFC 4291, appendix A).
+fn eui64(mac: &[u8]) -> Option<Vec<u8>> {
+    let &[a, b, c, d, e, f] = mac else { return None };
+    Some(vec![a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+}
+
+/// The steps that give a NIC, just moved and down, its link state and addresses; routes, rules and neighbours come when
+/// all NICs are there ([`connect`]). IPv4 addresses come before the link goes up, so that it never answers for others;
+/// IPv6 addresses after it, since their prefix routes need a link that is up, and last first, since the kernel puts a new
+/// one before its equals (ipv6_link_dev_addr in net/ipv6/addrconf.c).
+pub fn configure(side: Side, state: &NicState, sysctls: BTreeMap<String, String>) -> Vec<Step> {
+    let dev = &state.netdev.name;
+    let add = |address: &Address| Step::AddressAdd { side, dev: dev.clone(), address: address.clone() };
+    let (v4, v6): (Vec<_>, Vec<_>) = state.netdev.addresses.iter().partition(|a| a.address.is_ipv4());
+    let mut steps = Vec::new();
+    if !sysctls.is_empty() {
+        steps.push(Step::Sysctls { side, dev: dev.clone(), values: sysctls });
+    }
+    steps.extend(v4.into_iter().map(add));
+    if state.netdev.up {
+        steps.push(Step::Link { side, dev: dev.clone(), up: true });
+    }
+    steps.extend(v6.into_iter().rev().filter(|a| !kernel_address(a, &state.netdev)).map(add));
+    steps
+}
+
+/// The steps that give NICs on one side their routes (without a gateway first, since gateways are reached through these),
+/// neighbours and rules.
+pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
+    let mut routes: Vec<&Route> = Vec::new();
+    for route in states.iter().flat_map(|s| &s.routes).filter(|r| !kernel_made(r)) {
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    routes.sort_by_key(|r| r.hops.iter().any(|h| h.gateway.is_some()));
+    let mut rules: Vec<&Rule> = Vec::new();
+    for rule in states.iter().flat_map(|s| &s.rules) {
+        if !rules.contains(&rule) {
+            rules.push(rule);
+        }
+    }
+    let mut steps: Vec<Step> = routes.into_iter().map(|r| Step::RouteAdd { side, route: r.clone() }).collect();
+    for state in states {
+        let dev = &state.netdev.name;
+        let neighbours = state.netdev.neighbours.iter();
+        steps.extend(neighbours.map(|n| Step::NeighbourAdd { side, dev: dev.clone(), neighbour: n.clone() }));
+    }
+    steps.extend(rules.into_iter().map(|r| Step::RuleAdd { side, rule: r.clone() }));
+    steps
+}

@@ -1,0 +1,186 @@
+//! "Equal", defined once: the normal form of a NIC's network state, and the difference between two.
+//!
+//! The normal form compares, per NIC: name, kind, MTU, queue length, group, alias, altnames, current and permanent
+//! link-layer address, up, promiscuous and all-multicast flags, master, XDP, addresses, routes, rules that name it or its
+//! addresses, permanent and proxy neighbours, and its sysctls. [`LEFT_OUT`] lists what it leaves out, each with the reason.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{Address, Route, Snapshot};
+use crate::step::{NicState, kernel_address, kernel_made};
+
+/// Fields that the normal form leaves out, each with its reason.
+pub const LEFT_OUT: [(&str, &str); 9] = [
+    ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
+    ("operstate, running", "the carrier follows the link, some time after the call"),
+    ("qdisc", "a namespace change resets it to the default; carrying others is not built yet"),
+    ("remaining lifetimes", "they run down by themselves"),
+    ("address flags of the kernel", "tentative, secondary, deprecated are states, not settings"),
+    ("IFA_PROTO", "tells who made an address, not how it behaves"),
+    ("kernel-made link-local addresses", "made again from the link-layer address when the link goes up"),
+    ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
+    ("RDMA device indexes and minors", "handed out anew when soft-RoCE is re-created"),
+];
+
+/// IFA flags that are settings (see [`LEFT_OUT`]): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE,
+/// MCAUTOJOIN (include/uapi/linux/if_addr.h).
+const ADDRESS_SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drift {
+    /// The NIC.
+    pub dev: String,
+    /// What differs.
+    pub field: String,
+    /// What should be there; absent: nothing.
+    pub expected: Option<String>,
+    /// What is there; absent: nothing.
+    pub observed: Option<String>,
+}
+
+impl fmt::Display for Drift {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_nothing = |v: &Option<String>| v.clone().unwrap_or_else(|| "nothing".into());
+        write!(
+            f,
+            "{} {}: {} instead of {}",
+            self.dev,
+            self.field,
+            or_nothing(&self.observed),
+            or_nothing(&self.expected)
+        )
+    }
+}
+
+/// The normal form of a NIC's state.
+pub fn normal(state: &NicState) -> NicState {
+    let mut n = state.clone();
+    let dev = &mut n.netdev;
+    dev.ifindex = 0;
+    dev.link = None;
+    dev.operstate = None;
+    dev.running = false;
+    dev.qdisc = None;
+    // Facts of sysfs, not settings; the sources differ in what they see from which namespace.
+    (dev.driver, dev.dev_port, dev.pci) = (None, None, None);
+    dev.altnames.sort();
+    dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();
+    dev.addresses.sort();
+    dev.neighbours.sort();
+    n.routes.retain(|r| !derived(r));
+    n.routes.sort();
+    n.rules.sort();
+    n
+}
+
+/// The normal form of an address.
+pub fn address(a: &Address) -> Address {
+    Address { flags: a.flags & ADDRESS_SETTINGS, valid_lft: None, preferred_lft: None, protocol: None, ..a.clone() }
+}
+
+/// Whether a route follows from an address alone, and comes and goes with it some time after the call.
+fn derived(r: &Route) -> bool {
+    /// RT_TABLE_LOCAL.
+    const LOCAL: u32 = 255;
+    let link_local = match r.destination {
+        ipnet::IpNet::V6(net) => {
+            let top = net.addr().segments()[0];
+            (top & 0xffc0) == 0xfe80 || (top & 0xff00) == 0xff00
+        }
+        ipnet::IpNet::V4(_) => false,
+    };
+    kernel_made(r) && (r.table == LOCAL || link_local)
+}
+
+/// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
+pub fn lines(state: &NicState) -> BTreeMap<String, String> {
+    let n = normal(state);
+    let mut link = n.netdev.clone();
+    (link.addresses, link.neighbours) = (Vec::new(), Vec::new());
+    link.sysctls.clear();
+    let mut lines = BTreeMap::new();
+    lines.insert("link".to_owned(), text(&link));
+    for a in &n.netdev.addresses {
+        lines.insert(format!("address {}/{}", a.address, a.prefix), text(a));
+    }
+    for neighbour in &n.netdev.neighbours {
+        lines.insert(format!("neighbour {}", neighbour.address), text(neighbour));
+    }
+    for (i, route) in n.routes.iter().enumerate() {
+        // Equal keys may repeat with other legs: the position among equals tells them apart.
+        let equals =
+            n.routes[..i].iter().filter(|r| (r.table, r.destination) == (route.table, route.destination)).count();
+        lines.insert(format!("route {} table {} #{equals}", route.destination, route.table), text(route));
+    }
+    for rule in &n.rules {
+        lines.insert(format!("rule {}", text(rule)), text(rule));
+    }
+    for (key, value) in &n.netdev.sysctls {
+        lines.insert(format!("sysctl {key}"), value.clone());
+    }
+    lines
+}
+
+/// One line of JSON.
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|e| format!("unprintable: {e}"))
+}
+
+/// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name are not
+/// compared.
+pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
+    let mut all = Vec::new();
+    for state in expected {
+        let name = &state.netdev.name;
+        let Some(mut now) = NicState::of(observed, name) else {
+            all.push(Drift {
+                dev: name.to_string(),
+                field: "link".into(),
+                expected: Some("present".into()),
+                observed: None,
+            });
+            continue;
+        };
+        now.netdev.sysctls.retain(|k, _| state.netdev.sysctls.contains_key(k));
+        let (want, have) = (lines(state), lines(&now));
+        let keys: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
+        all.extend(keys.into_iter().filter(|k| want.get(*k) != have.get(*k)).map(|k| Drift {
+            dev: name.to_string(),
+            field: k.clone(),
+            expected: want.get(k).cloned(),
+            observed: have.get(k).cloned(),
+        }));
+    }
+    all
+}
+
+/// The normal form of everything in a namespace, one line per fact: two equal hosts print equal texts.
+pub fn normal_text(snapshot: &Snapshot) -> String {
+    let mut all = String::new();
+    for dev in &snapshot.netdevs {
+        let Some(state) = NicState::of(snapshot, &dev.name) else { continue };
+        for (field, value) in lines(&state) {
+            all.push_str(&format!("{} {field} {value}\n", dev.name));
+        }
+    }
+    let mut rules = snapshot.rules.clone();
+    rules.sort();
+    for rule in rules {
+        all.push_str(&format!("rule {}\n", text(&rule)));
+    }
+    for hca in &snapshot.hcas {
+        for port in &hca.ports {
+            let dev = port.netdev.as_ref().map_or("-".to_owned(), ToString::to_string);
+            let state = port.state.as_deref().unwrap_or("-");
+            all.push_str(&format!("hca {} port {} netdev {dev} {state}\n", hca.name, port.number));
+        }
+    }
+    let mut sorted: Vec<&str> = all.lines().collect();
+    sorted.sort_unstable();
+    sorted.iter().map(|l| format!("{l}\n")).collect()
+}

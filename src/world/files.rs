@@ -1,0 +1,119 @@
+//! Files on disk: folders that only root reads, atomic replacement, locks with a deadline, and the log.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::fault::{Fault, WithFault};
+
+/// The largest file of ours that we read; a larger one is not ours.
+const LIMIT: u64 = 64 << 20;
+
+/// Makes a folder that only its owner enters, and checks that an existing one is a folder, not a link.
+pub fn private_dir(path: &Path) -> Result<()> {
+    if !path.exists() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("creating {}", path.display()))?;
+    }
+    let meta = fs::symlink_metadata(path).with_context(|| format!("reading {}", path.display()))?;
+    ensure!(meta.is_dir(), "{} is no folder", path.display());
+    ensure!(meta.mode() & 0o022 == 0, "{} can be written by others", path.display());
+    Ok(())
+}
+
+/// Reads a whole file without following a link; `None` if there is none.
+pub fn read(path: &Path) -> Result<Option<String>> {
+    let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC).open(path);
+    let file = match opened {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        other => other.with_context(|| format!("opening {}", path.display()))?,
+    };
+    let mut text = String::new();
+    let read = file.take(LIMIT + 1).read_to_string(&mut text).with_context(|| format!("reading {}", path.display()))?;
+    ensure!(read as u64 <= LIMIT, "{} is larger than {LIMIT} bytes", path.display());
+    Ok(Some(text))
+}
+
+/// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary file, fsync, rename, fsync
+/// of the folder.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    let folder = path.parent().context("a file needs a folder")?;
+    let doing = || format!("writing {}", path.display());
+    let mut temporary = tempfile::Builder::new()
+        .prefix(".new-")
+        .permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
+        .tempfile_in(folder)
+        .with_context(doing)?;
+    temporary.write_all(content).with_context(doing)?;
+    temporary.as_file().sync_all().with_context(doing)?;
+    temporary.persist(path).with_context(doing)?;
+    File::open(folder).and_then(|f| f.sync_all()).with_context(doing)
+}
+
+/// Removes a file; one that is not there is fine.
+pub fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("removing {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// File names in a folder, sorted; none if there is no folder.
+pub fn list(folder: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.with_context(|| format!("listing {}", folder.display()))?,
+    };
+    let mut names: Vec<String> = entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// An exclusive lock; dropping it releases it, as does the end of the process.
+pub struct Lock(#[allow(dead_code, reason = "held for its Drop")] Flock<File>);
+
+/// Takes the lock, waiting until the deadline.
+pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
+        .open(path)
+        .with_context(|| format!("opening lock {}", path.display()))?;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(held) => return Ok(Lock(held)),
+            Err((back, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
+            Err((_, e)) => {
+                return Err(e).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()));
+            }
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Appends one line; a log that cannot be written must not fail the hook, so the caller decides.
+pub fn append(path: &Path, line: &str) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
+        .open(path)
+        .with_context(|| format!("opening {}", path.display()))?;
+    file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", path.display()))
+}

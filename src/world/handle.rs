@@ -1,0 +1,43 @@
+//! Processes by pidfd: a pid alone may be reused at any time.
+
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// A process that cannot be confused with a later one of the same pid.
+#[derive(Debug)]
+pub struct Process {
+    pidfd: OwnedFd,
+    pid: i32,
+}
+
+impl Process {
+    /// Opens a living process.
+    pub fn open(pid: i32) -> Result<Process> {
+        let Some(valid) = Pid::from_raw(pid) else { bail!("pid {pid} is no process") };
+        let pidfd = pidfd_open(valid, PidfdFlags::empty()).with_context(|| format!("opening process {pid}"))?;
+        Ok(Process { pidfd, pid })
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Whether it has not yet ended: a pidfd becomes readable at exit (pidfd_open(2)).
+    pub fn alive(&self) -> bool {
+        let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`: clock ticks after boot at which the process started. With the pid and the boot id it names
+/// a process for good. `None` when there is no such process.
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name may hold spaces and brackets; the last ')' ends it.
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(19)?.parse().ok()
+}

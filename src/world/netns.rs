@@ -1,0 +1,64 @@
+//! Network namespaces: handles that keep one alive, and short visits on a thread that ends there.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use nix::sched::{CloneFlags, setns};
+
+/// `NSFS_MAGIC` (include/uapi/linux/magic.h).
+const NSFS_MAGIC: i64 = 0x6e73_6673;
+
+/// An open network namespace; it lives as long as this.
+#[derive(Debug)]
+pub struct Netns {
+    file: File,
+    inode: u64,
+}
+
+impl Netns {
+    /// The namespace of the calling thread.
+    pub fn current() -> Result<Netns> {
+        Netns::open(Path::new("/proc/thread-self/ns/net"))
+    }
+
+    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that it still lives,
+    /// which proves that the pid was not reused meanwhile.
+    pub fn of(pid: i32) -> Result<Netns> {
+        Netns::open(Path::new(&format!("/proc/{pid}/ns/net")))
+    }
+
+    /// The namespace behind a file of nsfs (a /proc link or a pin).
+    pub fn open(path: &Path) -> Result<Netns> {
+        let file = File::open(path).with_context(|| format!("opening network namespace {}", path.display()))?;
+        let magic = nix::sys::statfs::fstatfs(&file).context("asking for the file system's type")?.filesystem_type();
+        ensure!(i64::from(magic.0) == NSFS_MAGIC, "{} is no namespace file", path.display());
+        let inode = file.metadata().with_context(|| format!("reading {}", path.display()))?.ino();
+        Ok(Netns { file, inode })
+    }
+
+    /// Its inode in nsfs: unique among the namespaces that live.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// For IFLA_NET_NS_FD.
+    pub fn raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Runs `visit` on a new thread inside this namespace. The thread ends there, so no error path can leave the caller's
+    /// thread in a foreign namespace.
+    pub fn visit<T: Send>(&self, visit: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let fd: BorrowedFd<'_> = self.file.as_fd();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                setns(fd, CloneFlags::CLONE_NEWNET).context("entering the network namespace")?;
+                visit()
+            });
+            thread.join().map_err(|_| anyhow!("a thread inside the network namespace panicked"))?
+        })
+    }
+}

@@ -1,0 +1,298 @@
+//! Route netlink in one network namespace. rtnetlink is asynchronous: its runtime stays in this file.
+
+use std::io;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use futures_util::StreamExt;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, Prop};
+use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
+use netlink_packet_route::route::{RouteHeader, RouteMessage};
+use netlink_packet_route::rule::RuleMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+
+use crate::ident::{IfName, Mac};
+use crate::snapshot::{Address, Neighbour, Netdev, Route, Rule};
+use crate::world::netns::Netns;
+use crate::world::rtnl;
+
+/// NLM_F_DUMP_INTR (include/uapi/linux/netlink.h): the dump is not consistent and has to be repeated.
+const DUMP_INTERRUPTED: u16 = 0x10;
+
+/// No answer of the kernel takes longer; one that is lost must not hang a hook.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// A route netlink socket, bound for good to the namespace of the thread that opened it.
+pub struct RouteSocket {
+    runtime: tokio::runtime::Runtime,
+    handle: rtnetlink::Handle,
+}
+
+/// Links, addresses, routes, rules and neighbours of a namespace.
+pub struct Network {
+    /// Netdevs with their addresses and neighbours.
+    pub netdevs: Vec<Netdev>,
+    /// Routes of all tables.
+    pub routes: Vec<Route>,
+    /// Rules of both families.
+    pub rules: Vec<Rule>,
+}
+
+impl RouteSocket {
+    /// Opens a socket in the calling thread's namespace.
+    pub fn open() -> Result<RouteSocket> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
+        let entered = runtime.enter();
+        let (connection, handle, _) = rtnetlink::new_connection().context("opening a route netlink socket")?;
+        runtime.spawn(connection);
+        drop(entered);
+        Ok(RouteSocket { runtime, handle })
+    }
+
+    /// Sends one message and collects the answers; an error answer becomes an `io::Error` with its errno.
+    fn exchange(&mut self, message: Message, flags: u16) -> io::Result<(Vec<Message>, bool)> {
+        let mut request = NetlinkMessage::from(message);
+        request.header.flags = NLM_F_REQUEST | flags;
+        let answers = self.handle.request(request).map_err(io::Error::other)?;
+        let collected =
+            self.runtime.block_on(async { tokio::time::timeout(ANSWER, answers.collect::<Vec<_>>()).await });
+        let (mut messages, mut interrupted) = (Vec::new(), false);
+        for answer in collected.map_err(|_| io::Error::from_raw_os_error(nix::libc::ETIMEDOUT))? {
+            interrupted |= answer.header.flags & DUMP_INTERRUPTED != 0;
+            match answer.payload {
+                NetlinkPayload::InnerMessage(inner) => messages.push(inner),
+                NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
+                NetlinkPayload::Overrun(_) => interrupted = true,
+                _ => {}
+            }
+        }
+        Ok((messages, interrupted))
+    }
+
+    fn change(&mut self, message: Message, flags: u16) -> io::Result<()> {
+        self.exchange(message, NLM_F_ACK | flags).map(|_| ())
+    }
+
+    /// A dump, repeated while the kernel says that it was interrupted.
+    fn dump(&mut self, message: Message) -> Result<Vec<Message>> {
+        for _ in 0..8 {
+            let (messages, interrupted) =
+                self.exchange(message.clone(), NLM_F_DUMP).context("dumping route netlink")?;
+            if !interrupted {
+                return Ok(messages);
+            }
+        }
+        bail!("the network changes faster than it can be read")
+    }
+
+    /// Reads everything that route netlink tells of the namespace.
+    pub fn network(&mut self) -> Result<Network> {
+        let links = self.dump(Message::GetLink(LinkMessage::default()))?;
+        let links: Vec<LinkMessage> =
+            links.into_iter().filter_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None }).collect();
+        let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
+        let mut netdevs: Vec<Netdev> = links.iter().filter_map(|l| rtnl::netdev(l, &names)).collect();
+        let mut attach = |index: u32, put: &mut dyn FnMut(&mut Netdev)| {
+            netdevs.iter_mut().filter(|n| n.ifindex == index).for_each(put);
+        };
+        for message in self.dump(Message::GetAddress(Default::default()))? {
+            let Message::NewAddress(m) = message else { continue };
+            let Some((index, address)) = rtnl::address(&m) else { continue };
+            attach(index, &mut |n| n.addresses.push(address.clone()));
+        }
+        for message in self.neighbours()? {
+            let Some((index, neighbour)) = rtnl::neighbour(&message) else { continue };
+            attach(index, &mut |n| n.neighbours.push(neighbour.clone()));
+        }
+        let (mut routes, mut rules) = (Vec::new(), Vec::new());
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut ask = RouteMessage::default();
+            ask.header = RouteHeader { address_family: family, ..Default::default() };
+            for message in self.dump(Message::GetRoute(ask))? {
+                if let Message::NewRoute(m) = message {
+                    routes.extend(rtnl::route(&m, &names));
+                }
+            }
+            let mut ask = RuleMessage::default();
+            ask.header.family = family;
+            for message in self.dump(Message::GetRule(ask))? {
+                if let Message::NewRule(m) = message {
+                    rules.extend(rtnl::rule(&m));
+                }
+            }
+        }
+        Ok(Network { netdevs, routes, rules })
+    }
+
+    /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
+    fn neighbours(&mut self) -> Result<Vec<NeighbourMessage>> {
+        let mut all = Vec::new();
+        for flags in [NeighbourFlags::empty(), NeighbourFlags::Proxy] {
+            let mut ask = NeighbourMessage::default();
+            ask.header.flags = flags;
+            let messages = self.dump(Message::GetNeighbour(ask))?;
+            all.extend(
+                messages.into_iter().filter_map(|m| if let Message::NewNeighbour(n) = m { Some(n) } else { None }),
+            );
+        }
+        Ok(all)
+    }
+
+    fn link_by_name(&mut self, name: &IfName) -> io::Result<LinkMessage> {
+        let mut ask = LinkMessage::default();
+        ask.attributes.push(LinkAttribute::IfName(name.to_string()));
+        let (messages, _) = self.exchange(Message::GetLink(ask), 0)?;
+        let found = messages.into_iter().find_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None });
+        found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
+    }
+
+    /// The link's index.
+    pub fn index(&mut self, name: &IfName) -> io::Result<u32> {
+        self.link_by_name(name).map(|l| l.header.index)
+    }
+
+    /// One link message that moves the link: to `target`, there as `new_name`, and with `new_index` if that is free.
+    pub fn move_link(
+        &mut self,
+        index: u32,
+        target: &Netns,
+        new_name: &IfName,
+        new_index: Option<u32>,
+    ) -> io::Result<()> {
+        let mut m = LinkMessage::default();
+        m.header.index = index;
+        m.attributes.push(LinkAttribute::NetNsFd(target.raw_fd()));
+        m.attributes.push(LinkAttribute::IfName(new_name.to_string()));
+        if let Some(wanted) = new_index {
+            let mut exact = m.clone();
+            exact.attributes.push(LinkAttribute::NewIfIndex(wanted as i32));
+            match self.change(Message::SetLink(exact), 0) {
+                // Somebody has that index by now: any other will do.
+                Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {}
+                other => return other,
+            }
+        }
+        self.change(Message::SetLink(m), 0)
+    }
+
+    fn set_link(&mut self, name: &IfName, edit: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
+        let mut m = LinkMessage::default();
+        m.header.index = self.index(name)?;
+        edit(&mut m);
+        self.change(Message::SetLink(m), 0)
+    }
+
+    /// Sets the link administratively up or down.
+    pub fn set_up(&mut self, name: &IfName, up: bool) -> io::Result<()> {
+        self.set_link(name, |m| {
+            m.header.change_mask = LinkFlags::Up;
+            m.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+        })
+    }
+
+    /// Sets MTU in bytes and transmit queue length in packets.
+    pub fn set_sizes(&mut self, name: &IfName, mtu: u32, txqlen: u32) -> io::Result<()> {
+        self.set_link(name, |m| m.attributes.extend([LinkAttribute::Mtu(mtu), LinkAttribute::TxQueueLen(txqlen)]))
+    }
+
+    /// Detaches an XDP program that was attached by netlink; one held by a BPF link stays until its holder ends.
+    pub fn xdp_detach(&mut self, name: &IfName) -> io::Result<()> {
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(-1)])))
+    }
+
+    /// Sets the current link-layer address.
+    pub fn set_mac(&mut self, name: &IfName, mac: &Mac) -> io::Result<()> {
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::Address(mac.0.clone())))
+    }
+
+    /// Frees the link from its bond or bridge.
+    pub fn release(&mut self, name: &IfName) -> io::Result<()> {
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::Controller(0)))
+    }
+
+    /// Renames a link.
+    pub fn rename(&mut self, old: &IfName, new: &IfName) -> io::Result<()> {
+        self.set_link(old, |m| m.attributes.push(LinkAttribute::IfName(new.to_string())))
+    }
+
+    /// Adds or deletes an alternative name.
+    pub fn altname(&mut self, name: &IfName, altname: &str, add: bool) -> io::Result<()> {
+        let mut m = LinkMessage::default();
+        m.header.index = self.index(name)?;
+        m.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(altname.to_owned())]));
+        if add {
+            self.change(Message::NewLinkProp(m), NLM_F_EXCL | NLM_F_CREATE | NLM_F_APPEND)
+        } else {
+            self.change(Message::DelLinkProp(m), 0)
+        }
+    }
+
+    /// Adds an address; the same one with other attributes is replaced.
+    pub fn address_add(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
+        let m = rtnl::address_message(self.index(dev)?, address);
+        self.change(Message::NewAddress(m), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Deletes an address.
+    pub fn address_delete(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
+        let m = rtnl::address_message(self.index(dev)?, address);
+        self.change(Message::DelAddress(m), 0)
+    }
+
+    fn route_message(&mut self, route: &Route) -> Result<RouteMessage> {
+        let devices = route.hops.iter().filter_map(|h| h.dev.clone());
+        let mut indexes = std::collections::BTreeMap::new();
+        for dev in devices {
+            let index = self.index(&dev).with_context(|| format!("looking for {dev}"))?;
+            indexes.insert(dev, index);
+        }
+        rtnl::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
+    }
+
+    /// Adds a route behind equal ones.
+    pub fn route_add(&mut self, route: &Route) -> Result<()> {
+        let m = self.route_message(route)?;
+        match self.change(Message::NewRoute(m), NLM_F_CREATE | NLM_F_APPEND) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Deletes a route; one that is not there is fine.
+    pub fn route_delete(&mut self, route: &Route) -> Result<()> {
+        let m = self.route_message(route)?;
+        match self.change(Message::DelRoute(m), 0) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Adds a permanent neighbour or proxy.
+    pub fn neighbour_add(&mut self, dev: &IfName, neighbour: &Neighbour) -> io::Result<()> {
+        let m = rtnl::neighbour_message(self.index(dev)?, neighbour);
+        self.change(Message::NewNeighbour(m), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Deletes a neighbour or proxy.
+    pub fn neighbour_delete(&mut self, dev: &IfName, neighbour: &Neighbour) -> io::Result<()> {
+        let m = rtnl::neighbour_message(self.index(dev)?, neighbour);
+        self.change(Message::DelNeighbour(m), 0)
+    }
+
+    /// Adds a rule; one that is there already is fine.
+    pub fn rule_add(&mut self, rule: &Rule) -> io::Result<()> {
+        match self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE | NLM_F_EXCL) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Deletes a rule.
+    pub fn rule_delete(&mut self, rule: &Rule) -> io::Result<()> {
+        self.change(Message::DelRule(rtnl::rule_message(rule)), 0)
+    }
+}

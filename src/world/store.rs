@@ -1,0 +1,127 @@
+//! What rdmaprep keeps on disk: plans, pins and reports of this boot below the run folder, records below the state folder.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::journal::Record;
+use crate::plan::{self, Plan};
+use crate::world::files::{self, Lock};
+
+/// The two folders.
+#[derive(Clone, Debug)]
+pub struct Store {
+    run: PathBuf,
+    state: PathBuf,
+}
+
+impl Store {
+    /// `run` is for what a reboot may forget, `state` for what it must not.
+    pub fn new(run: &Path, state: &Path) -> Store {
+        Store { run: run.to_owned(), state: state.to_owned() }
+    }
+
+    /// Makes the folders; only commands that write call this.
+    pub fn prepare(&self) -> Result<()> {
+        [&self.run, &self.plans(), &self.pins(), &self.reports(), &self.state, &self.records()]
+            .into_iter()
+            .try_for_each(|folder| files::private_dir(folder))
+    }
+
+    fn plans(&self) -> PathBuf {
+        self.run.join("plans")
+    }
+
+    fn pins(&self) -> PathBuf {
+        self.run.join("netns")
+    }
+
+    fn reports(&self) -> PathBuf {
+        self.run.join("reports")
+    }
+
+    fn records(&self) -> PathBuf {
+        self.state.join("records")
+    }
+
+    /// The one lock: the kernel moves one NIC at a time anyway, and a second container must see the first one's record.
+    pub fn lock(&self, deadline: Instant) -> Result<Lock> {
+        files::lock(&self.run.join("lock"), deadline)
+    }
+
+    /// A stored plan.
+    pub fn plan(&self, name: &str) -> Result<Option<Plan>> {
+        let path = self.plans().join(format!("{name}.json"));
+        let Some(text) = files::read(&path)? else { return Ok(None) };
+        let doing = || format!("reading plan {}", path.display());
+        let plan: Plan = serde_json::from_str(&text).with_context(doing)?;
+        ensure!(plan.schema == plan::SCHEMA, "plan {} has schema {}", path.display(), plan.schema);
+        Ok(Some(plan))
+    }
+
+    /// Stores a plan and returns its path.
+    pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
+        let path = self.plans().join(format!("{}.json", plan.name));
+        let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
+        files::replace(&path, text.as_bytes(), 0o600)?;
+        Ok(path)
+    }
+
+    /// All records, each with its path; a damaged one is an error of its own, not of the others.
+    pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
+        let names = files::list(&self.records())?;
+        let paths = names.iter().filter(|n| n.ends_with(".json")).map(|n| self.records().join(n));
+        Ok(paths
+            .filter_map(|path| {
+                let text = files::read(&path).transpose()?;
+                let record =
+                    text.and_then(|t| Record::parse(&t)).with_context(|| format!("reading {}", path.display()));
+                Some((path, record))
+            })
+            .collect())
+    }
+
+    /// Writes a record; nothing that it speaks of may happen before this returns.
+    pub fn save(&self, record: &Record) -> Result<()> {
+        files::replace(&self.records().join(record.file_name()), record.print()?.as_bytes(), 0o600)
+    }
+
+    /// Forgets a record whose NICs are all home.
+    pub fn forget(&self, record: &Record) -> Result<()> {
+        files::remove(&self.records().join(record.file_name()))
+    }
+
+    /// Where a namespace is pinned.
+    pub fn pin(&self, netns: u64) -> PathBuf {
+        self.pins().join(netns.to_string())
+    }
+
+    /// The report of a container's last hook, as JSON.
+    pub fn report(&self, id: &str) -> Result<Option<String>> {
+        files::read(&self.reports().join(report_name(id)))
+    }
+
+    /// Keeps the report of a container's last hook.
+    pub fn save_report(&self, id: &str, json: &str) -> Result<()> {
+        let path = self.reports().join(report_name(id));
+        // No fsync: a report is news, not truth.
+        std::fs::write(&path, json).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Forgets a report.
+    pub fn forget_report(&self, id: &str) -> Result<()> {
+        files::remove(&self.reports().join(report_name(id)))
+    }
+}
+
+/// A container's id is its runtime's choice: what is no plain name is spelled in hex.
+fn report_name(id: &str) -> String {
+    let plain =
+        id.len() <= 128 && !id.starts_with('.') && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if plain {
+        return format!("{id}.json");
+    }
+    let hex: String = id.bytes().take(64).map(|b| format!("{b:02x}")).collect();
+    format!("hex-{hex}.json")
+}

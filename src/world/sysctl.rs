@@ -1,0 +1,59 @@
+//! Per-device sysctls of the calling thread's network namespace.
+//!
+//! Files below /proc/sys are used directly: the `sysctl` crate turns every dot of a name into a slash, which a VLAN's
+//! name does not survive.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::ident::IfName;
+
+/// The folders of `/proc/sys/net` that hold per-device values.
+const FOLDERS: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"];
+
+fn path(dev: &str, key: &str) -> Option<PathBuf> {
+    let (folder, leaf) = key.rsplit_once('/')?;
+    Some(PathBuf::from(format!("/proc/sys/net/{folder}/{dev}/{leaf}")))
+}
+
+/// All values of a device, by `ipv4/conf/<leaf>` and so on; what cannot be read (an unset stable_secret) is left out.
+pub fn read_all(dev: &IfName) -> BTreeMap<String, String> {
+    let mut values = BTreeMap::new();
+    for folder in FOLDERS {
+        let Ok(leaves) = fs::read_dir(format!("/proc/sys/net/{folder}/{dev}")) else { continue };
+        for leaf in leaves.flatten() {
+            if let Ok(text) = fs::read_to_string(leaf.path()) {
+                values.insert(format!("{folder}/{}", leaf.file_name().to_string_lossy()), text.trim_end().to_owned());
+            }
+        }
+    }
+    values
+}
+
+/// The values of `all` and `default` that combine with those of a device (max or OR: `IN_DEV_MAXCONF`, `IN_DEV_ORCONF` in
+/// include/linux/inetdevice.h), by `ipv4/conf/all/<leaf>`.
+pub fn shared() -> BTreeMap<String, String> {
+    let leaves = ["arp_announce", "arp_ignore", "arp_filter", "rp_filter"];
+    let keys = ["all", "default"].into_iter().flat_map(|d| leaves.map(|l| (d, format!("ipv4/conf/{l}"))));
+    keys.filter_map(|(d, key)| Some((key.replace("conf/", &format!("conf/{d}/")), read(d, &key)?))).collect()
+}
+
+/// One value of a device, or of `all` and `default`.
+pub fn read(dev: &str, key: &str) -> Option<String> {
+    fs::read_to_string(path(dev, key)?).ok().map(|t| t.trim_end().to_owned())
+}
+
+/// Writes a value unless it is there already, and reads it back.
+pub fn write(dev: &IfName, key: &str, value: &str) -> Result<()> {
+    if read(dev.as_str(), key).as_deref() == Some(value) {
+        return Ok(());
+    }
+    let path = path(dev.as_str(), key).with_context(|| format!("{key} names no sysctl"))?;
+    fs::write(&path, value).with_context(|| format!("writing {value} to {}", path.display()))?;
+    let now = read(dev.as_str(), key);
+    ensure!(now.as_deref() == Some(value), "{} holds {now:?} after {value} was written", path.display());
+    Ok(())
+}
