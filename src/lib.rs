@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 pub mod fault;
 pub mod ident;
+pub mod inject;
 pub mod nccl;
 pub mod plan;
 pub mod select;
