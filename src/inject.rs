@@ -150,7 +150,9 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.hooks.iter().try_for_each(|h| work.hook(h))?;
     edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;
     edit.devices.iter().try_for_each(|d| work.device(d))?;
+    // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
     let json = text::rewrite(config_json, &work.config.value, &work.new)
+        .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))
         .ok_or_else(|| Fault::Other.error("the edited config.json could not be written out"))?;
     Ok(Injected { json, changes: work.changes, kept: work.kept })
 }
