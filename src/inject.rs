@@ -1,0 +1,164 @@
+//! OCI config in, OCI config out: what a hook can no longer do once the runtime has read config.json.
+//!
+//! The edit is text to text, and editing twice equals editing once. What the user set stays: it is reported, never overridden.
+
+mod config;
+mod text;
+mod work;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::ident::IfName;
+use crate::plan::{EnvVar, Plan};
+use crate::snapshot::CharDevice;
+use config::Config;
+pub use config::MAX_BYTES;
+use work::Work;
+
+/// The annotation by which a container opts in to a plan.
+pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
+
+/// What shall be in a config.json.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Edit {
+    /// Environment of the process.
+    pub env: Vec<EnvVar>,
+    /// Device nodes below `/dev/infiniband`, each with its cgroup rule.
+    pub devices: Vec<CharDevice>,
+    /// Our hooks.
+    pub hooks: Vec<HookEdit>,
+    /// Annotations, key and value.
+    pub annotations: Vec<(String, String)>,
+    /// RDMA pins memory: lift RLIMIT_MEMLOCK.
+    pub memlock_unlimited: bool,
+    /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
+    pub netdevs: Vec<IfName>,
+}
+
+/// One of our hooks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HookEdit {
+    /// When it runs.
+    pub stage: Stage,
+    /// Absolute path of the program.
+    pub path: String,
+    /// Arguments from argv[0] on: `rdmaprep hook STAGE …`.
+    pub args: Vec<String>,
+    /// Seconds until the runtime kills it.
+    pub timeout: u32,
+}
+
+/// The hook lists that we use, by their names in config.json.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// Deprecated, yet the only one that every runtime and engine knows.
+    Prestart,
+    /// Its successor.
+    CreateRuntime,
+    /// After the program began: what a runtime's own network set-up took away comes back.
+    Poststart,
+    /// After the container ended: the host gets its NICs back.
+    Poststop,
+}
+
+impl Stage {
+    /// All stages, in the order in which they run.
+    pub const ALL: [Stage; 4] = [Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
+
+    /// The key below `hooks`, and the argument of `rdmaprep hook`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Prestart => "prestart",
+            Stage::CreateRuntime => "createRuntime",
+            Stage::Poststart => "poststart",
+            Stage::Poststop => "poststop",
+        }
+    }
+}
+
+/// The edited config.json.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Injected {
+    /// Its text; byte for byte the given one where there is nothing to change.
+    pub json: String,
+    /// What was changed: one clause each.
+    pub changes: Vec<String>,
+    /// What we would have set but found set: one clause each.
+    pub kept: Vec<String>,
+}
+
+impl Edit {
+    /// What a container needs for this plan; `program` is our own absolute path, `timeout` the hooks' in seconds.
+    pub fn of(plan: &Plan, program: &str, timeout: u32) -> Edit {
+        Edit {
+            env: plan.env.clone(),
+            devices: plan.devices.clone(),
+            hooks: hooks(plan, program, timeout),
+            annotations: vec![(PLAN_ANNOTATION.to_owned(), plan.name.clone())],
+            memlock_unlimited: true,
+            netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        for d in &self.devices {
+            // umad and issm would let a container talk to the fabric's management.
+            let numbered = d.name.strip_prefix("uverbs").is_some_and(|n| n.parse::<u32>().is_ok());
+            ensure!(
+                numbered || d.name == "rdma_cm",
+                Fault::Refused.error(format!("device node {:?} is not for containers", d.name))
+            );
+        }
+        for h in &self.hooks {
+            let usable = h.path.starts_with('/') && !h.args.is_empty() && h.timeout > 0;
+            ensure!(
+                usable,
+                Fault::Usage.error(format!("hook {:?} needs an absolute path, arguments and a timeout", h.path))
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and createRuntime are configured;
+/// the second to run finds the work done. The deadline that a hook keeps leaves it the time to undo before the runtime kills it.
+pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
+    // Some 25 ms per NIC each way, and a second for reading and writing.
+    let undo = 1 + (plan.nics.len() as u32).div_ceil(20);
+    let deadline = timeout.saturating_sub(undo).max(1).to_string();
+    let hook = |stage: Stage| {
+        let args = ["rdmaprep", "hook", stage.name(), "--plan", &plan.name, "--deadline", &deadline];
+        HookEdit { stage, path: program.to_owned(), args: args.map(str::to_owned).to_vec(), timeout }
+    };
+    Stage::ALL.map(hook).to_vec()
+}
+
+/// Edits a config.json.
+pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
+    edit.check()?;
+    let config = Config::read(config_json, &edit.netdevs)?;
+    let mut work = Work::new(config);
+    edit.env.iter().try_for_each(|v| work.env(v))?;
+    if edit.memlock_unlimited {
+        work.memlock()?;
+    }
+    edit.hooks.iter().try_for_each(|h| work.hook(h))?;
+    edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;
+    edit.devices.iter().try_for_each(|d| work.device(d))?;
+    // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
+    let json = text::rewrite(config_json, &work.config.value, &work.new)
+        .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))
+        .ok_or_else(|| Fault::Other.error("the edited config.json could not be written out"))?;
+    Ok(Injected { json, changes: work.changes, kept: work.kept })
+}
+
+/// The change as a unified diff; empty where there is none.
+pub fn diff(before: &str, after: &str) -> String {
+    let diff = similar::TextDiff::from_lines(before, after);
+    diff.unified_diff().context_radius(3).header("config.json", "config.json (prepared)").to_string()
+}

@@ -1,0 +1,122 @@
+//! A config.json before the edit: what of it we read, and whether we can work with it.
+//!
+//! The parts that we touch have to be what the OCI runtime specification says. The rest is between its author and the runtime:
+//! a capability or a seccomp architecture that this build has not heard of is no reason to refuse.
+
+use std::collections::HashMap;
+
+use anyhow::{Result, ensure};
+use oci_spec::runtime::{Hooks, LinuxDevice, LinuxDeviceCgroup, LinuxNamespace, LinuxNamespaceType, PosixRlimit};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+use super::text;
+use crate::fault::{Fault, WithFault};
+use crate::ident::IfName;
+
+/// A config.json larger than this is no config.json.
+pub const MAX_BYTES: usize = 16 << 20;
+
+/// Paths that lead to a namespace which is the runtime's or the host's own.
+const HOST_NETNS: [&str; 3] = ["/proc/1/ns/net", "/proc/self/ns/net", "/proc/thread-self/ns/net"];
+
+/// The whole as a value, and the parts that we read.
+pub struct Config {
+    pub value: Value,
+    pub process: Process,
+    pub devices: Vec<LinuxDevice>,
+    pub rules: Vec<LinuxDeviceCgroup>,
+    pub annotations: HashMap<String, String>,
+}
+
+/// The part of `process` that we read.
+#[derive(Default, Deserialize)]
+pub struct Process {
+    #[serde(default)]
+    pub env: Option<Vec<String>>,
+    #[serde(default)]
+    pub rlimits: Option<Vec<PosixRlimit>>,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    #[serde(rename = "ociVersion")]
+    _version: String,
+    process: Option<Process>,
+    linux: Option<Linux>,
+    #[serde(rename = "hooks")]
+    _hooks: Option<Hooks>,
+    annotations: Option<HashMap<String, String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Linux {
+    namespaces: Option<Vec<LinuxNamespace>>,
+    devices: Option<Vec<LinuxDevice>>,
+    resources: Option<Resources>,
+    net_devices: Option<HashMap<String, IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct Resources {
+    devices: Option<Vec<LinuxDeviceCgroup>>,
+}
+
+impl Config {
+    /// Reads a config.json and refuses one that we cannot prepare for these netdevs.
+    pub fn read(json: &str, netdevs: &[IfName]) -> Result<Config> {
+        let bytes = json.len();
+        ensure!(
+            bytes <= MAX_BYTES,
+            Fault::State.error(format!("config.json has {bytes} bytes; no more than {MAX_BYTES} are read"))
+        );
+        let value: Value = serde_json::from_str(json).fault(Fault::State, "config.json is not JSON")?;
+        ensure!(value.is_object(), Fault::State.error("config.json is JSON, but not an object"));
+        if let Some(key) = text::duplicate_key(json) {
+            let clash =
+                format!("config.json has the key {key:?} twice in one object; runtimes disagree on which counts");
+            return Err(Fault::State.error(clash));
+        }
+        let spec: Spec =
+            serde_json::from_str(json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
+        let linux = spec.linux.ok_or_else(|| Fault::State.error("config.json has no linux section"))?;
+        linux.check(netdevs)?;
+        let process = spec.process.ok_or_else(|| Fault::State.error("config.json has no process section"))?;
+        Ok(Config {
+            value,
+            process,
+            devices: linux.devices.unwrap_or_default(),
+            rules: linux.resources.and_then(|r| r.devices).unwrap_or_default(),
+            annotations: spec.annotations.unwrap_or_default(),
+        })
+    }
+}
+
+impl Linux {
+    /// The container must have a network namespace of its own, or join one, and nobody else may move our NICs into it.
+    fn check(&self, netdevs: &[IfName]) -> Result<()> {
+        let missing = || Fault::State.error("config.json has no linux.namespaces");
+        let namespaces = self.namespaces.as_ref().ok_or_else(missing)?;
+        let network = namespaces.iter().find(|n| n.typ() == LinuxNamespaceType::Network).ok_or_else(|| {
+            Fault::Refused.error(
+                "the container shares the host's network (linux.namespaces has no entry of type network): \
+                 a NIC cannot be moved into it",
+            )
+        })?;
+        let path = network.path().as_deref().and_then(|p| p.to_str()).unwrap_or_default();
+        ensure!(
+            !HOST_NETNS.contains(&path),
+            Fault::Refused.error(format!("the container's network namespace {path} is the host's own"))
+        );
+        let taken = self.net_devices.iter().flatten().find(|(name, _)| netdevs.iter().any(|n| n.as_str() == *name));
+        match taken {
+            Some((name, _)) => Err(Fault::Refused.error(format!(
+                "linux.netDevices names {name}: the runtime would move it without its routes, rules and sysctls and \
+                 never return it; remove that entry"
+            ))),
+            None => Ok(()),
+        }
+    }
+}

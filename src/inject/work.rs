@@ -1,0 +1,199 @@
+//! The single edits, each made in the value and in what we know of it.
+
+use std::path::Path;
+
+use anyhow::Result;
+use oci_spec::runtime::{
+    Hook, LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType,
+};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::HookEdit;
+use super::config::Config;
+use crate::fault::{Fault, WithFault};
+use crate::plan::EnvVar;
+use crate::snapshot::CharDevice;
+
+/// A config.json in the making.
+pub struct Work {
+    pub config: Config,
+    pub new: Value,
+    pub changes: Vec<String>,
+    pub kept: Vec<String>,
+}
+
+impl Work {
+    pub fn new(config: Config) -> Work {
+        Work { new: config.value.clone(), config, changes: Vec::new(), kept: Vec::new() }
+    }
+
+    pub fn env(&mut self, var: &EnvVar) -> Result<()> {
+        let EnvVar { name, value, why } = var;
+        let env = self.config.process.env.get_or_insert_default();
+        let own = env.iter().find_map(|e| match e.split_once('=') {
+            Some((n, v)) => (n == name).then_some(v),
+            None => (e == name).then_some(""),
+        });
+        match own {
+            Some(own) if own == value => {}
+            Some(own) => self.kept.push(format!("{name}={own} of the container stays (not {value}: {why})")),
+            None => {
+                let entry = format!("{name}={value}");
+                env.push(entry.clone());
+                list(&mut self.new, &["process", "env"])?.push(entry.clone().into());
+                self.changes.push(format!("environment {entry} ({why})"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn memlock(&mut self) -> Result<()> {
+        let limits = self.config.process.rlimits.get_or_insert_default();
+        let unlimited = |l: &PosixRlimit| l.soft() == u64::MAX && l.hard() == u64::MAX;
+        let ours: Vec<usize> =
+            (0..limits.len()).filter(|i| limits[*i].typ() == PosixRlimitType::RlimitMemlock).collect();
+        let limit =
+            PosixRlimitBuilder::default().typ(PosixRlimitType::RlimitMemlock).hard(u64::MAX).soft(u64::MAX).build()?;
+        let low: Vec<usize> = ours.iter().copied().filter(|i| !unlimited(&limits[*i])).collect();
+        if low.is_empty() && !ours.is_empty() {
+            return Ok(());
+        }
+        let was = low.first().map_or("unset".to_owned(), |i| limits[*i].soft().to_string());
+        let list = list(&mut self.new, &["process", "rlimits"])?;
+        for slot in list.iter_mut().enumerate().filter_map(|(i, v)| low.contains(&i).then_some(v)) {
+            merge(slot, &limit)?;
+        }
+        if ours.is_empty() {
+            list.push(serde_json::to_value(limit)?);
+        }
+        self.changes.push(format!("RLIMIT_MEMLOCK unlimited (was {was})"));
+        Ok(())
+    }
+
+    /// Takes the place of an earlier hook of ours for the same stage, wherever it was installed then; others stay.
+    pub fn hook(&mut self, edit: &HookEdit) -> Result<()> {
+        let mut hook = Hook::default();
+        hook.set_path(edit.path.clone().into());
+        hook.set_args(Some(edit.args.clone()));
+        hook.set_timeout(Some(i64::from(edit.timeout)));
+        let list = list(&mut self.new, &["hooks", edit.stage.name()])?;
+        let before = list.clone();
+        match list.iter_mut().find(|h| is_ours(h, edit)) {
+            Some(slot) => merge(slot, &hook)?,
+            None => list.push(serde_json::to_value(&hook)?),
+        }
+        let mut first = true;
+        list.retain(|h| !is_ours(h, edit) || std::mem::take(&mut first));
+        if *list != before {
+            self.changes.push(format!("hook {}: {} {}", edit.stage.name(), edit.path, edit.args[1..].join(" ")));
+        }
+        Ok(())
+    }
+
+    pub fn annotation(&mut self, key: &str, value: &str) -> Result<()> {
+        match self.config.annotations.get(key) {
+            Some(own) if own == value => {}
+            Some(own) => self.kept.push(format!("annotation {key}={own} of the container stays (not {value})")),
+            None => {
+                self.config.annotations.insert(key.to_owned(), value.to_owned());
+                object(&mut self.new, &["annotations"])?.insert(key.to_owned(), value.into());
+                self.changes.push(format!("annotation {key}={value}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn device(&mut self, device: &CharDevice) -> Result<()> {
+        let path = format!("/dev/infiniband/{}", device.name);
+        let (major, minor) = (i64::from(device.major), i64::from(device.minor));
+        let char_device = |t| matches!(t, LinuxDeviceType::C | LinuxDeviceType::U);
+        match self.config.devices.iter().find(|d| d.path() == Path::new(&path)) {
+            Some(d) if char_device(d.typ()) && (d.major(), d.minor()) == (major, minor) => {}
+            Some(d) => {
+                let theirs = format!("{} {}:{}", d.typ().as_str(), d.major(), d.minor());
+                let clash = format!("config.json has {path} as {theirs}, on this host it is c {major}:{minor}");
+                return Err(Fault::State.error(clash));
+            }
+            None => {
+                let node = char_node(&path, major, minor)?;
+                list(&mut self.new, &["linux", "devices"])?.push(serde_json::to_value(&node)?);
+                self.config.devices.push(node);
+                self.changes.push(format!("device {path} (c {major}:{minor})"));
+            }
+        }
+        if !allowed(&self.config.rules, major, minor) {
+            let rule = allow(major, minor)?;
+            // At the end: a list usually begins with the rule that denies everything, and the last match counts.
+            list(&mut self.new, &["linux", "resources", "devices"])?.push(serde_json::to_value(&rule)?);
+            self.config.rules.push(rule);
+            self.changes.push(format!("cgroup rule: allow c {major}:{minor} rwm"));
+        }
+        Ok(())
+    }
+}
+
+fn char_node(path: &str, major: i64, minor: i64) -> Result<LinuxDevice> {
+    let node = LinuxDeviceBuilder::default().path(path).typ(LinuxDeviceType::C).major(major).minor(minor);
+    // Verbs are for every user inside: the kernel guards each object by the process that made it.
+    Ok(node.file_mode(0o666u32).uid(0u32).gid(0u32).build()?)
+}
+
+fn allow(major: i64, minor: i64) -> Result<LinuxDeviceCgroup> {
+    let rule = LinuxDeviceCgroupBuilder::default().allow(true).typ(LinuxDeviceType::C).major(major).minor(minor);
+    Ok(rule.access("rwm").build()?)
+}
+
+/// Whether these rules, of which the last match counts, already allow everything on that character device.
+fn allowed(rules: &[LinuxDeviceCgroup], major: i64, minor: i64) -> bool {
+    let matches = |r: &&LinuxDeviceCgroup| {
+        let kind = r.typ().is_none_or(|t| matches!(t, LinuxDeviceType::A | LinuxDeviceType::C | LinuxDeviceType::U));
+        kind && [(r.major(), major), (r.minor(), minor)].iter().all(|(rule, n)| rule.is_none_or(|v| v < 0 || v == *n))
+    };
+    "rwm".chars().all(|access| {
+        let concerns =
+            |r: &&LinuxDeviceCgroup| r.access().as_deref().is_none_or(|a| a.is_empty() || a.contains(access));
+        rules.iter().filter(matches).rfind(concerns).is_some_and(|r| r.allow())
+    })
+}
+
+/// A hook of ours: our program's file name and the same subcommand.
+fn is_ours(hook: &Value, edit: &HookEdit) -> bool {
+    let file = |p: &str| Path::new(p).file_name().map(|f| f.to_owned());
+    let same_file = hook.get("path").and_then(Value::as_str).is_some_and(|p| file(p) == file(&edit.path));
+    let arg = |i: usize| hook.get("args").and_then(|a| a.get(i)).and_then(Value::as_str);
+    same_file && (1..=2).all(|i| arg(i) == edit.args.get(i).map(String::as_str))
+}
+
+/// Sets the keys of `from` in an object and leaves its others.
+fn merge(slot: &mut Value, from: &impl Serialize) -> Result<()> {
+    if let (Value::Object(to), Value::Object(from)) = (slot, serde_json::to_value(from)?) {
+        to.extend(from);
+    }
+    Ok(())
+}
+
+/// The object at that path, made where there is none; null counts as none, as it does in Go.
+fn object<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String, Value>> {
+    if value.is_null() {
+        *value = Value::Object(Map::new());
+    }
+    let map = value.as_object_mut().ok_or_else(|| anyhow::anyhow!("no object above {path:?}"));
+    let map = map.fault(Fault::State, "config.json is no OCI runtime configuration")?;
+    match path {
+        [] => Ok(map),
+        [first, rest @ ..] => object(map.entry(*first).or_insert(Value::Null), rest),
+    }
+}
+
+/// The list at that path, made where there is none.
+fn list<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
+    let (last, above) = path.split_last().ok_or_else(|| anyhow::anyhow!("no path"))?;
+    let slot = object(value, above)?.entry(*last).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = Value::Array(Vec::new());
+    }
+    let list = slot.as_array_mut().ok_or_else(|| anyhow::anyhow!("no list at {path:?}"));
+    list.fault(Fault::State, "config.json is no OCI runtime configuration")
+}

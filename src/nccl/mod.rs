@@ -1,0 +1,161 @@
+//! What NCCL is told: the environment that makes it use exactly the NICs that the container got.
+//!
+//! Names are always given in the exact form, whose value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would
+//! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
+
+use std::collections::BTreeMap;
+
+use crate::ident::{HcaName, IfName};
+use crate::plan::{EnvVar, Nic};
+
+/// Variables of the host's own environment that this module reads; the caller need not pass any other.
+pub const HOST_ENV: &[&str] = &[
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_PKEY",
+    "NCCL_IB_SL",
+    "NCCL_IB_TC",
+    "NCCL_IB_TIMEOUT",
+    "NCCL_IB_RETRY_CNT",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_DEBUG_FILE",
+    "NCCL_TOPO_DUMP_FILE",
+    "NCCL_TOPO_FILE",
+    "RUNSC_DEBUG",
+    "RUNSC_DEBUG_COMMAND",
+    "RUNSC_STRACE",
+    "RUNSC_STRACE_SYSCALLS",
+    "RUNSC_STRACE_LOG_SIZE",
+];
+
+/// How many of them are settings of the host's fabric, passed on as they are.
+const FABRIC: usize = 6;
+
+/// HCAs that NCCL looks at; it drops the others of a longer list without a word (MAX_IB_DEVS).
+const NCCL_MAX_HCAS: usize = 32;
+
+/// The debug set and what each one is when the host's environment does not say.
+const DEBUG: [(&str, &str, &str); 4] = [
+    ("NCCL_DEBUG", "INFO", "--debug-all"),
+    ("NCCL_DEBUG_SUBSYS", "INIT,BOOTSTRAP,NET,GRAPH,ENV", "--debug-all: what concerns NICs and topology"),
+    ("NCCL_DEBUG_FILE", "/tmp/nccl.%h.%p.log", "--debug-all: one file per host and process, in the container"),
+    ("NCCL_TOPO_DUMP_FILE", "/tmp/nccl_topo.xml", "--debug-all: written by rank 0, in the container"),
+];
+
+/// Syscalls that show how verbs and sysfs are used; every one exists on x86-64 and arm64. All of them would bury the rest.
+const STRACE_SYSCALLS: &str = "openat,readlinkat,ioctl,mmap,socket,bind,connect,sendmsg,recvmsg";
+
+/// What besides the NICs decides the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `--debug-all`: NCCL's and runsc's debug settings.
+    pub debug_all: bool,
+    /// Topology file as the container sees it: `--nccl-topo`, or a default that exists. A default belongs here only where
+    /// the host's environment names none.
+    pub topo_file: Option<String>,
+    /// `INCLUDE_NCCL_TOPO`: whether `topo_file` is used.
+    pub topo_wanted: bool,
+    /// The host's own environment, filtered to [`HOST_ENV`].
+    pub host_env: BTreeMap<String, String>,
+    /// The interface inside that NCCL and Gloo meet over; absent: each finds one.
+    pub bootstrap_iface: Option<IfName>,
+}
+
+impl Options {
+    /// A variable of the host's environment; an empty one counts as unset.
+    fn host(&self, name: &str) -> Option<&str> {
+        self.host_env.get(name).map(String::as_str).filter(|v| !v.is_empty())
+    }
+}
+
+/// The container's environment for these NICs (in rail order) and these InfiniBand HCAs.
+pub fn env(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
+    let mut env = Vec::new();
+    env.extend(hca_list(nics, ib));
+    env.extend(options.bootstrap_iface.iter().flat_map(socket));
+    for name in &HOST_ENV[..FABRIC] {
+        env.extend(options.host(name).map(|v| var(name, v, "set in the host's environment")));
+    }
+    if options.debug_all {
+        env.extend(DEBUG.iter().map(|(name, value, why)| match options.host(name) {
+            Some(own) => var(name, own, "set in the host's environment"),
+            None => var(name, value, why),
+        }));
+    }
+    env.extend(topology(options));
+    env
+}
+
+/// runsc's debug settings as annotations. These flags are open to annotations without `--allow-flag-override`; `--debug-log`
+/// is not and has to be a flag of the runtime, so the place of the logs is the administrator's.
+pub fn runsc_annotations(options: &Options) -> Vec<(String, String)> {
+    if !options.debug_all {
+        return Vec::new();
+    }
+    let switch = |name| match options.host(name) {
+        Some(v) if matches!(v.to_ascii_lowercase().as_str(), "0" | "false" | "no" | "off") => "false",
+        _ => "true",
+    };
+    let mut flags = vec![("debug", switch("RUNSC_DEBUG").to_owned())];
+    flags.extend(options.host("RUNSC_DEBUG_COMMAND").map(|v| ("debug-command", v.to_owned())));
+    flags.push(("strace", switch("RUNSC_STRACE").to_owned()));
+    if switch("RUNSC_STRACE") == "true" {
+        let syscalls = options.host("RUNSC_STRACE_SYSCALLS").unwrap_or(STRACE_SYSCALLS);
+        flags.push(("strace-syscalls", syscalls.to_owned()));
+        flags.extend(options.host("RUNSC_STRACE_LOG_SIZE").map(|v| ("strace-log-size", v.to_owned())));
+    }
+    flags.into_iter().map(|(name, value)| (format!("dev.gvisor.flag.{name}"), value)).collect()
+}
+
+fn var(name: &str, value: &str, why: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: value.to_owned(), why: why.to_owned() }
+}
+
+/// NCCL_IB_HCA. Placeholders have no HCA and thus no part in it: a name that does not exist selects nothing, and NCCL would
+/// fall back to TCP without a word. An empty list would select everything, so there is none.
+fn hca_list(nics: &[Nic], ib: &[HcaName]) -> Option<EnvVar> {
+    let entry = |nic: &Nic| match (&nic.hca, nic.port) {
+        (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
+        (Some(hca), _) => Some(hca.to_string()),
+        (None, _) => None,
+    };
+    let mut names: Vec<String> = Vec::new();
+    for name in nics.iter().filter_map(entry).chain(ib.iter().map(HcaName::to_string)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let why = match names.len() {
+        0 => return None,
+        1 => "exactly the HCA that the container gets".to_owned(),
+        n if n > NCCL_MAX_HCAS => {
+            format!("exactly the {n} HCAs that the container gets; NCCL uses the first {NCCL_MAX_HCAS}")
+        }
+        n => format!("exactly the {n} HCAs that the container gets, in rail order"),
+    };
+    Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
+}
+
+/// NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME. Gloo takes the plain name. Neither list can hold a name with a comma.
+fn socket(iface: &IfName) -> Vec<EnvVar> {
+    if iface.as_str().contains(',') {
+        return Vec::new();
+    }
+    vec![
+        var("NCCL_SOCKET_IFNAME", &format!("={iface}"), "bootstrap interface, in exact form"),
+        var("GLOO_SOCKET_IFNAME", iface.as_str(), "the same one, as Gloo spells it"),
+    ]
+}
+
+/// NCCL_TOPO_FILE: the file asked for, else the one that the host's environment names.
+fn topology(options: &Options) -> Option<EnvVar> {
+    let asked = options.topo_file.as_deref().filter(|f| options.topo_wanted && !f.is_empty());
+    match (asked, options.host("NCCL_TOPO_FILE")) {
+        (Some(file), _) => Some(var("NCCL_TOPO_FILE", file, "topology file of this host")),
+        (None, Some(own)) => Some(var("NCCL_TOPO_FILE", own, "set in the host's environment")),
+        (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! What people and programs are told: tables of at most [`WIDTH`] columns, JSON, and one line per command for logs.
+//!
+//! Names, aliases and file contents come from the host or from a container; nothing of them reaches a terminal that could
+//! steer it.
+
+mod tables;
+
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::ident::IfName;
+use crate::inject::Injected;
+use crate::plan::{EnvVar, Plan};
+use crate::select::Selection;
+pub use tables::{selection_table, snapshot_table};
+
+/// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
+pub const WIDTH: u16 = 100;
+
+/// Version of [`Report`]'s JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// What a command or hook decided and did, and how long each part took.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `prepare`, `hook createRuntime`, `restore`, ….
+    pub command: String,
+    /// Seconds since 1970 at its end, where the caller knows.
+    #[serde(default)]
+    pub time: Option<u64>,
+    /// Container id.
+    #[serde(default)]
+    pub container: Option<String>,
+    /// Name of the plan.
+    #[serde(default)]
+    pub plan: Option<String>,
+    /// `ok`, or the name of the [`Fault`].
+    pub outcome: String,
+    /// What the error said.
+    #[serde(default)]
+    pub message: Option<String>,
+    /// The process's exit code.
+    pub exit_code: u8,
+    /// The whole time, also what no phase accounts for.
+    pub micros: u64,
+    /// Where it went, in order of first occurrence.
+    pub phases: Vec<Phase>,
+    /// NICs that were moved, or would be.
+    #[serde(default)]
+    pub nics: Vec<IfName>,
+    /// Steps performed and not undone.
+    #[serde(default)]
+    pub steps_done: usize,
+    /// Where the outcome differs from the plan; empty is the aim.
+    #[serde(default)]
+    pub drift: Vec<String>,
+}
+
+/// The time that one part of the work took, all its occurrences together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// Which part.
+    pub name: PhaseName,
+    /// Microseconds.
+    pub micros: u64,
+}
+
+/// The parts of the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum PhaseName {
+    /// Taking snapshots.
+    Observe,
+    /// Selection and planning.
+    Plan,
+    /// Writing the journal.
+    Journal,
+    /// Waiting for locks.
+    Lock,
+    /// Link messages that change a NIC's namespace, and what makes RDMA links.
+    Move,
+    /// Addresses, routes, rules, neighbours, sysctls, links up.
+    Configure,
+    /// Waiting for GIDs.
+    GidWait,
+    /// Observing again and comparing.
+    Verify,
+    /// Taking back after a failure.
+    Undo,
+}
+
+/// Measures phases: each lap books the time since the one before.
+#[derive(Clone, Debug)]
+pub struct Stopwatch {
+    start: Instant,
+    last: Instant,
+    spent: Vec<(PhaseName, Duration)>,
+}
+
+impl Stopwatch {
+    /// Starts now.
+    pub fn start() -> Stopwatch {
+        let now = Instant::now();
+        Stopwatch { start: now, last: now, spent: Vec::new() }
+    }
+
+    /// Books the time since the last lap, or since the start, to a phase.
+    pub fn lap(&mut self, phase: PhaseName) {
+        let now = Instant::now();
+        self.add(phase, now - self.last);
+        self.last = now;
+    }
+
+    /// Books time that was measured elsewhere.
+    pub fn add(&mut self, phase: PhaseName, time: Duration) {
+        match self.spent.iter_mut().find(|(name, _)| *name == phase) {
+            Some((_, spent)) => *spent += time,
+            None => self.spent.push((phase, time)),
+        }
+    }
+
+    /// What was booked so far.
+    pub fn phases(&self) -> Vec<Phase> {
+        self.spent.iter().map(|(name, time)| Phase { name: *name, micros: time.as_micros() as u64 }).collect()
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+impl Report {
+    /// An empty report of a command that so far went well.
+    pub fn new(command: impl Into<String>) -> Report {
+        Report {
+            schema: SCHEMA,
+            command: command.into(),
+            time: None,
+            container: None,
+            plan: None,
+            outcome: "ok".to_owned(),
+            message: None,
+            exit_code: 0,
+            micros: 0,
+            phases: Vec::new(),
+            nics: Vec::new(),
+            steps_done: 0,
+            drift: Vec::new(),
+        }
+    }
+
+    /// Takes over the end of a command: its outcome and its times.
+    pub fn finish<T>(&mut self, result: &anyhow::Result<T>, watch: &Stopwatch) {
+        let fault = result.as_ref().err().map(|e| (Fault::of(e), format!("{e:#}")));
+        self.outcome = fault.as_ref().map_or("ok".to_owned(), |(fault, _)| name_of(fault));
+        self.exit_code = fault.as_ref().map_or(0, |(fault, _)| fault.code());
+        self.message = fault.map(|(_, text)| text);
+        self.micros = watch.elapsed().as_micros() as u64;
+        self.phases = watch.phases();
+    }
+
+    /// One line for a log: `key=value` with the times in milliseconds.
+    pub fn line(&self) -> String {
+        let nics: Vec<&str> = self.nics.iter().map(IfName::as_str).collect();
+        let mut pairs = vec![("command".to_owned(), self.command.clone())];
+        let mut add = |key: &str, value: Option<String>| pairs.extend(value.map(|v| (key.to_owned(), v)));
+        add("container", self.container.clone());
+        add("plan", self.plan.clone());
+        add("outcome", Some(self.outcome.clone()));
+        add("exit", Some(self.exit_code.to_string()));
+        add("nics", (!nics.is_empty()).then(|| nics.join(",")));
+        add("steps", Some(self.steps_done.to_string()));
+        add("drift", (!self.drift.is_empty()).then(|| self.drift.join("; ")));
+        add("total_ms", Some(millis(self.micros)));
+        self.phases.iter().for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));
+        add("message", self.message.clone());
+        pairs.into_iter().map(|(key, value)| format!("{key}={}", quoted(&value))).collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn name_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default()
+}
+
+fn millis(micros: u64) -> String {
+    format!("{}.{:03}", micros / 1000, micros % 1000)
+}
+
+/// A value for [`Report::line`]: bare where that is unambiguous.
+fn quoted(value: &str) -> String {
+    let value = printable(value);
+    let bare = !value.is_empty() && !value.contains([' ', '"', '=']);
+    if bare { value } else { format!("\"{}\"", value.replace('"', "'")) }
+}
+
+/// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the other node.
+pub fn summary(plan: &Plan, selection: &Selection) -> String {
+    let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+    let mut parts = vec![count(plan.nics.len(), "NIC")];
+    if !plan.ib.is_empty() {
+        parts.push(count(plan.ib.len(), "InfiniBand HCA"));
+    }
+    parts.push(count(plan.devices.len(), "device node"));
+    let mut text = format!("plan {}: {}\n\n", printable(&plan.name), parts.join(", "));
+    text.push_str(&selection_table(selection));
+    text.push_str("\n\n");
+    text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
+    plan.env.iter().for_each(|v| text.push_str(&setting(v)));
+    text.push('\n');
+    text.push_str(&peer_line(plan));
+    text
+}
+
+/// `NAME=VALUE  # why`; a value that leaves no room for the reason has it in the line above.
+fn setting(var: &EnvVar) -> String {
+    let (value, why) = (format!("{}={}", printable(&var.name), printable(&var.value)), printable(&var.why));
+    let fits = value.chars().count() + why.chars().count() + 4 <= usize::from(WIDTH);
+    if fits { format!("{value}  # {why}\n") } else { format!("# {why}\n{value}\n") }
+}
+
+/// `RDMA_PEER_IFACES="rdma0 rdma1"`. A name may hold what a shell would expand; then it is quoted so that it does not.
+fn peer_line(plan: &Plan) -> String {
+    let names = plan.nics.iter().map(|n| n.identity.name.as_str()).collect::<Vec<_>>().join(" ");
+    match names.contains(['"', '$', '`', '\\', '!']) {
+        false => format!("RDMA_PEER_IFACES=\"{names}\""),
+        true => format!("RDMA_PEER_IFACES='{}'", names.replace('\'', "'\\''")),
+    }
+}
+
+/// What `prepare --bundle` did to a config.json, or would do.
+pub fn injected(injected: &Injected) -> String {
+    let changes = injected.changes.iter().map(|c| format!("+ {}\n", printable(c)));
+    changes.chain(injected.kept.iter().map(|k| format!("= {}\n", printable(k)))).collect()
+}
+
+/// Pretty JSON that is safe on a terminal too: JSON itself would let DEL and C1 controls through.
+pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    let escape = |c: char| if c != '\n' && steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    Ok(text.chars().map(escape).collect())
+}
+
+/// One line of text from elsewhere with everything escaped that could steer a terminal or forge a line.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if steers(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// The same for text of several lines, whose line ends and tabs stay.
+pub fn printable_lines(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
+    text.lines().map(line).collect()
+}
+
+/// Controls, and the marks that reverse or hide what stands beside them.
+fn steers(c: char) -> bool {
+    let marks = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
+    c.is_control() || marks.iter().any(|m| m.contains(&c))
+}

@@ -1,0 +1,212 @@
+//! The tables for people.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
+
+use super::{WIDTH, printable};
+use crate::select::{Drop, DropCode, Selection, Verdict};
+use crate::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
+
+/// Names that a list shows before it counts the others.
+const MAX_NAMES: usize = 8;
+
+/// Addresses, or GIDs, that a cell shows.
+const MAX_LINES: usize = 4;
+
+/// What this host has.
+pub fn snapshot_table(snapshot: &Snapshot) -> String {
+    let hcas = snapshot.hcas.iter().flat_map(hca_rows).collect();
+    let netdevs = snapshot.netdevs.iter().map(netdev_row).collect();
+    let mut facts = vec![("PCI", pci_counts(snapshot)), ("GPUs", gpus(snapshot))];
+    facts.extend(snapshot.rdma_mode.map(|mode| match mode {
+        RdmaMode::Shared => ("RDMA", "devices are shared by all network namespaces".to_owned()),
+        RdmaMode::Exclusive => ("RDMA", "each device belongs to one network namespace".to_owned()),
+    }));
+    let conflicts = snapshot.hcas.iter().flat_map(|h| h.conflicts.iter().map(move |c| format!("{}: {c}", h.name)));
+    facts.extend(conflicts.chain(snapshot.warnings.iter().cloned()).map(|w| ("warning", w)));
+    let facts = facts.into_iter().map(|(label, text)| (label.to_owned(), text)).collect();
+    let hca_header = ["HCA:port", "state", "layer", "rate", "netdev", "RoCE v2 GIDs", "PCI", "NUMA", "verbs"];
+    let netdev_header = ["netdev", "link", "MTU", "addresses", "PCI", "driver", "master"];
+    [table(&hca_header, hcas, "no RDMA devices"), table(&netdev_header, netdevs, "no network devices"), remarks(facts)]
+        .join("\n\n")
+}
+
+/// Which NICs are kept, and why the others are not.
+pub fn selection_table(selection: &Selection) -> String {
+    let plain = |v: &&Verdict| v.hca.is_none() && v.dropped.as_ref().is_some_and(|d| d.code == DropCode::NotRdma);
+    let shown: Vec<&Verdict> = selection.verdicts.iter().filter(|v| !plain(v)).collect();
+    let rows = shown.iter().map(|v| verdict_row(v)).collect();
+    let table = table(&["netdev", "HCA:port", "GID", "PCI", "NUMA", "verdict"], rows, "no RDMA NICs");
+    let mut lines = reasons(&shown);
+    let plain: Vec<String> = selection.verdicts.iter().filter(plain).map(label).collect();
+    if !plain.is_empty() {
+        lines.push((code(DropCode::NotRdma), format!("{}: no RDMA device behind", names(&plain))));
+    }
+    for v in shown.iter().filter(|v| v.dropped.is_none()) {
+        lines.extend(v.note.iter().map(|note| ("note".to_owned(), format!("{}: {note}", label(v)))));
+    }
+    if lines.is_empty() { table } else { format!("{table}\n\n{}", remarks(lines)) }
+}
+
+fn hca_rows(hca: &Hca) -> Vec<Vec<String>> {
+    let verbs = hca.uverbs.as_ref().map(|u| u.name.clone());
+    let row = |name: String, port: Option<&Port>| {
+        let rate = port.and_then(|p| p.rate.as_deref()).and_then(|r| r.split(" (").next());
+        let rate = rate.map(|r| r.replace(" Gb/sec", "G"));
+        vec![
+            name,
+            cell(port.and_then(|p| p.state.clone())),
+            cell(port.and_then(|p| p.link_layer.clone())),
+            cell(rate),
+            cell(port.and_then(|p| p.netdev.clone())),
+            lines(port.iter().flat_map(|p| &p.gids).filter(|g| usable(g)).map(gid)),
+            cell(hca.pci),
+            cell(hca.numa),
+            cell(verbs.clone()),
+        ]
+    };
+    match hca.ports.as_slice() {
+        [] => vec![row(hca.name.to_string(), None)],
+        ports => ports.iter().map(|p| row(format!("{}:{}", hca.name, p.number), Some(p))).collect(),
+    }
+}
+
+/// RoCE v2 of an address that routes; link-local ones are of no use across a fabric.
+fn usable(gid: &Gid) -> bool {
+    gid.kind == Some(GidKind::RoceV2) && !gid.address.is_unicast_link_local()
+}
+
+fn gid(gid: &Gid) -> String {
+    format!("{} {}", gid.index, gid.ip())
+}
+
+fn netdev_row(netdev: &Netdev) -> Vec<String> {
+    let link = match (netdev.up, netdev.running) {
+        (true, true) => "up",
+        (true, false) => "no carrier",
+        (false, _) => "down",
+    };
+    vec![
+        netdev.name.to_string(),
+        link.to_owned(),
+        netdev.mtu.to_string(),
+        lines(netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix))),
+        cell(netdev.pci),
+        cell(netdev.driver.as_ref().or(netdev.kind.as_ref())),
+        cell(netdev.master.as_ref()),
+    ]
+}
+
+fn pci_counts(snapshot: &Snapshot) -> String {
+    let bridges = snapshot.pci.iter().filter(|f| f.is_bridge()).count();
+    format!("functions: {}, bridges: {bridges}", snapshot.pci.len())
+}
+
+fn gpus(snapshot: &Snapshot) -> String {
+    let gpus: Vec<String> = snapshot
+        .gpus()
+        .map(|g| match g.numa {
+            Some(numa) if numa >= 0 => format!("{} (NUMA {numa})", g.address),
+            _ => g.address.to_string(),
+        })
+        .collect();
+    if gpus.is_empty() { "none".to_owned() } else { format!("{}: {}", gpus.len(), gpus.join(", ")) }
+}
+
+fn verdict_row(v: &Verdict) -> Vec<String> {
+    let hca = v.hca.as_ref().map(|h| match v.port {
+        Some(port) => format!("{h}:{port}"),
+        None => h.to_string(),
+    });
+    let verdict = v.dropped.as_ref().map_or("kept".to_owned(), |d| code(d.code));
+    vec![cell(v.netdev.as_ref()), cell(hca), cell(v.gid.as_ref().map(gid)), cell(v.pci), cell(v.numa), verdict]
+}
+
+/// One remark per reason; NICs that share one share the line.
+fn reasons(shown: &[&Verdict]) -> Vec<(String, String)> {
+    let mut groups: Vec<(&Drop, Vec<String>)> = Vec::new();
+    for v in shown {
+        let Some(drop) = &v.dropped else { continue };
+        match groups.iter_mut().find(|(d, _)| *d == drop) {
+            Some((_, members)) => members.push(label(v)),
+            None => groups.push((drop, vec![label(v)])),
+        }
+    }
+    let text = |drop: &Drop, members: &[String]| {
+        let fix = if drop.fix.is_empty() { String::new() } else { format!(" → {}", drop.fix) };
+        format!("{}: {}{fix}", names(members), drop.why)
+    };
+    groups.iter().map(|(drop, members)| (code(drop.code), text(drop, members))).collect()
+}
+
+fn label(v: &Verdict) -> String {
+    let hca = || v.hca.as_ref().map(|h| h.to_string());
+    v.netdev.as_ref().map(|n| n.to_string()).or_else(hca).unwrap_or_else(|| "-".to_owned())
+}
+
+/// The code as programs see it.
+fn code(code: DropCode) -> String {
+    serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn names(names: &[String]) -> String {
+    let shown = names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > MAX_NAMES { format!("{shown} + {} more", names.len() - MAX_NAMES) } else { shown }
+}
+
+fn cell(value: Option<impl ToString>) -> String {
+    value.map_or("-".to_owned(), |v| printable(&v.to_string()))
+}
+
+/// Items one below the other, of types that print no controls.
+fn lines(items: impl Iterator<Item = String>) -> String {
+    let items: Vec<String> = items.collect();
+    let mut text = items.iter().take(MAX_LINES).cloned().collect::<Vec<_>>().join(
+        "
+",
+    );
+    if items.len() > MAX_LINES {
+        text.push_str(&format!(
+            "
++ {} more",
+            items.len() - MAX_LINES
+        ));
+    }
+    if text.is_empty() { "-".to_owned() } else { text }
+}
+
+/// A table under a header, or a word where it would be empty. What is short by its type is never broken.
+fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> String {
+    if rows.is_empty() {
+        return empty.to_owned();
+    }
+    let mut table = bare();
+    table.set_header(header);
+    table.add_rows(rows);
+    for (column, name) in table.column_iter_mut().zip(header) {
+        column.set_padding((0, if Some(name) == header.last() { 0 } else { 2 }));
+        if matches!(*name, "netdev" | "link" | "MTU" | "PCI" | "NUMA" | "verdict") {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    table.trim_fmt()
+}
+
+/// Labelled sentences with a hanging indent.
+fn remarks(rows: Vec<(String, String)>) -> String {
+    let mut table = bare();
+    table.add_rows(rows.iter().map(|(label, text)| vec![printable(label), printable(text)]));
+    if let Some(column) = table.column_mut(0) {
+        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(20)));
+    }
+    table.column_iter_mut().for_each(|c| {
+        c.set_padding((0, 2));
+    });
+    table.trim_fmt()
+}
+
+fn bare() -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).force_no_tty();
+    table
+}
