@@ -1,1 +1,4 @@
 //! The only part that touches the machine.
+
+pub mod nldev;
+pub mod nlreplies;
