@@ -2,3 +2,4 @@
 
 pub mod nldev;
 pub mod nlreplies;
+pub mod rdma;

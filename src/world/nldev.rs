@@ -1,7 +1,7 @@
 //! NETLINK_RDMA's nldev family as bytes and types (include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c).
 //!
-//! No I/O here: [`Request::encode`] makes the bytes that are sent, [`super::nlreplies::Replies`] gathers what comes back,
-//! and [`Device`], [`Port`], [`CharDev`] and [`netns_mode`] read the payloads of it.
+//! No I/O here: [`Request::encode`] makes the bytes that are sent, [`super::nlreplies::Replies`] gathers what comes
+//! back, and [`Device`], [`Port`], [`CharDev`] and [`netns_mode`] read the payloads of it.
 
 use anyhow::{Context, Result, bail, ensure};
 use netlink_packet_core::{DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader};
@@ -45,7 +45,8 @@ const CHARDEV_ABI: u16 = 71;
 const CHARDEV: u16 = 72;
 const UVERBS_DRIVER_ID: u16 = 73;
 
-/// A character device that an RDMA client offers, by the name under which the client is registered (RDMA_NLDEV_ATTR_CHARDEV_TYPE).
+/// A character device that an RDMA client offers, by the name under which the client is registered
+/// (RDMA_NLDEV_ATTR_CHARDEV_TYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CharKind {
     /// Verbs of a device (drivers/infiniband/core/uverbs_main.c).
@@ -267,7 +268,8 @@ pub struct CharDev {
     pub minor: u32,
     /// Revision of its interface.
     pub abi: Option<u64>,
-    /// `enum rdma_driver_id` (include/uapi/rdma/ib_user_ioctl_verbs.h), told for uverbs only: see [`CharDev::software`].
+    /// `enum rdma_driver_id` (include/uapi/rdma/ib_user_ioctl_verbs.h), told for uverbs only: see
+    /// [`CharDev::software`].
     pub driver: Option<u32>,
 }
 

@@ -45,7 +45,8 @@ impl Replies {
         self.interrupted
     }
 
-    /// Takes one datagram; true when the answer is complete. A refusal by the kernel is an [`io::Error`] with its errno.
+    /// Takes one datagram; true when the answer is complete. A refusal by the kernel is an [`io::Error`] with its
+    /// errno.
     pub fn feed(&mut self, datagram: &[u8]) -> Result<bool> {
         let mut rest = datagram;
         while !rest.is_empty() {
