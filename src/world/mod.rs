@@ -12,12 +12,23 @@ use crate::step::{Side, Step};
 
 pub mod files;
 pub mod handle;
+mod live;
 pub mod mount;
 pub mod netns;
+pub mod nldev;
+pub mod nlreplies;
+pub mod rdma;
 pub mod route;
 pub mod rtnl;
 pub mod store;
 pub mod sysctl;
+pub mod sysfs;
+mod sysfs_hca;
+mod sysfs_net;
+mod sysfs_pci;
+mod sysfs_root;
+
+pub use live::Live;
 
 /// What to look at.
 #[derive(Clone, Debug, Default)]

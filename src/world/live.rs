@@ -1,0 +1,203 @@
+//! The real machine: one set of sockets per namespace, opened once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::libc::{EADDRNOTAVAIL, EINVAL, ENOENT, ESRCH};
+
+use crate::fault::Fault;
+use crate::ident::{HcaName, IfName};
+use crate::snapshot::{CharDevice, Gid, GidKind, Snapshot};
+use crate::step::{Side, Step};
+use crate::world::netns::Netns;
+use crate::world::nldev::CharKind;
+use crate::world::rdma::Rdma;
+use crate::world::route::RouteSocket;
+use crate::world::{Scope, World, sysctl, sysfs};
+
+/// A namespace with its sockets.
+struct Space {
+    netns: Netns,
+    route: RouteSocket,
+    rdma: Option<Rdma>,
+}
+
+impl Space {
+    fn open(netns: Netns) -> Result<Space> {
+        let (route, rdma) = netns.visit(|| Ok((RouteSocket::open()?, Rdma::open()?)))?;
+        Ok(Space { netns, route, rdma })
+    }
+
+    fn rdma(&mut self) -> Result<&mut Rdma> {
+        self.rdma.as_mut().context("this kernel has no RDMA subsystem")
+    }
+}
+
+/// The host's namespace and, where there is one, the container's.
+pub struct Live {
+    host: Space,
+    inside: Option<Space>,
+    boot_id: String,
+}
+
+impl Live {
+    /// Opens the sockets: `host` is the namespace that NICs belong to.
+    pub fn open(host: Netns, inside: Option<Netns>) -> Result<Live> {
+        let boot_id = boot_id()?;
+        Ok(Live { host: Space::open(host)?, inside: inside.map(Space::open).transpose()?, boot_id })
+    }
+
+    /// Whether the container's namespace is open.
+    pub fn has_inside(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    fn space(&mut self, side: Side) -> Result<&mut Space> {
+        match side {
+            Side::Host => Ok(&mut self.host),
+            Side::Inside => self.inside.as_mut().context("the container's namespace has gone"),
+        }
+    }
+
+    fn move_link(&mut self, from: Side, dev: &IfName, name: &IfName, ifindex: Option<u32>) -> Result<()> {
+        let inside = self.inside.as_mut().context("the container's namespace has gone")?;
+        let (leave, enter) = match from {
+            Side::Host => (&mut self.host, inside),
+            Side::Inside => (inside, &mut self.host),
+        };
+        let index = leave.route.index(dev)?;
+        Ok(leave.route.move_link(index, &enter.netns, name, ifindex)?)
+    }
+
+    fn link_add(&mut self, side: Side, hca: &HcaName, dev: &IfName, uverbs: Option<&CharDevice>) -> Result<()> {
+        let rdma = self.space(side)?.rdma()?;
+        rdma.link_add(hca, "rxe", dev)?;
+        let Some(wanted) = uverbs else { return Ok(()) };
+        let index = device_index(rdma, hca)?.with_context(|| format!("{hca} vanished after it was made"))?;
+        let got = rdma.chardev(CharKind::Uverbs { device: index })?.map(|c| CharDevice {
+            name: c.name,
+            major: c.major,
+            minor: c.minor,
+        });
+        ensure!(got.as_ref() == Some(wanted), "{hca} got {got:?} as its verbs node, the plan says {wanted:?}");
+        Ok(())
+    }
+
+    fn link_delete(&mut self, side: Side, hca: &HcaName) -> Result<()> {
+        let rdma = self.space(side)?.rdma()?;
+        match device_index(rdma, hca)? {
+            Some(index) => rdma.link_delete(index),
+            None => Ok(()),
+        }
+    }
+
+    /// The GID table follows the netdev through a workqueue (drivers/infiniband/core/roce_gid_mgmt.c): there is nothing to
+    /// wait on but the table itself.
+    fn await_gids(&mut self, hca: &HcaName, port: u32, dev: &IfName, ips: &[IpAddr], deadline: Instant) -> Result<()> {
+        let mut pause = Duration::from_micros(500);
+        loop {
+            let gids = self.space(Side::Inside)?.netns.visit(|| Ok(sysfs::gids(Path::new("/sys"), hca, port)))?;
+            let usable = |ip: &IpAddr| {
+                let right =
+                    |g: &&Gid| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
+                gids.iter().any(|g| right(&g))
+            };
+            let Some(missing) = ips.iter().find(|ip| !usable(ip)) else { return Ok(()) };
+            if Instant::now() >= deadline {
+                let table: Vec<String> = gids.iter().map(|g| format!("{}: {}", g.index, g.address)).collect();
+                return Err(Fault::Timeout.error(format!(
+                    "{hca} port {port} has no RoCE v2 GID for {missing} on {dev}; its table is [{}]",
+                    table.join(", ")
+                )));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+}
+
+/// `/proc/sys/kernel/random/boot_id`.
+pub fn boot_id() -> Result<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("reading the boot id")?;
+    Ok(text.trim().to_owned())
+}
+
+fn device_index(rdma: &mut Rdma, hca: &HcaName) -> Result<Option<u32>> {
+    Ok(rdma.devices()?.into_iter().find(|d| d.name == hca.as_str()).map(|d| d.index))
+}
+
+/// Deleting what has gone already is done.
+fn gone(result: io::Result<()>, codes: &[i32]) -> Result<()> {
+    match result {
+        Err(e) if e.raw_os_error().is_some_and(|c| codes.contains(&c)) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+impl World for Live {
+    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
+        let boot_id = self.boot_id.clone();
+        let space = self.space(side)?;
+        let network = space.route.network().with_context(|| format!("observing the network {side}"))?;
+        let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
+        let tree = if scope.sysfs { sysfs::read(Path::new("/sys")) } else { sysfs::SysTree::default() };
+        let mut snapshot = sysfs::merge(tree, facts, Some(network.netdevs));
+        snapshot.boot_id = boot_id;
+        snapshot.netns = Some(space.netns.inode());
+        snapshot.routes = network.routes;
+        snapshot.rules = network.rules;
+        let wanted: Vec<IfName> = scope.sysctls.clone();
+        let (all, values) = space.netns.visit(|| {
+            let values: BTreeMap<IfName, _> = wanted.into_iter().map(|d| (d.clone(), sysctl::read_all(&d))).collect();
+            Ok((sysctl::shared(), values))
+        })?;
+        snapshot.sysctls = all;
+        for dev in &mut snapshot.netdevs {
+            if let Some(v) = values.get(&dev.name) {
+                dev.sysctls.clone_from(v);
+            }
+        }
+        Ok(snapshot)
+    }
+
+    fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {
+        match step {
+            Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
+            Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
+            Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
+            Step::AwaitGids { hca, port, dev, addresses } => self.await_gids(hca, *port, dev, addresses, deadline),
+            Step::Sysctls { side, dev, values } => self
+                .space(*side)?
+                .netns
+                .visit(|| values.iter().try_for_each(|(key, value)| sysctl::write(dev, key, value))),
+            Step::Rename { side, dev, name } => Ok(self.space(*side)?.route.rename(dev, name)?),
+            Step::AltnameDelete { side, dev, altname } => {
+                gone(self.space(*side)?.route.altname(dev, altname, false), &[ENOENT, EINVAL])
+            }
+            Step::AltnameAdd { side, dev, altname } => Ok(self.space(*side)?.route.altname(dev, altname, true)?),
+            Step::Release { side, dev } => Ok(self.space(*side)?.route.release(dev)?),
+            Step::XdpDetach { side, dev } => Ok(self.space(*side)?.route.xdp_detach(dev)?),
+            Step::Sizes { side, dev, mtu, txqlen } => Ok(self.space(*side)?.route.set_sizes(dev, *mtu, *txqlen)?),
+            Step::Mac { side, dev, mac } => Ok(self.space(*side)?.route.set_mac(dev, mac)?),
+            Step::AddressAdd { side, dev, address } => Ok(self.space(*side)?.route.address_add(dev, address)?),
+            Step::AddressDelete { side, dev, address } => {
+                gone(self.space(*side)?.route.address_delete(dev, address), &[EADDRNOTAVAIL])
+            }
+            Step::Link { side, dev, up } => Ok(self.space(*side)?.route.set_up(dev, *up)?),
+            Step::RouteAdd { side, route } => self.space(*side)?.route.route_add(route),
+            Step::RouteDelete { side, route } => self.space(*side)?.route.route_delete(route),
+            Step::NeighbourAdd { side, dev, neighbour } => {
+                Ok(self.space(*side)?.route.neighbour_add(dev, neighbour)?)
+            }
+            Step::NeighbourDelete { side, dev, neighbour } => {
+                gone(self.space(*side)?.route.neighbour_delete(dev, neighbour), &[ENOENT])
+            }
+            Step::RuleAdd { side, rule } => Ok(self.space(*side)?.route.rule_add(rule)?),
+            Step::RuleDelete { side, rule } => gone(self.space(*side)?.route.rule_delete(rule), &[ENOENT, ESRCH]),
+        }
+    }
+}

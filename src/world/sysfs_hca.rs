@@ -1,0 +1,157 @@
+//! RDMA devices, their ports, GIDs and device nodes as sysfs shows them (drivers/infiniband/core/sysfs.c).
+//!
+//! `counters` and `hw_counters` are never read: on some NICs that makes the firmware act.
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+
+use super::sysfs_root::{Dir, Root};
+use crate::ident::{HcaName, IfName};
+use crate::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
+
+/// An HCA with what is only needed to find the netdevs behind its ports.
+pub(super) struct FoundHca {
+    pub(super) hca: Hca,
+    /// Real path of its `device`, below the root.
+    pub(super) device: Option<PathBuf>,
+    /// The netdev that carries soft-RoCE.
+    pub(super) carrier: Option<IfName>,
+}
+
+/// Every HCA of class/infiniband.
+pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> Vec<FoundHca> {
+    let Some(class) = root.dir("class/infiniband") else { return Vec::new() };
+    let (mut verbs, mut umads) = (nodes(root, "infiniband_verbs", "uverbs"), nodes(root, "infiniband_mad", "umad"));
+    let mut found = Vec::new();
+    for name in class.names() {
+        let Ok(parsed) = name.parse::<HcaName>() else {
+            warnings.push(format!("class/infiniband/{name:?} is no name of an RDMA device"));
+            continue;
+        };
+        let Some(dir) = class.sub(&name) else {
+            warnings.push(format!("class/infiniband/{name} leads nowhere"));
+            continue;
+        };
+        let mut one = hca(parsed, &dir, with_gids);
+        one.hca.uverbs = verbs.remove(&name).and_then(|nodes| nodes.into_iter().next());
+        one.hca.umad = umads.remove(&name).unwrap_or_default();
+        if one.hca.ports.is_empty() {
+            warnings.push(format!("{name} shows no ports"));
+        }
+        found.push(one);
+    }
+    found
+}
+
+fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
+    // parent_show() in drivers/infiniband/sw/rxe/rxe_verbs.c: no other driver has this attribute.
+    let carrier: Option<IfName> = dir.parse("parent");
+    let device = dir.sub("device");
+    let pci = device.as_ref().unwrap_or(dir).pci().filter(|_| carrier.is_none());
+    let driver = device.as_ref().and_then(|d| d.link("driver"));
+    // Auxiliary devices have no numa_node of their own.
+    let numa = device.as_ref().and_then(|d| d.parse("numa_node"));
+    let numa = numa.or_else(|| pci.as_ref().and_then(|(_, d)| d.parse("numa_node")));
+    let hca = Hca {
+        name,
+        index: None,
+        node_guid: dir.parse("node_guid"),
+        sys_image_guid: dir.parse("sys_image_guid"),
+        firmware: dir.attr("fw_ver"),
+        driver: if carrier.is_some() { Some("rxe".into()) } else { driver },
+        protocol: None,
+        pci: pci.map(|(id, _)| id),
+        numa: numa.filter(|_| carrier.is_none()),
+        uverbs: None,
+        umad: Vec::new(),
+        ports: ports(dir, with_gids),
+        conflicts: Vec::new(),
+    };
+    FoundHca { hca, device: device.map(|d| d.path().to_owned()), carrier }
+}
+
+fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {
+    let Some(ports) = dir.sub("ports") else { return Vec::new() };
+    let numbered = ports.names().into_iter().filter_map(|name| Some((name.parse().ok()?, ports.sub(&name)?)));
+    let mut ports: Vec<Port> = numbered
+        .map(|(number, dir)| Port {
+            number,
+            // "4: ACTIVE" (state_show()).
+            state: dir.attr("state").map(|s| s.rsplit(':').next().unwrap_or_default().trim().to_owned()),
+            link_layer: dir.attr("link_layer"),
+            rate: dir.attr("rate"),
+            netdev: None,
+            gids: if with_gids { gid_table(&dir) } else { Vec::new() },
+        })
+        .collect();
+    ports.sort_by_key(|p| p.number);
+    ports
+}
+
+/// The used entries of a port's GID table, and nothing else: cheap enough to ask again and again.
+pub(super) fn gids(root: &Root, hca: &HcaName, port: u32) -> Vec<Gid> {
+    root.dir(&format!("class/infiniband/{hca}/ports/{port}")).map(|dir| gid_table(&dir)).unwrap_or_default()
+}
+
+fn gid_table(port: &Dir) -> Vec<Gid> {
+    let Some(table) = port.sub("gids") else { return Vec::new() };
+    let (types, ndevs) = (port.sub("gid_attrs/types"), port.sub("gid_attrs/ndevs"));
+    let mut indexes: Vec<u32> = table.names().iter().filter_map(|name| name.parse().ok()).collect();
+    indexes.sort_unstable();
+    let infiniband = port.attr("link_layer").as_deref() == Some("InfiniBand");
+    // mlx5 has 256 entries, nearly all unused: their attributes are not worth a read.
+    let used =
+        indexes.into_iter().filter_map(|index| Some((index, used(table.parse(&index.to_string())?, infiniband)?)));
+    used.map(|(index, address)| Gid {
+        index,
+        address,
+        kind: types.as_ref().and_then(|d| kind(&d.attr(&index.to_string())?)),
+        netdev: ndevs.as_ref().and_then(|d| d.parse(&index.to_string())),
+    })
+    .collect()
+}
+
+/// Unused RoCE entries are all zero; unused InfiniBand ones may hold the subnet's prefix before a zero GUID, which no
+/// port has. An IPv6 address may end in zeros, so without a link layer only the default prefix makes such an entry
+/// unused.
+fn used(address: Ipv6Addr, infiniband: bool) -> Option<Ipv6Addr> {
+    let (prefix, guid) = (address.to_bits() >> 64, address.to_bits() & u128::from(u64::MAX));
+    let unused = guid == 0 && (infiniband || prefix == 0 || prefix == 0xfe80_0000_0000_0000);
+    (!unused).then_some(address)
+}
+
+/// `gid_type_str[]` in drivers/infiniband/core/cache.c.
+fn kind(text: &str) -> Option<GidKind> {
+    match text {
+        "IB/RoCE v1" => Some(GidKind::IbRoceV1),
+        "RoCE v2" => Some(GidKind::RoceV2),
+        _ => None,
+    }
+}
+
+/// The device nodes of a class by the ibdev that they name. class/infiniband_mad also holds issmN, which we leave
+/// alone.
+fn nodes(root: &Root, class: &str, prefix: &str) -> BTreeMap<String, Vec<CharDevice>> {
+    let mut found: BTreeMap<String, Vec<CharDevice>> = BTreeMap::new();
+    let Some(class) = root.dir(&format!("class/{class}")) else { return found };
+    for name in class.names().into_iter().filter(|name| name.starts_with(prefix)) {
+        let Some(dir) = class.sub(&name) else { continue };
+        if let (Some(ibdev), Some(node)) = (dir.attr("ibdev"), node(name, &dir)) {
+            found.entry(ibdev).or_default().push(node);
+        }
+    }
+    found
+}
+
+/// `dev`: major and minor with a colon between (dev_show() in drivers/base/core.c).
+fn node(name: String, dir: &Dir) -> Option<CharDevice> {
+    let dev = dir.attr("dev")?;
+    let (major, minor) = dev.split_once(':')?;
+    Some(CharDevice { name, major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+/// The connection manager's node.
+pub(super) fn rdma_cm(root: &Root) -> Option<CharDevice> {
+    node("rdma_cm".into(), &root.dir("class/misc/rdma_cm")?)
+}

@@ -1,0 +1,154 @@
+//! Netdevs as far as sysfs tells, and which of them is behind a port (net/core/net-sysfs.c).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::sysfs_hca::FoundHca;
+use super::sysfs_root::{Dir, Root};
+use crate::ident::IfName;
+use crate::snapshot::{Netdev, Port};
+
+/// IFF_UP (include/uapi/linux/if.h).
+const IFF_UP: u32 = 1;
+
+/// A netdev with the real path of its `device`, below the root.
+pub(super) struct FoundNetdev {
+    pub(super) netdev: Netdev,
+    device: Option<PathBuf>,
+}
+
+/// Every netdev of class/net, or those of hardware alone.
+pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String>) -> Vec<FoundNetdev> {
+    let Some(class) = root.dir("class/net") else { return Vec::new() };
+    let mut found = Vec::new();
+    for name in class.names() {
+        // bonding_masters is a control file among the devices.
+        if class.is_file(&name) {
+            continue;
+        }
+        match (name.parse(), class.sub(&name)) {
+            (Err(e), _) => warnings.push(format!("class/net: {e}")),
+            (_, None) => warnings.push(format!("class/net/{name} leads nowhere")),
+            (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual") => {}
+            (Ok(name), Some(dir)) => found.push(netdev(name, &dir)),
+        }
+    }
+    for one in found.iter().filter(|one| one.netdev.ifindex == 0) {
+        warnings.push(format!("{} has no readable ifindex", one.netdev.name));
+    }
+    found.sort_by_key(|one| (one.netdev.ifindex, one.netdev.name.clone()));
+    found
+}
+
+fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
+    let device = dir.sub("device");
+    let ifindex = dir.parse("ifindex").unwrap_or_default();
+    let up = dir.hex("flags").is_some_and(|flags| flags & IFF_UP != 0);
+    let operstate = dir.attr("operstate");
+    let netdev = Netdev {
+        name,
+        ifindex,
+        kind: [("bonding", "bond"), ("bridge", "bridge")]
+            .iter()
+            .find(|(d, _)| dir.is_dir(d))
+            .map(|(_, k)| k.to_string()),
+        link_type: dir.parse("type").unwrap_or_default(),
+        mac: dir.parse("address"),
+        permanent_mac: None,
+        mtu: dir.parse("mtu").unwrap_or_default(),
+        txqlen: dir.parse("tx_queue_len").unwrap_or_default(),
+        group: 0,
+        alias: dir.attr("ifalias"),
+        altnames: Vec::new(),
+        up,
+        // netif_oper_up(): the flags attribute lacks IFF_RUNNING, which is made up from this (dev_get_flags() in
+        // net/core/dev.c).
+        running: up && matches!(operstate.as_deref(), Some("up" | "unknown")),
+        promisc: false,
+        allmulti: false,
+        operstate,
+        master: dir.link("master").and_then(|m| m.parse().ok()),
+        link: dir.parse("iflink").filter(|link| *link != ifindex && *link != 0),
+        qdisc: None,
+        xdp: false,
+        pci: device.as_ref().unwrap_or(dir).pci().map(|(id, _)| id),
+        driver: device.as_ref().and_then(|d| d.link("driver")),
+        dev_port: dir.parse("dev_port"),
+        addresses: Vec::new(),
+        neighbours: Vec::new(),
+        sysctls: Default::default(),
+    };
+    FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()) }
+}
+
+/// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they
+/// quarrel.
+pub(super) fn put_behind_ports(hca: &mut FoundHca, netdevs: &[FoundNetdev]) {
+    let on_function = on_function(hca, netdevs);
+    let single = hca.hca.ports.len() == 1;
+    for port in &mut hca.hca.ports {
+        // An rxe device has one port and says itself what it sits on.
+        let found = match &hca.carrier {
+            Some(carrier) => Ok(Some(carrier.clone())),
+            None => behind(port, single, &on_function, netdevs),
+        };
+        match found {
+            Ok(netdev) => port.netdev = netdev,
+            Err(why) => hca.hca.conflicts.push(format!("port {}: {why}", port.number)),
+        }
+    }
+}
+
+/// The netdevs of the HCA's function: of the very same device, else of its children (virtio), else of the function
+/// above an auxiliary device. The order keeps the netdev of a sub-function apart from that of the function above it.
+fn on_function<'n>(hca: &FoundHca, netdevs: &'n [FoundNetdev]) -> Vec<&'n Netdev> {
+    let Some(device) = hca.device.as_deref() else { return Vec::new() };
+    let pick = |fits: &dyn Fn(&FoundNetdev, &Path) -> bool| -> Vec<&'n Netdev> {
+        // A netdev on top of another one (an IPoIB child) shares its device.
+        let own = netdevs.iter().filter(|n| n.netdev.link.is_none());
+        own.filter(|n| n.device.as_deref().is_some_and(|d| fits(n, d))).map(|n| &n.netdev).collect()
+    };
+    let same = pick(&|_, d| d == device);
+    let below = if same.is_empty() { pick(&|_, d| d.starts_with(device)) } else { same };
+    match (below.is_empty(), hca.hca.pci) {
+        (true, Some(pci)) => pick(&|n, d| n.netdev.pci == Some(pci) && device.starts_with(d)),
+        _ => below,
+    }
+}
+
+fn behind(port: &Port, single: bool, on_function: &[&Netdev], all: &[FoundNetdev]) -> Result<Option<IfName>, String> {
+    // dev_port counts from 0, ports from 1. Kernels before 3.15 have no dev_port: one netdev and one port need none.
+    let lonely = single && on_function.len() == 1;
+    let fits = |n: &&&Netdev| n.dev_port.map_or(lonely, |p| p.checked_add(1) == Some(port.number));
+    let candidates: Vec<&IfName> = on_function.iter().filter(fits).map(|n| &n.name).collect();
+    let ndevs: BTreeSet<&IfName> = port.gids.iter().filter_map(|g| g.netdev.as_ref()).collect();
+    match candidates[..] {
+        [] => by_gids(&ndevs, all),
+        // A bond takes the GIDs of its members (drivers/infiniband/core/roce_gid_mgmt.c).
+        [one] => match on_function.iter().find(|n| n.name == *one).and_then(|n| n.master.as_ref()) {
+            _ if ndevs.is_empty() || ndevs.contains(one) => Ok(Some(one.clone())),
+            Some(master) if ndevs.contains(master) => Ok(Some(one.clone())),
+            _ => Err(format!("dev_port says {one}, the GIDs say {}", list(&ndevs))),
+        },
+        // Representors share function and dev_port with the uplink; the GIDs are the uplink's.
+        _ => match candidates.iter().filter(|c| ndevs.contains(*c)).collect::<Vec<_>>()[..] {
+            [one] => Ok(Some((*one).clone())),
+            _ => Err(format!("{} all have dev_port {}", list(&candidates), port.number.saturating_sub(1))),
+        },
+    }
+}
+
+/// Without a netdev on the function the GIDs may still name one of ours: a bond of other ports, or a device without a
+/// parent.
+fn by_gids(ndevs: &BTreeSet<&IfName>, all: &[FoundNetdev]) -> Result<Option<IfName>, String> {
+    let ours: Vec<&IfName> = all.iter().map(|n| &n.netdev.name).filter(|n| ndevs.contains(n)).collect();
+    match ours[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        _ => Err(format!("its GIDs belong to {}, and none of these is on its function", list(&ours))),
+    }
+}
+
+fn list<'a>(names: impl IntoIterator<Item = &'a &'a IfName>) -> String {
+    names.into_iter().map(|n| n.as_str()).collect::<Vec<_>>().join(" and ")
+}

@@ -1,0 +1,52 @@
+//! PCI functions as sysfs shows them.
+
+use std::collections::BTreeMap;
+
+use super::sysfs_root::{Dir, Root};
+use crate::ident::BusId;
+use crate::snapshot::PciFunction;
+
+/// Every function below bus/pci/devices, by address. A captured tree may have directories there instead of links.
+pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunction> {
+    let Some(devices) = root.dir("bus/pci/devices") else { return Vec::new() };
+    let mut found = BTreeMap::new();
+    for name in devices.names() {
+        let Ok(address) = name.parse() else {
+            warnings.push(format!("bus/pci/devices/{name} is no PCI address"));
+            continue;
+        };
+        let Some(dir) = devices.sub(&name) else {
+            warnings.push(format!("bus/pci/devices/{name} leads nowhere"));
+            continue;
+        };
+        if found.insert(address, function(address, &dir)).is_some() {
+            warnings.push(format!("bus/pci/devices holds {address} twice"));
+        }
+    }
+    let unclassed = found.values().filter(|f| f.class == 0).count();
+    if unclassed > 0 {
+        warnings.push(format!("{unclassed} PCI functions have no readable class"));
+    }
+    found.into_values().collect()
+}
+
+/// One function. Vendor files prove that any of these may be missing.
+fn function(address: BusId, dir: &Dir) -> PciFunction {
+    let id = |name| dir.hex(name).and_then(|v| u16::try_from(v).ok()).unwrap_or_default();
+    PciFunction {
+        address,
+        class: dir.hex("class").unwrap_or_default(),
+        vendor: id("vendor"),
+        device: id("device"),
+        subsystem_vendor: id("subsystem_vendor"),
+        subsystem_device: id("subsystem_device"),
+        driver: dir.link("driver"),
+        numa: dir.parse("numa_node"),
+        bridge: dir.above().and_then(|above| above.pci()).map(|(id, _)| id),
+        link_speed: dir.attr("current_link_speed"),
+        link_width: dir.parse("current_link_width"),
+        max_link_speed: dir.attr("max_link_speed"),
+        max_link_width: dir.parse("max_link_width"),
+        physfn: dir.link("physfn").and_then(|pf| pf.parse().ok()),
+    }
+}
