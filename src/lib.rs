@@ -1,7 +1,10 @@
 #![forbid(unsafe_code)]
+pub mod cli;
+pub mod config;
 pub mod fault;
 pub mod ident;
 pub mod plan;
+pub mod request;
 pub mod select;
 pub mod snapshot;
 pub mod world;
