@@ -1,6 +1,9 @@
 #![forbid(unsafe_code)]
 pub mod apply;
 pub mod attach;
+pub mod candidate;
+pub mod cli;
+pub mod config;
 pub mod fault;
 pub mod ident;
 pub mod inject;
@@ -8,9 +11,12 @@ pub mod journal;
 pub mod nccl;
 pub mod plan;
 pub mod report;
+pub mod request;
 pub mod restore;
+pub mod rules;
 pub mod select;
 pub mod snapshot;
 pub mod step;
+pub mod uplink;
 pub mod verify;
 pub mod world;

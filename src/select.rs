@@ -1,14 +1,21 @@
 //! Which NICs a job gets, and why not the others.
 
+use std::fmt;
+
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use crate::candidate::{self, Context};
+use crate::fault::Fault;
 use crate::ident::{BusId, HcaName, IfName};
-use crate::snapshot::Gid;
+use crate::request::Request;
+use crate::rules;
+use crate::snapshot::{Gid, Snapshot};
 
 /// Every NIC of a snapshot, kept or dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
-    /// One verdict per NIC: kept ones first, in rail order (PCI address, then name).
+    /// One verdict per NIC: kept ones first, in rail order (PCI address, then name; placeholders as they were named).
     pub verdicts: Vec<Verdict>,
     /// Sentences for stderr.
     pub warnings: Vec<String>,
@@ -52,7 +59,7 @@ pub struct Drop {
 pub enum DropCode {
     /// The host's config file forbids it.
     Forbidden,
-    /// A container holds it.
+    /// A container holds it, or its netdev is in another network namespace.
     Held,
     /// Facts about it disagree, or several HCAs share it.
     Ambiguous,
@@ -60,13 +67,15 @@ pub enum DropCode {
     Iwarp,
     /// No RDMA device behind it.
     NotRdma,
-    /// Matches the exclusion regex, or is not in the include list.
+    /// An RDMA device that has no netdev and is neither RoCE nor InfiniBand (EFA), or has no ports.
+    NoNetdev,
+    /// Matches the exclusion regex, is not in the include list, or left out by the container's annotations.
     Excluded,
     /// Carries the default route or shares its master.
     Uplink,
     /// Owns the bootstrap address.
     Bootstrap,
-    /// Part of a bond or bridge.
+    /// Part of a bond or bridge, or a bond or bridge itself.
     Enslaved,
     /// IPoIB child, VLAN, macvlan: a netdev on top of another.
     Child,
@@ -79,7 +88,157 @@ pub enum DropCode {
     /// An address would expire inside the container.
     FiniteLifetime,
     /// InfiniBand without `--ib`.
+    #[serde(rename = "infiniband")]
     InfiniBand,
     /// The peer has no such NIC.
     NotInPeerSet,
+}
+
+impl fmt::Display for DropCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// A NIC that a container holds already, from its journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Held {
+    /// The name that it has on the host.
+    pub netdev: IfName,
+    /// Its HCA.
+    #[serde(default)]
+    pub hca: Option<HcaName>,
+    /// Its port of the HCA.
+    #[serde(default)]
+    pub port: Option<u32>,
+    /// Who holds it, for a sentence: `container 4f2a`.
+    pub by: String,
+}
+
+impl Selection {
+    /// The kept NICs, in rail order.
+    pub fn kept(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter().filter(|v| v.dropped.is_none())
+    }
+
+    /// The dropped ones with their reasons.
+    pub fn dropped(&self) -> impl Iterator<Item = (&Verdict, &Drop)> {
+        self.verdicts.iter().filter_map(|v| Some((v, v.dropped.as_ref()?)))
+    }
+
+    /// Every reason, a line each.
+    pub fn reasons(&self) -> String {
+        let line = |(v, d): (&Verdict, &Drop)| format!("\n  {:<15} {:<15} {}; {}", v.label(), d.code, d.why, d.fix);
+        self.dropped().map(line).collect()
+    }
+}
+
+impl Verdict {
+    /// How sentences call it: the netdev, else the HCA with its port.
+    pub fn label(&self) -> String {
+        match (&self.netdev, &self.hca, self.port) {
+            (Some(netdev), _, _) => netdev.to_string(),
+            (None, Some(hca), Some(port)) => format!("{hca}:{port}"),
+            (None, Some(hca), None) => hca.to_string(),
+            (None, None, _) => String::new(),
+        }
+    }
+}
+
+/// Judges every NIC of the snapshot. An empty result is an error that tells every reason.
+pub fn select(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Selection> {
+    let mut warnings = Vec::new();
+    let context = Context::new(request, snapshot, held, &mut warnings)?;
+    known(&context)?;
+    let mut verdicts: Vec<Verdict> =
+        candidate::candidates(&context).iter().map(|c| rules::judge(&context, c)).collect();
+    verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
+    let mut selection = Selection { verdicts, warnings };
+    addressed(request, &selection)?;
+    if selection.kept().next().is_none() {
+        let reasons = match selection.reasons() {
+            none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
+            reasons => reasons,
+        };
+        return Err(Fault::Nothing.error(format!("no NIC is left for the container:{reasons}")));
+    }
+    let more = remarks(&context, &selection);
+    selection.warnings.extend(more);
+    Ok(selection)
+}
+
+/// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that rxe2 precedes rxe10.
+fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
+    let named = |name: &IfName| context.request.ifaces.iter().position(|n| n == name);
+    let placeholder = verdict.netdev.as_ref().filter(|_| context.blind()).and_then(named);
+    let label = verdict.label();
+    let mut natural = String::new();
+    let mut digits = String::new();
+    for c in label.chars().chain(['\0']) {
+        if c.is_ascii_digit() {
+            digits.push(c);
+            continue;
+        }
+        if !digits.is_empty() {
+            natural.push_str(&format!("{digits:0>15}"));
+            digits.clear();
+        }
+        natural.push(c);
+    }
+    (placeholder, verdict.pci.is_none(), verdict.pci, natural, label)
+}
+
+/// A name in `--ifaces` that does not exist is a mistake, and the list of what does exist its cure.
+fn known(context: &Context) -> Result<()> {
+    let mut there: Vec<&IfName> = candidate::netdevs(context.snapshot).map(|n| &n.name).collect();
+    there.extend(context.held.iter().map(|h| &h.netdev).filter(|n| context.snapshot.netdev(n).is_none()));
+    let unknown: Vec<&IfName> = context.request.ifaces.iter().filter(|n| !there.contains(n)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::Usage.error(format!("--ifaces: there is no {}; there are: {}", join(&unknown), join(&there))))
+}
+
+/// With `--no-auto-skip`, a NIC that lacks nothing but an address is an error.
+fn addressed(request: &Request, selection: &Selection) -> Result<()> {
+    let naked = selection.dropped().filter(|(_, d)| d.code == DropCode::NoAddress);
+    let naked: Vec<String> = naked.map(|(_, d)| format!("{}; {}", d.why, d.fix)).collect();
+    if request.auto_skip_no_ipv4 || naked.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::Refused.error(format!("--no-auto-skip: {}", naked.join(". "))))
+}
+
+/// What the user should hear although it worked.
+fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
+    let request = context.request;
+    let mut said = Vec::new();
+    if context.blind() {
+        let kept: Vec<&IfName> = selection.kept().filter_map(|v| v.netdev.as_ref()).collect();
+        said.push(format!(
+            "no RDMA device here: {} taken as placeholders, without HCA, port or GID; NCCL_IB_HCA is not derived",
+            join(&kept)
+        ));
+    }
+    for (verdict, drop) in selection.dropped() {
+        let Some(name) = &verdict.netdev else { continue };
+        if drop.code == DropCode::Excluded && request.ifaces.is_empty() && request.narrowing.forbids(name).is_none() {
+            said.push(format!("{}; {}", drop.why, drop.fix));
+        }
+        if drop.code != DropCode::Excluded && request.names(name) {
+            said.push(format!("{name} is in --ifaces, but is left out: {}; {}", drop.why, drop.fix));
+        }
+    }
+    let kept = |n: &&IfName| selection.kept().any(|v| v.netdev.as_ref() == Some(*n));
+    let absent: Vec<&IfName> = request.peer_ifaces.iter().filter(|n| !kept(n)).collect();
+    if !absent.is_empty() {
+        said.push(format!("the peer has {}, which is not kept here", join(&absent)));
+    }
+    said
+}
+
+/// Names for a sentence.
+fn join(names: &[&IfName]) -> String {
+    names.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(", ")
 }

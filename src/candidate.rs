@@ -1,0 +1,212 @@
+//! What the selection judges: every netdev with the HCA port behind it, or one of the two alone; and the GID of the pair.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+
+use crate::config::Family;
+use crate::ident::{HcaName, IfName};
+use crate::request::Request;
+use crate::select::Held;
+use crate::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
+use crate::uplink::{self, Guarded};
+
+/// ARPHRD_INFINIBAND: an IPoIB netdev.
+pub const INFINIBAND: u16 = 32;
+/// ARPHRD_LOOPBACK.
+const LOOPBACK: u16 = 772;
+/// RT_SCOPE_HOST: an address that no other machine can reach.
+const SCOPE_HOST: u8 = 254;
+
+/// What the rules look at besides the candidate.
+pub struct Context<'a> {
+    /// What was asked.
+    pub request: &'a Request,
+    /// What there is.
+    pub snapshot: &'a Snapshot,
+    /// What containers hold.
+    pub held: &'a [Held],
+    /// See [`uplink::uplinks`].
+    pub uplinks: Guarded,
+    /// See [`uplink::bootstrap`].
+    pub bootstrap: Guarded,
+}
+
+/// A NIC to judge: a netdev with the HCA port behind it, or one of the two alone.
+#[derive(Default)]
+pub struct Candidate<'a> {
+    /// The netdev's name; known for some netdevs that are not here.
+    pub name: Option<IfName>,
+    /// The netdev, if it is here.
+    pub netdev: Option<&'a Netdev>,
+    /// The HCA behind it.
+    pub hca: Option<&'a Hca>,
+    /// The HCA's port behind it.
+    pub port: Option<&'a Port>,
+    /// Further HCA ports on the same netdev.
+    pub others: Vec<String>,
+}
+
+impl<'a> Context<'a> {
+    /// Finds out what is guarded.
+    pub fn new(
+        request: &'a Request,
+        snapshot: &'a Snapshot,
+        held: &'a [Held],
+        warnings: &mut Vec<String>,
+    ) -> Result<Context<'a>> {
+        let uplinks = uplink::uplinks(request, snapshot)?;
+        let bootstrap = uplink::bootstrap(request, snapshot, warnings)?;
+        Ok(Context { request, snapshot, held, uplinks, bootstrap })
+    }
+
+    /// Whether there is no RDMA data at all, so that the NICs named by `--ifaces` are placeholders.
+    pub fn blind(&self) -> bool {
+        self.snapshot.hcas.is_empty()
+    }
+}
+
+impl Candidate<'_> {
+    /// Whether it is InfiniBand: the port itself, or an IPoIB netdev.
+    pub fn is_ib(&self) -> bool {
+        let ipoib = self.netdev.is_some_and(|n| n.link_type == INFINIBAND);
+        ipoib || self.port.is_some_and(is_ib_port)
+    }
+
+    /// Whether `--ifaces` names it.
+    pub fn named(&self, context: &Context) -> bool {
+        self.name.as_ref().is_some_and(|n| context.request.names(n))
+    }
+
+    /// What the policy's regexes are held against: the netdev's name, else the HCA's.
+    pub fn key(&self) -> &str {
+        self.name.as_ref().map(IfName::as_str).or(self.hca.map(|h| h.name.as_str())).unwrap_or_default()
+    }
+
+    /// How sentences call it.
+    pub fn label(&self) -> String {
+        match (&self.name, self.hca, self.port) {
+            (None, Some(hca), Some(port)) => port_label(hca, port),
+            _ => self.key().to_owned(),
+        }
+    }
+}
+
+/// The netdevs that can be a NIC at all.
+pub fn netdevs(snapshot: &Snapshot) -> impl Iterator<Item = &Netdev> {
+    snapshot.netdevs.iter().filter(|n| n.link_type != LOOPBACK && n.name.as_str() != "lo")
+}
+
+/// Every netdev but lo, every HCA port without one, every InfiniBand port (which needs none), and what is held elsewhere.
+pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
+    let mut found: Vec<Candidate> = netdevs(context.snapshot).map(|n| with_ports(context.snapshot, n)).collect();
+    let mut taken: Vec<(&HcaName, u32)> = Vec::new();
+    for netdev in netdevs(context.snapshot) {
+        taken.extend(ports_of(context.snapshot, netdev).into_iter().map(|(h, p)| (&h.name, p.number)));
+    }
+    for hca in &context.snapshot.hcas {
+        if hca.ports.is_empty() {
+            found.push(Candidate { hca: Some(hca), ..Candidate::default() });
+        }
+        for port in hca.ports.iter().filter(|p| is_ib_port(p) || !taken.contains(&(&hca.name, p.number))) {
+            let name = if is_ib_port(port) { None } else { absent_name(context, hca, port) };
+            found.push(Candidate { name, hca: Some(hca), port: Some(port), ..Candidate::default() });
+        }
+    }
+    for held in context.held {
+        if found.iter().all(|c| c.name.as_ref() != Some(&held.netdev)) {
+            found.push(Candidate { name: Some(held.netdev.clone()), ..Candidate::default() });
+        }
+    }
+    found
+}
+
+/// The candidate of a netdev that is here.
+fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
+    let mut ports = ports_of(snapshot, netdev).into_iter();
+    let first = ports.next();
+    Candidate {
+        name: Some(netdev.name.clone()),
+        netdev: Some(netdev),
+        hca: first.map(|(h, _)| h),
+        port: first.map(|(_, p)| p),
+        others: ports.map(|(h, p)| port_label(h, p)).collect(),
+    }
+}
+
+/// The HCA ports behind a netdev, or else behind the device that it sits on (a VLAN without an address has no GID yet).
+fn ports_of<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
+    // Bounded, since indexes of other namespaces can make a snapshot's links go round.
+    let mut ports = direct_ports(snapshot, netdev);
+    let mut below = uplink::lower(snapshot, netdev);
+    for _ in 0..8 {
+        let Some(device) = below.filter(|_| ports.is_empty()) else { break };
+        ports = direct_ports(snapshot, device);
+        below = uplink::lower(snapshot, device);
+    }
+    ports
+}
+
+/// By kernel facts only: the port names the netdev; else a GID made from one of the netdev's addresses does (VLAN and
+/// macvlan children, bonds); else an IPoIB netdev sits on that port of the same function.
+fn direct_ports<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
+    let by_port = |_: &Hca, p: &Port| p.netdev.as_ref() == Some(&netdev.name);
+    let owned = |g: &Gid| netdev.addresses.iter().any(|a| a.address == g.ip());
+    let by_gid = |_: &Hca, p: &Port| p.gids.iter().any(|g| g.netdev.as_ref() == Some(&netdev.name) && owned(g));
+    let by_function = |h: &Hca, p: &Port| {
+        let port = netdev.dev_port.map_or(h.ports.len() == 1, |d| d + 1 == p.number);
+        netdev.link_type == INFINIBAND && is_ib_port(p) && h.pci.is_some() && h.pci == netdev.pci && port
+    };
+    let all = |fits: &dyn Fn(&Hca, &Port) -> bool| -> Option<Vec<(&'a Hca, &'a Port)>> {
+        let pairs = snapshot.hcas.iter().flat_map(|h| h.ports.iter().map(move |p| (h, p)));
+        Some(pairs.filter(|(h, p)| fits(h, p)).collect()).filter(|found: &Vec<_>| !found.is_empty())
+    };
+    all(&by_port).or_else(|| all(&by_gid)).or_else(|| all(&by_function)).unwrap_or_default()
+}
+
+/// The name of a port's netdev that is not here: a journal knows it, or the port still tells it.
+fn absent_name(context: &Context, hca: &Hca, port: &Port) -> Option<IfName> {
+    let ours = |h: &&Held| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
+    let held = context.held.iter().find(ours).map(|h| h.netdev.clone());
+    // A name that another namespace uses may be in use here for something else, which has its own candidate.
+    let told = port.netdev.clone().filter(|n| context.snapshot.netdev(n).is_none());
+    held.filter(|n| context.snapshot.netdev(n).is_none()).or(told)
+}
+
+/// The RoCE v2 GID of lowest index that is made from one of the netdev's addresses and carries this netdev; else why
+/// there is none. One HCA's table holds entries of several netdevs, and equal addresses: only the netdev tells them apart.
+pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'a Gid, String> {
+    let (Some(netdev), Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else {
+        return Err(format!("{} has no port with GIDs", candidate.label()));
+    };
+    let (label, family) = (port_label(hca, port), context.request.family);
+    let v2: Vec<&Gid> = port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).collect();
+    if v2.is_empty() {
+        return Err(format!("{label} has no RoCE v2 GID, but {} of other types", port.gids.len()));
+    }
+    let made_from = |g: &&&Gid| netdev.addresses.iter().any(|a| counts(a, family) && a.address == g.ip());
+    let ours: Vec<&Gid> = v2.iter().filter(made_from).copied().collect();
+    if ours.is_empty() {
+        return Err(format!("{label} has no RoCE v2 GID made from an {} of {}", family.noun(), netdev.name));
+    }
+    let here = ours.iter().filter(|g| g.netdev.as_ref() == Some(&netdev.name)).min_by_key(|g| g.index);
+    here.copied().ok_or_else(|| {
+        let foreign = ours.iter().find_map(|g| g.netdev.as_ref()).map_or("no netdev", IfName::as_str);
+        format!("the RoCE v2 GIDs of {label} for {} carry {foreign}", netdev.name)
+    })
+}
+
+/// Whether an address counts as one that peers can be reached from. IPv4 link-local addresses do: fabrics run on them.
+pub fn counts(address: &Address, family: Family) -> bool {
+    let link_local = matches!(address.address, IpAddr::V6(a) if a.is_unicast_link_local());
+    family.has(&address.address) && !link_local && address.scope != SCOPE_HOST
+}
+
+fn is_ib_port(port: &Port) -> bool {
+    port.link_layer.as_deref() == Some("InfiniBand")
+}
+
+/// `mlx5_0:1`.
+pub fn port_label(hca: &Hca, port: &Port) -> String {
+    format!("{}:{}", hca.name, port.number)
+}

@@ -1,0 +1,252 @@
+//! The command line as types: every flag with its environment variable, and no logic.
+//!
+//! What selects NICs is kept as text here and read by [`crate::request`]: a hook runs for every container of the host,
+//! and a stray variable in its environment must not fail the containers that never asked for a NIC.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::fault::Fault;
+
+/// Gives a container its RDMA network cards, and the host everything back.
+///
+/// `prepare` decides which NICs a container gets and stores the plan; the OCI hook moves them when a container that
+/// names the plan starts, and brings them back when it stops.
+#[derive(Debug, Parser)]
+#[command(name = "rdmaprep", version, max_term_width = 100)]
+pub struct Cli {
+    /// Flags of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of every command.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// The host's config file; without this flag a missing file means the defaults
+    /// [default: /etc/rdmaprep/config.toml]
+    #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where plans, journals and reports are kept [default: /run/rdmaprep]
+    #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Where locks and the pins of network namespaces are kept [default: /run/rdmaprep]
+    #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Say more on stderr; twice: everything
+    #[arg(short, long, global = true, env = "RDMAPREP_VERBOSE", action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what this host has: HCAs, ports, GIDs, netdevs, routes, PCI functions, GPUs
+    Snapshot(SnapshotArgs),
+    /// Choose the NICs for a container, store the plan, show what was chosen and why
+    Prepare(Box<PrepareArgs>),
+    /// Act as an OCI hook: the runtime's state JSON comes on stdin
+    ///
+    /// Does nothing and exits 0 for a container that did not opt in: by the annotation rdmaprep.io/plan, by --plan, or
+    /// by `plan` in the host's config file.
+    Hook(Box<HookArgs>),
+    /// Bring back the NICs that a container holds
+    Restore(RestoreArgs),
+    /// Show who holds which NIC, and what the last hooks did
+    Status(StatusArgs),
+}
+
+/// `rdmaprep snapshot`.
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    /// Print JSON, which --snapshot reads back, instead of a table
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+    /// Read the captured /sys tree in DIR instead of the live system
+    #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+/// `rdmaprep prepare`.
+#[derive(Debug, Args)]
+pub struct PrepareArgs {
+    /// Name of the plan: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot
+    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub plan: String,
+    /// Edit config.json in DIR: environment, hooks, device nodes, memlock. Editing twice equals editing once, and what
+    /// you set stays
+    #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+    /// Timeout of the hooks that --bundle writes; their own deadline is this less the time that an undo takes
+    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub hook_timeout: u32,
+    /// Store and write nothing; show what would be, with a diff of config.json
+    #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
+    /// Print JSON instead of the summary
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+    /// Decide from this `snapshot --json` file instead of the live system
+    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Which NICs.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// `rdmaprep hook`.
+#[derive(Debug, Args)]
+pub struct HookArgs {
+    /// The moment in the container's life
+    #[arg(value_name = "STAGE")]
+    pub stage: Stage,
+    /// The plan that this container uses; an annotation that names another one is refused
+    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
+    pub plan: Option<String>,
+    /// Bound for the whole hook, the undo included: the state on stdin tells no timeout
+    #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub deadline: u32,
+    /// Which NICs, where no plan is stored.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// The OCI stages that we take part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "camelCase")]
+pub enum Stage {
+    /// Namespaces exist, nothing of the user's runs: attach (the older name of createRuntime)
+    Prestart,
+    /// Namespaces exist, nothing of the user's runs: attach
+    CreateRuntime,
+    /// The payload has begun: repeat what the runtime tore down
+    Poststart,
+    /// The container has ended: bring everything back
+    Poststop,
+}
+
+/// `rdmaprep restore`.
+#[derive(Debug, Args)]
+#[group(id = "which", required = true, multiple = false)]
+pub struct RestoreArgs {
+    /// The container
+    #[arg(value_name = "ID", group = "which")]
+    pub id: Option<String>,
+    /// Every container
+    #[arg(long, group = "which")]
+    pub all: bool,
+    /// What to print and whether to act.
+    #[command(flatten)]
+    pub output: RestoreOutput,
+}
+
+/// How `restore` acts; apart from the choice of containers, of which exactly one is to be made.
+#[derive(Debug, Args)]
+pub struct RestoreOutput {
+    /// Change nothing; show the steps
+    #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
+    pub dry_run: bool,
+    /// Print JSON
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+}
+
+/// `rdmaprep status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Print JSON
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+}
+
+/// Which NICs: flags before variables before the config file's `[select]` table. Empty variables count as unset,
+/// except that an empty exclusion regex excludes nothing.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Selection")]
+pub struct SelectArgs {
+    /// Only these netdevs (comma- or space-separated). Overrides --exclude, never the guard of uplinks and of the
+    /// bootstrap interface. On a machine without any RDMA device the named netdevs are taken as they are
+    #[arg(long, env = "RDMA_IFACES", value_name = "NAMES")]
+    pub ifaces: Vec<String>,
+    /// Leave out netdevs whose name matches REGEX, with a warning for each; empty excludes none
+    /// [default: ^eth[0-9]+$]
+    #[arg(long, env = "RDMA_EXCLUDE_REGEX", value_name = "REGEX", allow_hyphen_values = true)]
+    pub exclude: Option<String>,
+    /// Only netdevs that the peer has, too: paste the last line of the peer's `prepare`
+    #[arg(long, env = "RDMA_PEER_IFACES", value_name = "NAMES")]
+    pub peer_ifaces: Vec<String>,
+    /// Never take the interface that owns this address: the job's bootstrap runs over it
+    #[arg(long, env = "LOCAL_IP", value_name = "ADDRESS")]
+    pub bootstrap_address: Option<String>,
+    /// Never take the interface that leads to this address: the job's master, or the peer
+    #[arg(long, env = "REMOTE_IP", value_name = "ADDRESS")]
+    pub peer_address: Option<String>,
+    /// Take an uplink or the bootstrap interface, if --ifaces names it as well: the host may lose its network
+    #[arg(long, env = "ALLOW_BOOTSTRAP_RDMA_IFACE", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub allow_bootstrap_iface: Option<String>,
+    /// A NIC without an address of the wanted family is an error instead of being left out (variable: 0)
+    #[arg(long = "no-auto-skip", env = "RDMA_AUTO_SKIP_NO_IPV4", num_args = 0, default_missing_value = "0")]
+    pub auto_skip: Option<String>,
+    /// Which addresses count, for "has an address" and for the GID: 4, 6 or any [default: 4]
+    #[arg(long, env = "RDMAPREP_FAMILY", value_name = "FAMILY")]
+    pub family: Option<String>,
+    /// Prepare InfiniBand HCAs as well: device nodes and NCCL_IB_HCA, no move. An IPoIB netdev moves only if --ifaces
+    /// names it
+    #[arg(long, env = "RDMAPREP_IB", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub ib: Option<String>,
+    /// Take NICs with addresses of finite lifetime (DHCP, SLAAC) and make those permanent inside: nobody renews them
+    /// there
+    #[arg(long, env = "RDMAPREP_FREEZE_LIFETIMES", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub freeze_lifetimes: Option<String>,
+    /// Set NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's debug log and strace;
+    /// each one that you set wins. It costs: strace slows a sandbox 5 to 10 times
+    #[arg(long, env = "DEBUG_ALL", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub debug_all: Option<String>,
+    /// A topology file for NCCL_TOPO_FILE, used if it exists
+    #[arg(long, env = "NCCL_TOPO_FILE", value_name = "FILE")]
+    pub nccl_topo: Option<String>,
+    /// Give the container no NCCL_TOPO_FILE, and do not warn about it (variable: 0)
+    #[arg(long = "no-nccl-topo", env = "INCLUDE_NCCL_TOPO", num_args = 0, default_missing_value = "0")]
+    pub include_nccl_topo: Option<String>,
+}
+
+impl Cli {
+    /// Reads a command line and the environment. The error prints itself and knows its exit code, which for wrong usage
+    /// is that of [`Fault::Usage`].
+    pub fn read<I, T>(args: I) -> Result<Cli, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<OsString> + Clone,
+    {
+        Cli::from_arg_matches(&command().try_get_matches_from(args)?)
+    }
+}
+
+/// The whole command for clap, with the exit codes in its help.
+pub fn command() -> clap::Command {
+    // Help is documentation: it shows the variable's name, not what happens to be in it.
+    fn quiet(command: clap::Command) -> clap::Command {
+        command.mut_args(|a| a.hide_env_values(true)).mut_subcommands(quiet)
+    }
+    quiet(Cli::command()).after_help(exit_codes())
+}
+
+/// The table of exit codes.
+fn exit_codes() -> String {
+    let line = |f: Fault| format!("\n  {}  {}", f.code(), f.meaning());
+    Fault::ALL.into_iter().map(line).fold("Exit codes:\n  0  done".to_owned(), |text, line| text + &line)
+}

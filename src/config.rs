@@ -1,0 +1,254 @@
+//! What the host's administrator settled: the config file, the policy in it, and the types that its values have.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use regex::RegexBuilder;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::Global;
+use crate::fault::Fault;
+use crate::ident::IfName;
+
+/// The config file that is read unless `--config` names another; this one may be absent.
+pub const CONFIG: &str = "/etc/rdmaprep/config.toml";
+/// Netdevs that are left out unless asked for otherwise. Some machines call their fabric ethN, hence the warnings.
+pub const EXCLUDE: &str = "^eth[0-9]+$";
+/// Where plans, journals, reports, locks and pins live unless told otherwise.
+pub const RUN: &str = "/run/rdmaprep";
+/// Where hooks write, since runtimes close or drop their stdout and stderr.
+pub const HOOK_LOG: &str = "/var/log/rdmaprep.log";
+
+/// What the host's administrator settled, for every container and command.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Netdevs that may be taken; empty: all.
+    pub allow: Vec<Pattern>,
+    /// Netdevs that may not; wins over `allow`.
+    pub deny: Vec<Pattern>,
+    /// The plan of containers that did not opt in.
+    pub plan: Option<PlanName>,
+    /// Plans, journals and reports.
+    pub state_dir: PathBuf,
+    /// Locks and namespace pins.
+    pub run_dir: PathBuf,
+    /// How long to wait for another rdmaprep.
+    pub lock_timeout: Duration,
+    /// Where hooks write a line each; empty: nowhere.
+    pub hook_log: PathBuf,
+}
+
+/// Which addresses count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Family {
+    /// IPv4.
+    #[default]
+    #[serde(rename = "4")]
+    V4,
+    /// IPv6 other than link-local.
+    #[serde(rename = "6")]
+    V6,
+    /// Either.
+    #[serde(rename = "any")]
+    Any,
+}
+
+impl FromStr for Family {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        match s {
+            "4" => Ok(Family::V4),
+            "6" => Ok(Family::V6),
+            "any" => Ok(Family::Any),
+            _ => bail!("{s:?} is none of 4, 6, any"),
+        }
+    }
+}
+
+impl Family {
+    /// Whether an address is of this family.
+    pub fn has(self, address: &IpAddr) -> bool {
+        match self {
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+            Family::Any => true,
+        }
+    }
+
+    /// For sentences: `IPv4 address`.
+    pub fn noun(self) -> &'static str {
+        match self {
+            Family::V4 => "IPv4 address",
+            Family::V6 => "IPv6 address other than link-local",
+            Family::Any => "IPv4 or IPv6 address other than link-local",
+        }
+    }
+}
+
+/// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot, so that it is a file name that nobody hides.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PlanName(String);
+
+impl PlanName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PlanName {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        ensure!(
+            (1..=64).contains(&s.len()) && s.bytes().all(good) && !s.starts_with('.'),
+            "{s:?} is no plan name (1 to 64 letters, digits, '_', '.', '-', the first no dot)"
+        );
+        Ok(PlanName(s.to_owned()))
+    }
+}
+
+impl TryFrom<String> for PlanName {
+    type Error = anyhow::Error;
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+impl From<PlanName> for String {
+    fn from(name: PlanName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for PlanName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// A regex on interface names. Matching takes linear time and the compiled size is bounded, so that a container's
+/// annotation cannot keep a hook busy.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Pattern(regex::Regex);
+
+impl Pattern {
+    /// Whether it matches anywhere in the name; anchors are the author's business.
+    pub fn matches(&self, name: &str) -> bool {
+        self.0.is_match(name)
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        const SIZE: usize = 1 << 20;
+        ensure!(s.len() <= 4096, "a regex of {} bytes is too long (4096)", s.len());
+        match RegexBuilder::new(s).size_limit(SIZE).dfa_size_limit(SIZE).build() {
+            Ok(regex) => Ok(Pattern(regex)),
+            Err(e) => {
+                // The crate draws the place over several lines; the last one says what is wrong.
+                let text = e.to_string();
+                let reason = text.lines().last().unwrap_or_default();
+                bail!("{s:?} does not compile: {}", reason.strip_prefix("error: ").unwrap_or(reason))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for Pattern {
+    type Error = anyhow::Error;
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+/// The config file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// Regexes of netdevs that may be taken; empty: all.
+    pub allow: Vec<Pattern>,
+    /// Regexes of netdevs that may not; wins over `allow`.
+    pub deny: Vec<Pattern>,
+    /// The plan of containers that did not opt in.
+    pub plan: Option<PlanName>,
+    /// See [`Global::state_dir`].
+    pub state_dir: Option<PathBuf>,
+    /// See [`Global::run_dir`].
+    pub run_dir: Option<PathBuf>,
+    /// How long to wait for another rdmaprep.
+    pub lock_timeout_ms: Option<u64>,
+    /// Where hooks write; an empty text: nowhere.
+    pub hook_log: Option<PathBuf>,
+    /// Defaults of the selection.
+    pub select: SelectConfig,
+}
+
+/// The config file's `[select]`: the flags of the same name, for hooks whose environment was cleared.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs)]
+pub struct SelectConfig {
+    pub ifaces: Vec<IfName>,
+    pub exclude: Option<String>,
+    pub peer_ifaces: Vec<IfName>,
+    pub bootstrap_address: Option<IpAddr>,
+    pub peer_address: Option<IpAddr>,
+    pub allow_bootstrap_iface: Option<bool>,
+    pub auto_skip_no_ipv4: Option<bool>,
+    pub family: Option<Family>,
+    pub ib: Option<bool>,
+    pub freeze_lifetimes: Option<bool>,
+    pub debug_all: Option<bool>,
+    pub nccl_topo: Option<PathBuf>,
+    pub include_nccl_topo: Option<bool>,
+}
+
+impl Config {
+    /// Reads the file's text.
+    pub fn parse(text: &str) -> Result<Config> {
+        toml::from_str(text).map_err(|e| {
+            let line = e.span().and_then(|s| text.get(..s.start)).map_or(1, |before| before.matches('\n').count() + 1);
+            Fault::Usage.error(format!("config file, line {line}: {}", e.message().replace('\n', ", ")))
+        })
+    }
+}
+
+impl Host {
+    /// Flags before the file before the defaults.
+    pub fn new(global: &Global, config: &Config) -> Host {
+        let dir = |flag: &Option<PathBuf>, file: &Option<PathBuf>| {
+            flag.clone().or_else(|| file.clone()).unwrap_or_else(|| RUN.into())
+        };
+        Host {
+            allow: config.allow.clone(),
+            deny: config.deny.clone(),
+            plan: config.plan.clone(),
+            state_dir: dir(&global.state_dir, &config.state_dir),
+            run_dir: dir(&global.run_dir, &config.run_dir),
+            lock_timeout: Duration::from_millis(config.lock_timeout_ms.unwrap_or(5000)),
+            hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
+        }
+    }
+
+    /// Why the policy forbids the NIC of that name, if it does.
+    pub fn forbids(&self, name: &str) -> Option<String> {
+        if let Some(pattern) = self.deny.iter().find(|p| p.matches(name)) {
+            return Some(format!("{name} matches {:?} of `deny` in the host's config file", pattern.as_str()));
+        }
+        let allowed = self.allow.is_empty() || self.allow.iter().any(|p| p.matches(name));
+        (!allowed).then(|| format!("{name} matches nothing of `allow` in the host's config file"))
+    }
+}

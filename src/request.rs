@@ -1,0 +1,247 @@
+//! What was asked: flags before variables before the host's config file before the defaults; and what the host's
+//! administrator allows. Annotations of a container come last and can only take away.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
+
+use crate::cli::SelectArgs;
+use crate::config::{EXCLUDE, Family, Host, Pattern, PlanName, SelectConfig};
+use crate::fault::{Fault, WithFault};
+use crate::ident::IfName;
+
+/// Variables of the host that go on to the container when they are set (no flag has them).
+pub const PASSED_ON: [&str; 10] = [
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_PKEY",
+    "NCCL_IB_SL",
+    "NCCL_IB_TC",
+    "NCCL_IB_TIMEOUT",
+    "NCCL_IB_RETRY_CNT",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_DEBUG_FILE",
+    "NCCL_TOPO_DUMP_FILE",
+];
+
+/// Prefix of our annotations.
+const ANNOTATION: &str = "rdmaprep.io/";
+
+/// Everything that was asked.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What the host's administrator settled.
+    pub host: Host,
+    /// The plan named by a flag, a variable or the container's annotation; see [`Request::plan`].
+    pub plan: Option<PlanName>,
+    /// Only these; empty: all.
+    pub ifaces: Vec<IfName>,
+    /// Left out; overridden by `ifaces`.
+    pub exclude: Option<Pattern>,
+    /// What the container's annotations take away.
+    pub narrowing: Narrowing,
+    /// Only what the peer has, too; empty: all.
+    pub peer_ifaces: Vec<IfName>,
+    /// Its owner is not taken.
+    pub bootstrap_address: Option<IpAddr>,
+    /// The interface that leads there is not taken.
+    pub peer_address: Option<IpAddr>,
+    /// Lifts the guard of uplinks and of the bootstrap interface for what `ifaces` names.
+    pub allow_bootstrap: bool,
+    /// A NIC without an address of the wanted family is dropped; otherwise it is an error.
+    pub auto_skip_no_ipv4: bool,
+    /// Which addresses count.
+    pub family: Family,
+    /// Prepare InfiniBand HCAs, too.
+    pub ib: bool,
+    /// Make addresses of finite lifetime permanent inside, instead of refusing them.
+    pub freeze_lifetimes: bool,
+    /// Set every debug variable.
+    pub debug_all: bool,
+    /// For NCCL_TOPO_FILE.
+    pub nccl_topo: Option<PathBuf>,
+    /// Whether NCCL_TOPO_FILE is set at all.
+    pub include_nccl_topo: bool,
+    /// [`PASSED_ON`], as far as the host's environment sets them.
+    pub passed_on: BTreeMap<String, String>,
+}
+
+/// What a container's annotations take away from what the host gives.
+#[derive(Clone, Debug, Default)]
+pub struct Narrowing {
+    /// Only these. They are a filter: they name no NIC in the sense that overrides the exclusion regex.
+    pub only: Option<Vec<IfName>>,
+    /// Left out, whatever else was asked.
+    pub exclude: Vec<Pattern>,
+}
+
+impl Narrowing {
+    /// Why the container's annotations leave that netdev out, if they do.
+    pub fn forbids(&self, netdev: &IfName) -> Option<String> {
+        if self.only.as_ref().is_some_and(|only| !only.contains(netdev)) {
+            return Some(format!("{netdev} is not in the container's annotation {ANNOTATION}ifaces"));
+        }
+        self.excludes(netdev.as_str())
+    }
+
+    /// The half of [`Narrowing::forbids`] that holds for HCAs without a netdev, too: a list of netdevs says nothing of
+    /// those.
+    pub fn excludes(&self, name: &str) -> Option<String> {
+        let excluded = self.exclude.iter().any(|p| p.matches(name));
+        excluded.then(|| format!("{name} matches the container's annotation {ANNOTATION}exclude"))
+    }
+}
+
+impl Request {
+    /// Merges what was asked. `env` reads the host's environment, for [`PASSED_ON`] only: flags carry theirs.
+    pub fn new(
+        plan: Option<&str>,
+        args: &SelectArgs,
+        host: Host,
+        file: SelectConfig,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Request> {
+        let auto_skip = file.auto_skip_no_ipv4.unwrap_or(true);
+        let topo = file.include_nccl_topo.unwrap_or(true);
+        Ok(Request {
+            plan: value(plan, "--plan (RDMAPREP_PLAN)")?,
+            ifaces: list(&args.ifaces, "--ifaces (RDMA_IFACES)", file.ifaces)?,
+            exclude: exclusion(args.exclude.as_deref(), file.exclude.as_deref())?,
+            narrowing: Narrowing::default(),
+            peer_ifaces: list(&args.peer_ifaces, "--peer-ifaces (RDMA_PEER_IFACES)", file.peer_ifaces)?,
+            bootstrap_address: address(
+                &args.bootstrap_address,
+                "--bootstrap-address (LOCAL_IP)",
+                file.bootstrap_address,
+            )?,
+            peer_address: address(&args.peer_address, "--peer-address (REMOTE_IP)", file.peer_address)?,
+            allow_bootstrap: truth(
+                &args.allow_bootstrap_iface,
+                "--allow-bootstrap-iface (ALLOW_BOOTSTRAP_RDMA_IFACE)",
+                file.allow_bootstrap_iface.unwrap_or(false),
+            )?,
+            auto_skip_no_ipv4: truth(&args.auto_skip, "--no-auto-skip (RDMA_AUTO_SKIP_NO_IPV4)", auto_skip)?,
+            family: value(args.family.as_deref(), "--family (RDMAPREP_FAMILY)")?.or(file.family).unwrap_or_default(),
+            ib: truth(&args.ib, "--ib (RDMAPREP_IB)", file.ib.unwrap_or(false))?,
+            freeze_lifetimes: truth(
+                &args.freeze_lifetimes,
+                "--freeze-lifetimes (RDMAPREP_FREEZE_LIFETIMES)",
+                file.freeze_lifetimes.unwrap_or(false),
+            )?,
+            debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,
+            nccl_topo: value(args.nccl_topo.as_deref(), "--nccl-topo (NCCL_TOPO_FILE)")?.or(file.nccl_topo),
+            include_nccl_topo: truth(&args.include_nccl_topo, "--no-nccl-topo (INCLUDE_NCCL_TOPO)", topo)?,
+            passed_on: PASSED_ON.iter().filter_map(|n| Some(((*n).to_owned(), env(n)?))).collect(),
+            host,
+        })
+    }
+
+    /// The plan that a container with this request uses; without one it gets nothing.
+    pub fn plan(&self) -> Option<&PlanName> {
+        self.plan.as_ref().or(self.host.plan.as_ref())
+    }
+
+    /// Whether `--ifaces` names that netdev. (An annotation's list does not: it cannot override anything.)
+    pub fn names(&self, name: &IfName) -> bool {
+        self.ifaces.contains(name)
+    }
+
+    /// This request with what the container's annotations take away from it. Annotations choose a plan only where the
+    /// host left that open; they never widen.
+    pub fn narrow(&self, annotations: &BTreeMap<String, String>) -> Result<Request> {
+        let mut narrowed = self.clone();
+        for (key, text) in annotations {
+            let Some(leaf) = key.strip_prefix(ANNOTATION) else { continue };
+            let what = || format!("annotation {key:?}");
+            match leaf {
+                "plan" => narrowed.opt_in(text.parse().fault(Fault::State, what())?)?,
+                "ifaces" => {
+                    let only = interface_names(text).fault(Fault::State, what())?;
+                    let before = narrowed.narrowing.only.take();
+                    let kept = only.into_iter().filter(|n| before.as_ref().is_none_or(|b| b.contains(n)));
+                    narrowed.narrowing.only = Some(kept.collect());
+                }
+                "exclude" if text.is_empty() => {}
+                "exclude" => narrowed.narrowing.exclude.push(text.parse().fault(Fault::State, what())?),
+                _ => {
+                    let text = format!("{} is unknown; there are {ANNOTATION}plan, ifaces and exclude", what());
+                    return Err(Fault::State.error(text));
+                }
+            }
+        }
+        Ok(narrowed)
+    }
+
+    /// Takes the annotation's plan, unless the host named another for this very container.
+    fn opt_in(&mut self, name: PlanName) -> Result<()> {
+        if let Some(host) = self.plan.as_ref().filter(|host| **host != name) {
+            let text = format!("the container's annotation asks for plan {name}, but the host gave it plan {host}");
+            return Err(Fault::Refused.error(text));
+        }
+        self.plan = Some(name);
+        Ok(())
+    }
+}
+
+/// Netdev names separated by commas or white space, each once.
+pub fn interface_names(text: &str) -> Result<Vec<IfName>> {
+    let mut names: Vec<IfName> = Vec::new();
+    for name in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|n| !n.is_empty()) {
+        let name = name.parse()?;
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// 1/0, true/false, yes/no, in any case.
+pub fn boolean(text: &str) -> Result<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" => Ok(true),
+        "0" | "false" | "no" => Ok(false),
+        _ => Err(anyhow!("{text:?} is none of 1, 0, true, false, yes, no")),
+    }
+}
+
+/// A flag's names, else the file's.
+fn list(texts: &[String], flag: &str, file: Vec<IfName>) -> Result<Vec<IfName>> {
+    let names = interface_names(&texts.join(",")).fault(Fault::Usage, flag)?;
+    Ok(if names.is_empty() { file } else { names })
+}
+
+/// A flag's value; empty is unset.
+fn value<T: FromStr>(text: Option<&str>, flag: &str) -> Result<Option<T>>
+where
+    T::Err: Into<anyhow::Error>,
+{
+    text.filter(|t| !t.is_empty()).map(|t| t.parse().fault(Fault::Usage, flag)).transpose()
+}
+
+/// A flag's address, else the file's; an IPv4-mapped one is the IPv4 address that interfaces own.
+fn address(text: &Option<String>, flag: &str, file: Option<IpAddr>) -> Result<Option<IpAddr>> {
+    let address = match text.as_deref() {
+        None | Some("") => file,
+        Some(t) => Some(t.parse().map_err(|_| anyhow!("{t:?} is no IP address")).fault(Fault::Usage, flag)?),
+    };
+    Ok(address.map(|a| a.to_canonical()))
+}
+
+/// A flag's truth, else what it is without it; empty is unset.
+fn truth(text: &Option<String>, flag: &str, otherwise: bool) -> Result<bool> {
+    match text.as_deref() {
+        None | Some("") => Ok(otherwise),
+        Some(text) => boolean(text).fault(Fault::Usage, flag),
+    }
+}
+
+/// The exclusion regex: here, and only here, an empty text is a value.
+fn exclusion(flag: Option<&str>, file: Option<&str>) -> Result<Option<Pattern>> {
+    match flag.or(file).unwrap_or(EXCLUDE) {
+        "" => Ok(None),
+        text => Ok(Some(text.parse().fault(Fault::Usage, "--exclude (RDMA_EXCLUDE_REGEX)")?)),
+    }
+}

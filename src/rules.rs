@@ -1,0 +1,248 @@
+//! The rules of the selection: one function per reason to drop a candidate, in one ordered array.
+
+use crate::candidate::{Candidate, Context, INFINIBAND, choose_gid, counts, port_label};
+use crate::config::Family;
+use crate::select::{Drop, DropCode, Verdict};
+use crate::snapshot::Netdev;
+use crate::uplink::{self, Guarded};
+
+/// The rules in the order in which they are tested, which is that of [`DropCode`].
+const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 17] = [
+    forbidden,
+    held,
+    ambiguous,
+    iwarp,
+    not_rdma,
+    no_netdev,
+    excluded,
+    is_uplink,
+    is_bootstrap,
+    enslaved,
+    child,
+    no_address,
+    port_down,
+    no_gid,
+    finite_lifetime,
+    infiniband,
+    not_in_peer_set,
+];
+
+/// Tests the rules in their order.
+pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
+    let dropped = RULES.iter().find_map(|rule| rule(context, candidate));
+    let function = |n: &Netdev| context.snapshot.pci.iter().find(|f| Some(f.address) == n.pci);
+    Verdict {
+        netdev: candidate.name.clone(),
+        hca: candidate.hca.map(|h| h.name.clone()),
+        port: candidate.port.map(|p| p.number),
+        gid: choose_gid(context, candidate).ok().cloned(),
+        pci: candidate.hca.and_then(|h| h.pci).or(candidate.netdev.and_then(|n| n.pci)),
+        numa: candidate.hca.and_then(|h| h.numa).or(candidate.netdev.and_then(function).and_then(|f| f.numa)),
+        note: if dropped.is_none() { note(context, candidate) } else { None },
+        dropped,
+    }
+}
+
+/// What the user should know of a NIC that is kept.
+fn note(context: &Context, candidate: &Candidate) -> Option<String> {
+    let Some(netdev) = candidate.netdev else {
+        return Some("InfiniBand: its device node and NCCL_IB_HCA, no netdev to move".to_owned());
+    };
+    let guard = context.uplinks.get(&netdev.name).or(context.bootstrap.get(&netdev.name));
+    let guard = guard.map(|why| format!("taken as asked, although it {why}"));
+    let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
+    let below = uplink::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
+    let above = |n: &&Netdev| uplink::lower(context.snapshot, n).is_some_and(|d| d.name == netdev.name);
+    let above = context.snapshot.netdevs.iter().filter(above).map(|n| format!("{} sits on it", n.name));
+    let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).chain(above).collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let why = context.request.host.forbids(candidate.key())?;
+    because(DropCode::Forbidden, why, "ask the administrator of this host")
+}
+
+fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    if let Some(held) = context.held.iter().find(|h| candidate.name.as_ref() == Some(&h.netdev)) {
+        let why = format!("{} holds {}", held.by, held.netdev);
+        return because(DropCode::Held, why, "stop that container; if it is gone: rdmaprep restore");
+    }
+    let (None, Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else { return None };
+    // An RDMA device in shared mode is seen by every namespace, its netdev by one.
+    let away = port.link_layer.as_deref() == Some("Ethernet") && hca.protocol.as_deref() != Some("iw");
+    let why = format!("the netdev of {} is in another network namespace", port_label(hca, port));
+    away.then(|| because(DropCode::Held, why, "free it there, or run on the host if this is a container"))?
+}
+
+fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
+    let (hca, label) = (candidate.hca?, candidate.label());
+    if !candidate.others.is_empty() {
+        let first = candidate.port.map_or_else(|| hca.name.to_string(), |p| port_label(hca, p));
+        let why = format!("{label} belongs to several HCA ports: {first}, {}", candidate.others.join(", "));
+        return because(DropCode::Ambiguous, why, "dissolve the bond or detach one of the devices");
+    }
+    let fix = "compare `rdma link` with /sys/class/infiniband; reload the driver";
+    let why = format!("facts about {} disagree: {}", hca.name, hca.conflicts.join("; "));
+    (!hca.conflicts.is_empty()).then(|| because(DropCode::Ambiguous, why, fix))?
+}
+
+fn iwarp(_: &Context, candidate: &Candidate) -> Option<Drop> {
+    let hca = candidate.hca?;
+    let iwarp = hca.protocol.as_deref() == Some("iw") || hca.driver.as_deref() == Some("siw");
+    let why = format!("{} speaks iWARP, which has no RoCE GIDs", hca.name);
+    iwarp.then(|| because(DropCode::Iwarp, why, "switch the card to RoCE if it can (irdma: roce_ena=1)"))?
+}
+
+fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let placeholder = context.blind() && candidate.named(context);
+    if candidate.hca.is_some() || placeholder {
+        return None;
+    }
+    let fix = if context.blind() {
+        "load the RDMA driver, or name it in --ifaces to move it as a placeholder"
+    } else {
+        "nothing to do, unless its RDMA driver is not loaded"
+    };
+    because(DropCode::NotRdma, format!("{} has no RDMA device", candidate.label()), fix)
+}
+
+fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
+    let hca = candidate.hca.filter(|_| candidate.netdev.is_none() && !candidate.is_ib())?;
+    let layer = candidate.port.and_then(|p| p.link_layer.as_deref());
+    let why = match (candidate.port, layer) {
+        (None, _) => format!("{} has no ports", hca.name),
+        (Some(_), layer) => format!("{} has no netdev (link layer {})", hca.name, layer.unwrap_or("not told")),
+    };
+    because(DropCode::NoNetdev, why, "only RoCE and InfiniBand devices can be prepared")
+}
+
+fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let request = context.request;
+    let narrowed = match candidate.netdev {
+        Some(netdev) => request.narrowing.forbids(&netdev.name),
+        None => request.narrowing.excludes(candidate.key()),
+    };
+    if let Some(why) = narrowed {
+        return because(DropCode::Excluded, why, "change the container's annotation");
+    }
+    let name = &candidate.netdev?.name;
+    if !request.ifaces.is_empty() {
+        let out = !request.names(name);
+        let why = format!("{name} is not in --ifaces");
+        return out.then(|| because(DropCode::Excluded, why, "add it to --ifaces (RDMA_IFACES)"))?;
+    }
+    let pattern = request.exclude.as_ref().filter(|p| p.matches(name.as_str()))?;
+    let why = format!("{name} has RDMA, but matches the exclusion regex {:?}", pattern.as_str());
+    because(DropCode::Excluded, why, "name it in --ifaces, or set --exclude '' (RDMA_EXCLUDE_REGEX=)")
+}
+
+fn is_uplink(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    guarded(context, candidate, &context.uplinks, DropCode::Uplink)
+}
+
+fn is_bootstrap(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    guarded(context, candidate, &context.bootstrap, DropCode::Bootstrap)
+}
+
+/// The guard is lifted by two words: the NIC's name in `--ifaces` and `--allow-bootstrap-iface`.
+fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: DropCode) -> Option<Drop> {
+    let name = &candidate.netdev?.name;
+    let why = guard.get(name)?;
+    let lifted = candidate.named(context) && context.request.allow_bootstrap;
+    let fix = "leave it to the host; to insist: --ifaces with its name and --allow-bootstrap-iface";
+    (!lifted).then(|| because(code, format!("{name} {why}"), fix))?
+}
+
+fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let netdev = candidate.netdev?;
+    if let Some(master) = &netdev.master {
+        let why = format!("{} is a member of {master}", netdev.name);
+        return because(DropCode::Enslaved, why, &format!("take it out: ip link set {} nomaster", netdev.name));
+    }
+    // The kernel ties bonds, bridges and their like to their namespace.
+    let kind = netdev.kind.as_deref().filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
+    let has_members = context.snapshot.netdevs.iter().any(|n| n.master.as_ref() == Some(&netdev.name));
+    let kind = kind.or(has_members.then_some("master of other interfaces"))?;
+    let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
+    because(DropCode::Enslaved, why, "dissolve it and use its members")
+}
+
+fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let netdev = candidate.netdev.filter(|_| !candidate.named(context))?;
+    let kind = netdev.kind.as_deref();
+    if netdev.link_type == INFINIBAND {
+        let why = format!("{} is an IPoIB interface: RDMA over InfiniBand does without", netdev.name);
+        return because(DropCode::Child, why, "name it in --ifaces, with --ib, if the job needs IP over it");
+    }
+    let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
+    let lower = uplink::lower(context.snapshot, netdev);
+    let why = format!(
+        "{} is a {} on top of {}",
+        netdev.name,
+        kind.unwrap_or("netdev"),
+        lower.map_or("another", |d| d.name.as_str())
+    );
+    (stacked || lower.is_some()).then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?
+}
+
+fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let (netdev, family) = (candidate.netdev?, context.request.family);
+    if netdev.addresses.iter().any(|a| counts(a, family)) {
+        return None;
+    }
+    let other: Vec<String> =
+        netdev.addresses.iter().filter(|a| counts(a, Family::Any)).map(|a| a.address.to_string()).collect();
+    let why = format!("{} has no {}", netdev.name, family.noun());
+    if other.is_empty() {
+        return because(DropCode::NoAddress, why, "give it one");
+    }
+    because(
+        DropCode::NoAddress,
+        format!("{why}, only {}", other.join(", ")),
+        "give it one, or let these count: --family any",
+    )
+}
+
+fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
+    let (hca, port) = (candidate.hca?, candidate.port?);
+    if port.state.as_deref() == Some("ACTIVE") {
+        return None;
+    }
+    let why =
+        format!("{} is {}, not ACTIVE", port_label(hca, port), port.state.as_deref().unwrap_or("in no known state"));
+    let fix = match candidate.netdev.filter(|n| !n.up) {
+        Some(n) => format!("ip link set {} up", n.name),
+        None => "check cable, switch port and, for InfiniBand, the subnet manager".to_owned(),
+    };
+    because(DropCode::PortDown, why, &fix)
+}
+
+fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let exempt = candidate.is_ib() || candidate.hca.is_none();
+    let why = choose_gid(context, candidate).err().filter(|_| !exempt)?;
+    because(DropCode::NoGid, why, "see /sys/class/infiniband/*/ports/*/gid_attrs; is RoCE v2 on, and the link up?")
+}
+
+fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let netdev = candidate.netdev.filter(|_| !context.request.freeze_lifetimes)?;
+    let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
+    let why = format!("{} of {} has a finite lifetime, and nobody would renew it inside", address.address, netdev.name);
+    because(DropCode::FiniteLifetime, why, "configure it statically, or freeze it: --freeze-lifetimes")
+}
+
+fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let why = format!("{} is InfiniBand, which was not asked for", candidate.label());
+    (candidate.is_ib() && !context.request.ib).then(|| because(DropCode::InfiniBand, why, "add --ib"))?
+}
+
+fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let (name, peer) = (&candidate.netdev?.name, &context.request.peer_ifaces);
+    let out = !peer.is_empty() && !peer.contains(name);
+    let why = format!("the peer has no {name}");
+    out.then(|| because(DropCode::NotInPeerSet, why, "add it to --peer-ifaces (RDMA_PEER_IFACES) if the peer has it"))?
+}
+
+fn because(code: DropCode, why: String, fix: &str) -> Option<Drop> {
+    Some(Drop { code, why, fix: fix.to_owned() })
+}

@@ -1,0 +1,133 @@
+//! Which netdevs the host itself lives on: they are never moved unless the user insists.
+//!
+//! Two sets, each with the reason per netdev: uplinks, the winners of the default routes in the main table; and the
+//! bootstrap interface, which owns the job's local address or leads to its peer. Both spread to what carries them: the
+//! master and all of its members, and the device below a VLAN, macvlan or tunnel. They do not spread over PCI: another
+//! port or virtual function of an uplink's card can be taken without harm to it.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use anyhow::Result;
+
+use crate::fault::Fault;
+use crate::ident::IfName;
+use crate::request::Request;
+use crate::snapshot::{Netdev, Route, Snapshot};
+
+/// Routing tables (RT_TABLE_*).
+const MAIN: u32 = 254;
+const LOCAL: u32 = 255;
+
+/// Netdevs with the clause that says why each is guarded.
+pub type Guarded = BTreeMap<IfName, String>;
+
+/// Winners of the lowest-metric default routes of both families: every leg, and every route of the same metric.
+///
+/// Routes for a type of service or a source range win beside the plain ones, not against them, so each such class has
+/// its own winners. Without a default route there is no uplink; with one whose device is unknown the question has no
+/// safe answer, and that is an error unless `allow_bootstrap` makes it moot.
+pub fn uplinks(request: &Request, snapshot: &Snapshot) -> Result<Guarded> {
+    let defaults: Vec<&Route> = snapshot.routes.iter().filter(|r| leads_everywhere(r)).collect();
+    let class = |r: &Route| (r.destination, r.source, r.tos);
+    let metric = |r: &Route| r.metric.unwrap_or(0);
+    let mut seeds = Guarded::new();
+    for route in &defaults {
+        if defaults.iter().any(|r| class(r) == class(route) && metric(r) < metric(route)) {
+            continue;
+        }
+        let why = format!("carries the default route {} with metric {}", route.destination, metric(route));
+        if route.hops.iter().all(|h| h.dev.is_none()) && !request.allow_bootstrap {
+            let text = format!("no interface is known for the default route {}: what is an uplink?", route.destination);
+            return Err(Fault::Refused.error(text));
+        }
+        seeds.extend(legs(route).map(|dev| (dev, why.clone())));
+    }
+    Ok(spread(snapshot, seeds))
+}
+
+/// The owner of the bootstrap address, and what leads to the peer.
+///
+/// An address that nobody owns, or a peer without a route, is a mistake that would leave the real interface unguarded:
+/// an error on a live system. A captured tree has neither addresses nor routes; there it is a warning.
+pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<String>) -> Result<Guarded> {
+    let mut seeds = Guarded::new();
+    let mut missing = |text: String| {
+        if snapshot.netns.is_some() && !request.allow_bootstrap {
+            return Err(Fault::Usage.error(text));
+        }
+        warnings.push(text);
+        Ok(())
+    };
+    if let Some(address) = request.bootstrap_address {
+        let before = seeds.len();
+        let owners = snapshot.netdevs.iter().filter(|n| n.addresses.iter().any(|a| a.address == address));
+        seeds.extend(owners.map(|n| (n.name.clone(), format!("owns the bootstrap address {address}"))));
+        if seeds.len() == before {
+            missing(format!("no interface here owns the bootstrap address {address}"))?;
+        }
+    }
+    if let Some(peer) = request.peer_address {
+        let devs = towards(snapshot, peer);
+        if devs.is_empty() {
+            missing(format!("no route here leads to the peer address {peer}"))?;
+        }
+        seeds.extend(devs.into_iter().map(|dev| (dev, format!("leads to the peer address {peer}"))));
+    }
+    Ok(spread(snapshot, seeds))
+}
+
+/// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where not told).
+fn leads_everywhere(route: &Route) -> bool {
+    route.table == MAIN && route.destination.prefix_len() == 0 && route.kind <= 1
+}
+
+/// The interfaces of a route's legs.
+fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
+    route.hops.iter().filter_map(|h| h.dev.clone())
+}
+
+/// The longest-prefix match over the tables main and local: the legs of the winners. An unreachable or blackhole route
+/// can win and has no legs; broadcast, anycast, multicast and throw routes (3, 4, 5, 9) lead to no peer.
+fn towards(snapshot: &Snapshot, peer: IpAddr) -> Vec<IfName> {
+    let fits = |r: &&Route| {
+        let table = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
+        table && r.tos == 0 && r.destination.contains(&peer)
+    };
+    let key = |r: &Route| (std::cmp::Reverse(r.destination.prefix_len()), r.metric.unwrap_or(0));
+    let best = snapshot.routes.iter().filter(fits).map(key).min();
+    let winners = snapshot.routes.iter().filter(fits).filter(|r| Some(key(r)) == best);
+    winners.flat_map(legs).collect()
+}
+
+/// Adds everything that carries a guarded netdev, until nothing is added.
+fn spread(snapshot: &Snapshot, seeds: Guarded) -> Guarded {
+    let mut found = seeds.clone();
+    for (origin, why) in &seeds {
+        let mut todo = relatives(snapshot, origin);
+        while let Some(name) = todo.pop() {
+            found.entry(name).or_insert_with_key(|name| {
+                todo.extend(relatives(snapshot, name));
+                format!("is tied to {origin}, which {why}")
+            });
+        }
+    }
+    found
+}
+
+/// The lower device, the master, the members of a master.
+fn relatives(snapshot: &Snapshot, name: &IfName) -> Vec<IfName> {
+    let members = snapshot.netdevs.iter().filter(|n| n.master.as_ref() == Some(name)).map(|n| n.name.clone());
+    let device = snapshot.netdev(name);
+    let lower = device.and_then(|d| lower(snapshot, d)).map(|d| d.name.clone());
+    let master = device.and_then(|d| d.master.clone());
+    lower.into_iter().chain(master).chain(members).collect()
+}
+
+/// The device below a VLAN, macvlan, tunnel and the like. A veth's or netkit's link is its peer, which may live in
+/// another namespace under an index that means something else here.
+pub fn lower<'a>(snapshot: &'a Snapshot, device: &Netdev) -> Option<&'a Netdev> {
+    let link = device.link.filter(|l| *l != device.ifindex)?;
+    let paired = matches!(device.kind.as_deref(), Some("veth" | "netkit"));
+    snapshot.netdevs.iter().find(|n| !paired && n.ifindex == link)
+}
