@@ -7,9 +7,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::fault::Fault;
+use crate::inject::Stage;
 
 /// Gives a container its RDMA network cards, and the host everything back.
 ///
@@ -34,10 +35,10 @@ pub struct Global {
     /// [default: /etc/rdmaprep/config.toml]
     #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where plans, journals and reports are kept [default: /run/rdmaprep]
+    /// Where the records of NICs that are away are kept: it must survive a reboot [default: /var/lib/rdmaprep]
     #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Where locks and the pins of network namespaces are kept [default: /run/rdmaprep]
+    /// Where plans, reports, the lock and the pins of network namespaces are kept [default: /run/rdmaprep]
     #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Say more on stderr; twice: everything
@@ -72,6 +73,9 @@ pub struct SnapshotArgs {
     /// Read the captured /sys tree in DIR instead of the live system
     #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
     pub root: Option<PathBuf>,
+    /// Print the normal form, one line per fact: hosts whose network is equal print equal texts
+    #[arg(long, env = "RDMAPREP_NORMAL", value_parser = BoolishValueParser::new(), conflicts_with = "json")]
+    pub normal: bool,
 }
 
 /// `rdmaprep prepare`.
@@ -112,27 +116,13 @@ pub struct HookArgs {
     /// The plan that this container uses; an annotation that names another one is refused
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
     pub plan: Option<String>,
-    /// Bound for the whole hook, the undo included: the state on stdin tells no timeout
+    /// Time to attach in; an undo comes on top, some 25 ms per NIC. The state on stdin tells no timeout
     #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub deadline: u32,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
-}
-
-/// The OCI stages that we take part in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "camelCase")]
-pub enum Stage {
-    /// Namespaces exist, nothing of the user's runs: attach (the older name of createRuntime)
-    Prestart,
-    /// Namespaces exist, nothing of the user's runs: attach
-    CreateRuntime,
-    /// The payload has begun: repeat what the runtime tore down
-    Poststart,
-    /// The container has ended: bring everything back
-    Poststop,
 }
 
 /// `rdmaprep restore`.

@@ -20,6 +20,8 @@ pub const CONFIG: &str = "/etc/rdmaprep/config.toml";
 pub const EXCLUDE: &str = "^eth[0-9]+$";
 /// Where plans, journals, reports, locks and pins live unless told otherwise.
 pub const RUN: &str = "/run/rdmaprep";
+/// Where records live unless told otherwise: they outlast a reboot, so that what it left unfinished is known.
+pub const STATE: &str = "/var/lib/rdmaprep";
 /// Where hooks write, since runtimes close or drop their stdout and stderr.
 pub const HOOK_LOG: &str = "/var/log/rdmaprep.log";
 
@@ -229,15 +231,15 @@ impl Config {
 impl Host {
     /// Flags before the file before the defaults.
     pub fn new(global: &Global, config: &Config) -> Host {
-        let dir = |flag: &Option<PathBuf>, file: &Option<PathBuf>| {
-            flag.clone().or_else(|| file.clone()).unwrap_or_else(|| RUN.into())
+        let dir = |flag: &Option<PathBuf>, file: &Option<PathBuf>, default: &str| {
+            flag.clone().or_else(|| file.clone()).unwrap_or_else(|| default.into())
         };
         Host {
             allow: config.allow.clone(),
             deny: config.deny.clone(),
             plan: config.plan.clone(),
-            state_dir: dir(&global.state_dir, &config.state_dir),
-            run_dir: dir(&global.run_dir, &config.run_dir),
+            state_dir: dir(&global.state_dir, &config.state_dir, STATE),
+            run_dir: dir(&global.run_dir, &config.run_dir, RUN),
             lock_timeout: Duration::from_millis(config.lock_timeout_ms.unwrap_or(5000)),
             hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
         }

@@ -6,7 +6,10 @@ mod config;
 mod text;
 mod work;
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, ensure};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -53,16 +56,17 @@ pub struct HookEdit {
 }
 
 /// The hook lists that we use, by their names in config.json.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
+#[value(rename_all = "camelCase")]
 pub enum Stage {
-    /// Deprecated, yet the only one that every runtime and engine knows.
+    /// Namespaces exist, nothing of the user's runs: attach. Deprecated, yet the only one that every runtime knows
     Prestart,
-    /// Its successor.
+    /// The same moment under its newer name; the second of the two finds the work done
     CreateRuntime,
-    /// After the program began: what a runtime's own network set-up took away comes back.
+    /// The payload has begun: repeat what the runtime's own network set-up tore down
     Poststart,
-    /// After the container ended: the host gets its NICs back.
+    /// The container has ended: bring everything back
     Poststop,
 }
 
@@ -82,7 +86,7 @@ impl Stage {
 }
 
 /// The edited config.json.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Injected {
     /// Its text; byte for byte the given one where there is nothing to change.
     pub json: String,
@@ -136,6 +140,11 @@ pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
         HookEdit { stage, path: program.to_owned(), args: args.map(str::to_owned).to_vec(), timeout }
     };
     Stage::ALL.map(hook).to_vec()
+}
+
+/// The annotations of a config.json: what a container's author asks for.
+pub fn annotations(config_json: &str) -> Result<BTreeMap<String, String>> {
+    Ok(Config::read(config_json, &[])?.annotations.into_iter().collect())
 }
 
 /// Edits a config.json.

@@ -6,8 +6,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::attach::{identity, predict_uverbs};
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
-use crate::snapshot::{Address, CharDevice, Gid};
+use crate::nccl::{self, Options};
+use crate::request::Request;
+use crate::select::{Selection, Verdict};
+use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
+use crate::step::NicState;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
@@ -115,4 +120,70 @@ pub struct Plan {
     pub arp: ArpProfile,
     /// Whether addresses with a finite lifetime may be frozen inside.
     pub freeze_lifetimes: bool,
+}
+
+impl Plan {
+    /// The plan for what was selected; `predicted` are the device nodes that re-created soft-RoCE links will get.
+    pub fn new(name: &str, request: &Request, snapshot: &Snapshot, selection: &Selection, options: &Options) -> Plan {
+        let kept: Vec<&Verdict> = selection.kept().collect();
+        let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic(v, snapshot)).collect();
+        predict(&mut nics, snapshot);
+        let ib: Vec<HcaName> = kept.iter().filter(|v| v.netdev.is_none()).filter_map(|v| v.hca.clone()).collect();
+        let ib_nodes = ib.iter().filter_map(|h| snapshot.hca(h)?.uverbs.clone());
+        let mut devices: Vec<CharDevice> = Vec::new();
+        for node in nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib_nodes) {
+            if !devices.contains(&node) {
+                devices.push(node);
+            }
+        }
+        if !devices.is_empty() {
+            devices.extend(snapshot.rdma_cm.clone());
+        }
+        Plan {
+            schema: SCHEMA,
+            name: name.to_owned(),
+            boot_id: snapshot.boot_id.clone(),
+            env: nccl::env(&nics, &ib, options),
+            nics,
+            ib,
+            devices,
+            arp: ArpProfile::STRICT,
+            freeze_lifetimes: request.freeze_lifetimes,
+        }
+    }
+
+    /// Leaves out NICs that a container's annotations forbid. Fewer links are re-created then, so their nodes are predicted
+    /// anew.
+    pub fn narrowed(mut self, forbidden: impl Fn(&IfName) -> bool, snapshot: &Snapshot) -> Plan {
+        let before = self.nics.len();
+        self.nics.retain(|n| !forbidden(&n.identity.name));
+        if self.nics.len() < before {
+            predict(&mut self.nics, snapshot);
+        }
+        self
+    }
+}
+
+fn predict(nics: &mut [Nic], snapshot: &Snapshot) {
+    let moving = nics.iter().filter(|n| n.rxe).filter_map(|n| snapshot.hca(n.hca.as_ref()?));
+    let minors = predict_uverbs(snapshot, moving);
+    for nic in nics.iter_mut().filter(|n| n.rxe) {
+        nic.uverbs = nic.hca.as_ref().and_then(|h| minors.get(h.as_str()).cloned());
+    }
+}
+
+fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
+    let state = NicState::of(snapshot, verdict.netdev.as_ref()?)?;
+    let hca = verdict.hca.as_ref().and_then(|h| snapshot.hca(h));
+    Some(Nic {
+        identity: identity(&state, hca),
+        hca: verdict.hca.clone(),
+        port: verdict.port,
+        ports: hca.map_or(0, |h| h.ports.len()),
+        rxe: hca.is_some_and(|h| h.is_rxe()),
+        gid: verdict.gid.clone(),
+        numa: verdict.numa,
+        uverbs: hca.and_then(|h| h.uverbs.clone()),
+        addresses: state.netdev.addresses,
+    })
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::inject::Injected;
+use crate::journal;
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
 pub use tables::{selection_table, snapshot_table};
@@ -57,6 +58,9 @@ pub struct Report {
     /// Steps performed and not undone.
     #[serde(default)]
     pub steps_done: usize,
+    /// Remarks: NICs of dead containers that were brought home, what a container had done to its NICs.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Where the outcome differs from the plan; empty is the aim.
     #[serde(default)]
     pub drift: Vec<String>,
@@ -154,6 +158,7 @@ impl Report {
             phases: Vec::new(),
             nics: Vec::new(),
             steps_done: 0,
+            notes: Vec::new(),
             drift: Vec::new(),
         }
     }
@@ -182,9 +187,53 @@ impl Report {
         add("drift", (!self.drift.is_empty()).then(|| self.drift.join("; ")));
         add("total_ms", Some(millis(self.micros)));
         self.phases.iter().for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));
+        add("notes", (!self.notes.is_empty()).then(|| self.notes.join("; ")));
         add("message", self.message.clone());
         pairs.into_iter().map(|(key, value)| format!("{key}={}", quoted(&value))).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// One container namespace that holds NICs, for `status`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    /// Inode of the namespace.
+    pub netns: u64,
+    /// Its pin, if it is pinned.
+    pub pin: Option<String>,
+    /// Where the record stands.
+    pub phase: journal::Phase,
+    /// The plan's name.
+    pub plan: String,
+    /// Ids of its containers, and whether each lives.
+    pub members: Vec<(String, bool)>,
+    /// Names of the NICs on the host.
+    pub nics: Vec<String>,
+    /// The last hook's report.
+    pub last: Option<serde_json::Value>,
+    /// What to do about it.
+    pub advice: String,
+}
+
+/// `rdmaprep status` for people.
+pub fn status_table(holders: &[Holder]) -> String {
+    if holders.is_empty() {
+        return "No container holds a NIC.".to_owned();
+    }
+    let block = |h: &Holder| {
+        let member = |(id, alive): &(String, bool)| format!("{id}{}", if *alive { "" } else { " (dead)" });
+        let members = h.members.iter().map(member).collect::<Vec<_>>().join(", ");
+        let pin = h.pin.as_deref().unwrap_or("not pinned: the kernel has returned its physical NICs");
+        let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
+        let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
+        printable_lines(&format!(
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n  to get back {}",
+            h.nics.join(" "),
+            h.plan,
+            h.netns,
+            h.advice
+        ))
+    };
+    holders.iter().map(block).collect::<Vec<_>>().join("\n")
 }
 
 fn name_of(value: &impl ValueEnum) -> String {

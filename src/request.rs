@@ -12,20 +12,7 @@ use crate::cli::SelectArgs;
 use crate::config::{EXCLUDE, Family, Host, Pattern, PlanName, SelectConfig};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
-
-/// Variables of the host that go on to the container when they are set (no flag has them).
-pub const PASSED_ON: [&str; 10] = [
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_PKEY",
-    "NCCL_IB_SL",
-    "NCCL_IB_TC",
-    "NCCL_IB_TIMEOUT",
-    "NCCL_IB_RETRY_CNT",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_SUBSYS",
-    "NCCL_DEBUG_FILE",
-    "NCCL_TOPO_DUMP_FILE",
-];
+use crate::nccl::HOST_ENV;
 
 /// Prefix of our annotations.
 const ANNOTATION: &str = "rdmaprep.io/";
@@ -65,7 +52,7 @@ pub struct Request {
     pub nccl_topo: Option<PathBuf>,
     /// Whether NCCL_TOPO_FILE is set at all.
     pub include_nccl_topo: bool,
-    /// [`PASSED_ON`], as far as the host's environment sets them.
+    /// [`HOST_ENV`], as far as the host's environment sets them.
     pub passed_on: BTreeMap<String, String>,
 }
 
@@ -96,7 +83,7 @@ impl Narrowing {
 }
 
 impl Request {
-    /// Merges what was asked. `env` reads the host's environment, for [`PASSED_ON`] only: flags carry theirs.
+    /// Merges what was asked. `env` reads the host's environment, for [`HOST_ENV`] only: flags carry theirs.
     pub fn new(
         plan: Option<&str>,
         args: &SelectArgs,
@@ -134,7 +121,7 @@ impl Request {
             debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,
             nccl_topo: value(args.nccl_topo.as_deref(), "--nccl-topo (NCCL_TOPO_FILE)")?.or(file.nccl_topo),
             include_nccl_topo: truth(&args.include_nccl_topo, "--no-nccl-topo (INCLUDE_NCCL_TOPO)", topo)?,
-            passed_on: PASSED_ON.iter().filter_map(|n| Some(((*n).to_owned(), env(n)?))).collect(),
+            passed_on: HOST_ENV.iter().filter_map(|n| Some(((*n).to_owned(), env(n)?))).collect(),
             host,
         })
     }

@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::journal::Held;
 use crate::snapshot::{Address, Route, Snapshot};
 use crate::step::{NicState, kernel_address, kernel_made};
 
@@ -183,4 +184,20 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
     let mut sorted: Vec<&str> = all.lines().collect();
     sorted.sort_unstable();
     sorted.iter().map(|l| format!("{l}\n")).collect()
+}
+
+/// HCAs that are not behind their netdev as they should be, in the namespace that was observed.
+pub fn rdma_drift(held: &[Held], observed: &Snapshot) -> Vec<Drift> {
+    let wrong = |h: &&Held| {
+        let (Some(hca), Some(port)) = (&h.nic.hca, h.nic.port) else { return false };
+        let found = observed.hca(hca).and_then(|hca| hca.ports.iter().find(|p| p.number == port));
+        found.and_then(|p| p.netdev.as_ref()) != Some(&h.nic.identity.name)
+    };
+    let drift = |h: &Held| Drift {
+        dev: h.nic.identity.name.to_string(),
+        field: "hca".into(),
+        expected: h.nic.hca.as_ref().map(ToString::to_string),
+        observed: None,
+    };
+    held.iter().filter(wrong).map(drift).collect()
 }

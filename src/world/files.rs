@@ -117,3 +117,17 @@ pub fn append(path: &Path, line: &str) -> Result<()> {
         .with_context(|| format!("opening {}", path.display()))?;
     file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", path.display()))
 }
+
+/// Replaces a file of somebody else, which keeps its owner and mode.
+pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
+    let doing = || format!("writing {}", path.display());
+    let meta = fs::symlink_metadata(path).with_context(doing)?;
+    ensure!(meta.is_file(), "{} is no plain file", path.display());
+    replace(path, content, meta.mode() & 0o7777)?;
+    std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid())).with_context(doing)
+}
+
+/// New files are for us alone, unless a mode is given: crun runs hooks with umask 0.
+pub fn private_umask() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+}

@@ -17,7 +17,7 @@ use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
 use crate::world::route::RouteSocket;
-use crate::world::{Scope, World, sysctl, sysfs};
+use crate::world::{Scope, World, mount, sysctl, sysfs};
 
 /// A namespace with its sockets.
 struct Space {
@@ -49,6 +49,11 @@ impl Live {
     pub fn open(host: Netns, inside: Option<Netns>) -> Result<Live> {
         let boot_id = boot_id()?;
         Ok(Live { host: Space::open(host)?, inside: inside.map(Space::open).transpose()?, boot_id })
+    }
+
+    /// Pins the container's namespace, so that its NICs can be fetched even when all its processes have gone.
+    pub fn pin(&self, path: &Path) -> Result<()> {
+        mount::pin(&self.inside.as_ref().context("the container's namespace has gone")?.netns, path)
     }
 
     /// Whether the container's namespace is open.
@@ -150,7 +155,8 @@ impl World for Live {
         snapshot.netns = Some(space.netns.inode());
         snapshot.routes = network.routes;
         snapshot.rules = network.rules;
-        let wanted: Vec<IfName> = scope.sysctls.clone();
+        let all_names = || snapshot.netdevs.iter().map(|n| n.name.clone()).collect();
+        let wanted: Vec<IfName> = scope.sysctls.clone().unwrap_or_else(all_names);
         let (all, values) = space.netns.visit(|| {
             let values: BTreeMap<IfName, _> = wanted.into_iter().map(|d| (d.clone(), sysctl::read_all(&d))).collect();
             Ok((sysctl::shared(), values))

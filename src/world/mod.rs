@@ -28,15 +28,32 @@ mod sysfs_net;
 mod sysfs_pci;
 mod sysfs_root;
 
-pub use live::Live;
+pub use live::{Live, boot_id};
 
 /// What to look at.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Scope {
-    /// NICs of which all sysctls are read.
-    pub sysctls: Vec<IfName>,
+    /// NICs of which all sysctls are read; without a list, all NICs.
+    pub sysctls: Option<Vec<IfName>>,
     /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink tells.
     pub sysfs: bool,
+}
+
+impl Scope {
+    /// What netlink tells, and no sysctls.
+    pub fn links() -> Scope {
+        Scope::of(Vec::new())
+    }
+
+    /// What netlink tells, with all sysctls of these NICs.
+    pub fn of(nics: Vec<IfName>) -> Scope {
+        Scope { sysctls: Some(nics), sysfs: false }
+    }
+
+    /// Everything that `rdmaprep snapshot` shows.
+    pub fn full() -> Scope {
+        Scope { sysctls: None, sysfs: true }
+    }
 }
 
 /// The machine as the executor sees it.

@@ -7,9 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
-
-/// `NSFS_MAGIC` (include/uapi/linux/magic.h).
-const NSFS_MAGIC: i64 = 0x6e73_6673;
+use nix::sys::statfs::NSFS_MAGIC;
 
 /// An open network namespace; it lives as long as this.
 #[derive(Debug)]
@@ -33,8 +31,8 @@ impl Netns {
     /// The namespace behind a file of nsfs (a /proc link or a pin).
     pub fn open(path: &Path) -> Result<Netns> {
         let file = File::open(path).with_context(|| format!("opening network namespace {}", path.display()))?;
-        let magic = nix::sys::statfs::fstatfs(&file).context("asking for the file system's type")?.filesystem_type();
-        ensure!(i64::from(magic.0) == NSFS_MAGIC, "{} is no namespace file", path.display());
+        let stat = nix::sys::statfs::fstatfs(&file).context("asking for the file system's type")?;
+        ensure!(stat.filesystem_type() == NSFS_MAGIC, "{} is no namespace file", path.display());
         let inode = file.metadata().with_context(|| format!("reading {}", path.display()))?.ino();
         Ok(Netns { file, inode })
     }

@@ -97,6 +97,11 @@ impl Store {
         self.pins().join(netns.to_string())
     }
 
+    /// Namespaces that are pinned, by inode.
+    pub fn all_pins(&self) -> Result<Vec<u64>> {
+        Ok(files::list(&self.pins())?.iter().filter_map(|n| n.parse().ok()).collect())
+    }
+
     /// The report of a container's last hook, as JSON.
     pub fn report(&self, id: &str) -> Result<Option<String>> {
         files::read(&self.reports().join(report_name(id)))

@@ -1,0 +1,368 @@
+//! The only composition: one short function per command.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::cli::{Cli, Command, Global, HookArgs, PrepareArgs, RestoreArgs, SelectArgs, SnapshotArgs, StatusArgs};
+use crate::config::{CONFIG, Config, Host};
+use crate::fault::{Fault, WithFault};
+use crate::hook::{self, Hook};
+use crate::inject::{self, Edit, Injected, Stage};
+use crate::journal::{Phase, Record};
+use crate::nccl::{self, Options};
+use crate::plan::Plan;
+use crate::report::{self, Holder, PhaseName, Report, Stopwatch};
+use crate::request::Request;
+use crate::select::{self, Selection, select};
+use crate::snapshot::{self, Snapshot};
+use crate::state::{self, State};
+use crate::step::Side;
+use crate::verify;
+use crate::world::netns::Netns;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, boot_id, files, sysfs};
+use crate::{home, restore};
+
+/// Runs a command.
+pub fn run(cli: Cli) -> Result<()> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Snapshot(args) => snapshot(args),
+        Command::Prepare(args) => prepare(global, args),
+        Command::Hook(args) => oci_hook(global, args),
+        Command::Restore(args) => bring_back(global, args),
+        Command::Status(args) => status(global, args),
+    }
+}
+
+/// The host's config file; only the default one may be absent.
+fn config(global: &Global) -> Result<Config> {
+    let path = global.config.as_deref().unwrap_or(Path::new(CONFIG));
+    let doing = || format!("reading {}", path.display());
+    match files::read(path).fault(Fault::Usage, doing())? {
+        Some(text) => Config::parse(&text).fault(Fault::Usage, doing()),
+        None if global.config.is_none() => Ok(Config::default()),
+        None => Err(Fault::Usage.error(format!("the config file {} does not exist", path.display()))),
+    }
+}
+
+fn request(global: &Global, plan: Option<&str>, args: &SelectArgs) -> Result<Request> {
+    let config = config(global)?;
+    let host = Host::new(global, &config);
+    Request::new(plan, args, host, config.select, |name| std::env::var(name).ok())
+}
+
+fn store(host: &Host) -> Store {
+    Store::new(&host.run_dir, &host.state_dir)
+}
+
+/// What this host has: live, from a captured /sys, or from a file made by `snapshot --json`.
+fn look(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
+    if let Some(root) = root {
+        return sysfs::tree_snapshot(root);
+    }
+    if let Some(file) = file {
+        let doing = || format!("reading snapshot {}", file.display());
+        let text = files::read(file).fault(Fault::Usage, doing())?;
+        let text = text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", file.display())))?;
+        let snapshot: Snapshot = serde_json::from_str(&text).fault(Fault::Usage, doing())?;
+        if snapshot.schema != snapshot::SCHEMA {
+            return Err(Fault::Usage.error(format!("{}: schema {} is unknown", file.display(), snapshot.schema)));
+        }
+        return Ok(snapshot);
+    }
+    Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())
+}
+
+/// `rdmaprep snapshot`.
+fn snapshot(args: &SnapshotArgs) -> Result<()> {
+    let snapshot = look(args.root.as_deref(), None)?;
+    warn(&snapshot.warnings);
+    if args.normal {
+        return say(verify::normal_text(&snapshot).trim_end());
+    }
+    say(&if args.json { report::json(&snapshot)? } else { report::snapshot_table(&snapshot) })
+}
+
+/// A plan from a fresh look, with the selection that explains it.
+pub fn fresh_plan(request: &Request, name: &str, snapshot: &Snapshot, store: &Store) -> Result<(Plan, Selection)> {
+    let selection = select(request, snapshot, &held(store)?)?;
+    let plan = Plan::new(name, request, snapshot, &selection, &options(request));
+    Ok((plan, selection))
+}
+
+/// NICs that containers hold.
+fn held(store: &Store) -> Result<Vec<select::Held>> {
+    let mut all = Vec::new();
+    for (_, record) in store.all_records()? {
+        let Ok(record) = record else { continue };
+        let by = record.members.first().map_or("a container".to_owned(), |m| format!("container {}", m.id));
+        all.extend(record.held.into_iter().map(|h| select::Held {
+            netdev: h.nic.identity.name,
+            hca: h.nic.hca,
+            port: h.nic.port,
+            by: by.clone(),
+        }));
+    }
+    Ok(all)
+}
+
+fn options(request: &Request) -> Options {
+    let topo_file = request.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
+    Options {
+        debug_all: request.debug_all,
+        topo_file,
+        topo_wanted: request.include_nccl_topo,
+        host_env: request.passed_on.clone(),
+        bootstrap_iface: None,
+    }
+}
+
+/// What `prepare --json` prints.
+#[derive(Serialize)]
+struct Prepared<'a> {
+    plan: &'a Plan,
+    selection: &'a Selection,
+    bundle: Option<&'a Injected>,
+}
+
+/// `rdmaprep prepare`.
+fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
+    let request = request(global, Some(&args.plan), &args.select)?;
+    let store = store(&request.host);
+    let config = args.bundle.as_deref().map(read_config).transpose()?;
+    let request = match &config {
+        Some(text) => request.narrow(&inject::annotations(text)?)?,
+        None => request,
+    };
+    let snapshot = look(None, args.snapshot.as_deref())?;
+    let (plan, selection) = fresh_plan(&request, &args.plan, &snapshot, &store)?;
+    warn(&snapshot.warnings);
+    warn(&selection.warnings);
+    warn(&missing_topology(&request));
+    let injected = config.as_ref().map(|text| inject(text, &plan, &request, args.hook_timeout)).transpose()?;
+    if !args.dry_run {
+        store.prepare()?;
+        if let (Some(bundle), Some(i)) = (&args.bundle, &injected) {
+            write_config(bundle, i)?;
+        }
+        store.save_plan(&plan)?;
+    }
+    if args.json {
+        let prepared = Prepared { plan: &plan, selection: &selection, bundle: injected.as_ref() };
+        return say(&report::json(&prepared)?);
+    }
+    if let (Some(before), Some(i)) = (&config, &injected) {
+        say(&report::injected(i))?;
+        if args.dry_run {
+            say(&report::printable_lines(&inject::diff(before, &i.json)))?;
+        }
+    }
+    say(&report::summary(&plan, &selection))
+}
+
+fn missing_topology(request: &Request) -> Vec<String> {
+    let asked = request.nccl_topo.as_ref().filter(|f| request.include_nccl_topo && !f.exists());
+    asked
+        .map(|f| format!("the topology file {} does not exist: NCCL_TOPO_FILE is not set", f.display()))
+        .into_iter()
+        .collect()
+}
+
+fn read_config(bundle: &Path) -> Result<String> {
+    let path = bundle.join("config.json");
+    let text = files::read(&path).fault(Fault::State, format!("reading {}", path.display()))?;
+    text.ok_or_else(|| Fault::State.error(format!("the bundle {} has no config.json", bundle.display())))
+}
+
+fn write_config(bundle: &Path, injected: &Injected) -> Result<()> {
+    let path = bundle.join("config.json");
+    files::replace_keeping_owner(&path, injected.json.as_bytes())
+}
+
+fn inject(text: &str, plan: &Plan, request: &Request, timeout: u32) -> Result<Injected> {
+    let program = std::env::current_exe().context("finding our own path")?;
+    let program = program.to_str().context("our own path is no UTF-8")?;
+    let mut edit = Edit::of(plan, program, timeout);
+    edit.annotations.extend(nccl::runsc_annotations(&options(request)));
+    inject::apply(text, &edit)
+}
+
+/// `rdmaprep hook`. Nothing of ours must fail a container that did not opt in, so what selects NICs is read late.
+fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
+    // crun runs hooks with umask 0.
+    files::private_umask();
+    let mut watch = Stopwatch::start();
+    let state = read_state()?;
+    let request = request(global, args.plan.as_deref(), &args.select)?.narrow(&state.annotations)?;
+    let store = store(&request.host);
+    let wait = if args.stage == Stage::Poststop { hook::STOP_WAIT } else { Duration::from_secs(args.deadline.into()) };
+    let mut report = Report::new(format!("hook {}", args.stage.name()));
+    report.container = Some(state.id.clone());
+    let hook = Hook { request: &request, state: &state, store: &store, deadline: Instant::now() + wait };
+    let result = match args.stage {
+        Stage::Prestart | Stage::CreateRuntime => hook::create(&hook, &mut report, &mut watch),
+        Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
+        Stage::Poststop => hook::stop(&hook, &mut report, &mut watch),
+    };
+    report.finish(&result, &watch);
+    if result.is_err() || report.plan.is_some() {
+        keep(&report, &request.host, &store);
+    }
+    result
+}
+
+fn read_state() -> Result<State> {
+    let mut text = Vec::new();
+    let limit = state::MAX_BYTES as u64 + 1;
+    std::io::stdin()
+        .take(limit)
+        .read_to_end(&mut text)
+        .fault(Fault::State, "reading the runtime's state from stdin")?;
+    State::parse(&text)
+}
+
+/// A report that cannot be written must not fail a hook that did its work.
+fn keep(report: &Report, host: &Host, store: &Store) {
+    let log = &host.hook_log;
+    let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
+    let id = report.container.as_deref().unwrap_or_default();
+    let kept = store.prepare().and_then(|()| store.save_report(id, &report::json(report)?));
+    for e in [logged.err(), kept.err()].into_iter().flatten() {
+        warn(&[format!("{e:#}")]);
+    }
+}
+
+/// `rdmaprep restore`.
+fn bring_back(global: &Global, args: &RestoreArgs) -> Result<()> {
+    let host = Host::new(global, &config(global)?);
+    let store = store(&host);
+    let wanted = records(&store, args)?;
+    if args.output.dry_run {
+        return wanted.iter().try_for_each(|r| foretell(&store, r));
+    }
+    store.prepare()?;
+    let _lock = store.lock(Instant::now() + host.lock_timeout)?;
+    // Another rdmaprep may have brought some home while we waited.
+    let wanted = records(&store, args)?;
+    let mut failures = Vec::new();
+    let mut reports = Vec::new();
+    for record in wanted {
+        let mut watch = Stopwatch::start();
+        let mut report = Report::new("restore");
+        report.nics = home::names(&record.held);
+        report.container = record.members.first().map(|m| m.id.clone());
+        let result = home::bring(&store, record).map(|done| {
+            report.steps_done = done.steps;
+            report.notes = done.notes;
+        });
+        watch.lap(PhaseName::Undo);
+        report.finish(&result, &watch);
+        failures.extend(result.err());
+        reports.push(report);
+    }
+    if args.output.json {
+        say(&report::json(&reports)?)?;
+    } else {
+        reports.iter().try_for_each(|r| say(&r.line()))?;
+    }
+    match failures.len() {
+        0 => Ok(()),
+        1 => Err(failures.remove(0)),
+        n => Err(Fault::Incomplete.error(format!(
+            "{n} containers' NICs are not home: {}",
+            failures.iter().map(|e| format!("{e:#}")).collect::<Vec<_>>().join("; ")
+        ))),
+    }
+}
+
+/// The records that `restore` is about: of one container, or all of this boot. One of another boot is told, not applied:
+/// after a reboot the NICs never left, and the system configures them.
+fn records(store: &Store, args: &RestoreArgs) -> Result<Vec<Record>> {
+    let boot = boot_id()?;
+    let mut found = Vec::new();
+    let mut damaged = Vec::new();
+    for (path, record) in store.all_records()? {
+        match record {
+            Ok(r) if r.boot_id != boot => {
+                warn(&[format!("{} is of an earlier boot and is left alone", path.display())])
+            }
+            Ok(r) if args.all || args.id.as_deref().is_some_and(|id| r.has(id)) => found.push(r),
+            Ok(_) => {}
+            Err(e) => damaged.push(format!("{e:#}")),
+        }
+    }
+    match (&args.id, damaged.is_empty()) {
+        (Some(id), _) if found.is_empty() => {
+            Err(Fault::Usage.error(format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do")))
+        }
+        (None, false) => Err(Fault::Incomplete.error(damaged.join("; "))),
+        _ => Ok(found),
+    }
+}
+
+/// `restore --dry-run`: the steps, not done.
+fn foretell(store: &Store, record: &Record) -> Result<()> {
+    let mut live = Live::open(Netns::current()?, home::namespace(store, record))?;
+    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
+    let home = restore::restore(&record.held, &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
+    home.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
+    home.steps.iter().try_for_each(|step| say(&step.to_string()))
+}
+
+/// `rdmaprep status`.
+fn status(global: &Global, args: &StatusArgs) -> Result<()> {
+    let host = Host::new(global, &config(global)?);
+    let store = store(&host);
+    let mut holders = Vec::new();
+    for (path, record) in store.all_records()? {
+        match record {
+            Ok(record) => holders.push(holder(&store, record)?),
+            Err(e) => warn(&[format!("{}: {e:#}", path.display())]),
+        }
+    }
+    say(&if args.json { report::json(&holders)? } else { report::status_table(&holders) })
+}
+
+fn holder(store: &Store, record: Record) -> Result<Holder> {
+    let pin = store.pin(record.netns);
+    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), home::alive(m))).collect();
+    let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
+    let advice = match (record.boot_id == boot_id()?, members.iter().any(|(_, alive)| *alive)) {
+        (false, _) => {
+            "of an earlier boot: nothing is away; remove the record when the network is as it should be".into()
+        }
+        (true, true) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
+        (true, _) => format!("run: rdmaprep restore {id}"),
+    };
+    let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(Holder {
+        netns: record.netns,
+        pin: home::namespace(store, &record).is_some().then(|| pin.display().to_string()),
+        phase: record.phase,
+        plan: record.plan.clone(),
+        members,
+        nics: record.names().map(ToString::to_string).collect(),
+        last,
+        advice,
+    })
+}
+
+/// Prints to stdout; a reader that went away is no error of ours.
+fn say(text: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e).context("writing to stdout"),
+        _ => Ok(()),
+    }
+}
+
+fn warn(sentences: &[String]) {
+    for sentence in sentences {
+        // stderr may be closed; there is no better place to say so.
+        let _ = writeln!(std::io::stderr(), "rdmaprep: warning: {}", report::printable(sentence));
+    }
+}

@@ -1,0 +1,151 @@
+//! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::apply::apply_all;
+use crate::fault::{Fault, WithFault};
+use crate::ident::IfName;
+use crate::journal::{Held, Member, Phase, Record};
+use crate::restore::{Homecoming, repair, restore};
+use crate::snapshot::Snapshot;
+use crate::step::{NicState, Side};
+use crate::verify::{self, Drift};
+use crate::world::netns::Netns;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, handle, mount};
+
+/// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// What bringing home did.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// Number of steps.
+    pub steps: usize,
+    /// Remarks: what a container had done to its NICs.
+    pub notes: Vec<String>,
+}
+
+/// Whether a container's init still lives.
+pub fn alive(member: &Member) -> bool {
+    handle::start_time(member.pid) == Some(member.start_time)
+}
+
+/// The namespace that holds a record's NICs: by our pin, or through a member that still lives.
+pub fn namespace(store: &Store, record: &Record) -> Option<Netns> {
+    let same = |ns: &Netns| ns.inode() == record.netns;
+    let pinned = Netns::open(&store.pin(record.netns)).ok().filter(same);
+    let through = |m: &Member| Netns::of(m.pid).ok().filter(same).filter(|_| alive(m));
+    pinned.or_else(|| record.members.iter().find_map(through))
+}
+
+/// Opens both namespaces of a record and brings its NICs home.
+pub fn bring(store: &Store, record: Record) -> Result<Done> {
+    let host = Netns::current()?;
+    if host.inode() != record.host_netns {
+        return Err(Fault::Refused.error("the NICs belong to another namespace than this one: run it there"));
+    }
+    let mut live = Live::open(host, namespace(store, &record))?;
+    bring_with(&mut live, store, record)
+}
+
+/// Brings a record's NICs home and forgets the record when all of them are there and equal to what they were.
+///
+/// # Errors
+/// [`Fault::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
+pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<Done> {
+    record.phase = Phase::Restoring;
+    store.save(&record)?;
+    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
+    let home = plan_home(live, &record, inside.as_ref())?;
+    let deadline = Instant::now() + SETTLE;
+    let errors = apply_all(&home.steps, live, deadline);
+    let drift = settle(live, &record.held)?;
+    if home.stuck.is_empty() && drift.is_empty() {
+        mount::unpin(&store.pin(record.netns))?;
+        store.forget(&record)?;
+        return Ok(Done { steps: home.steps.len(), notes: home.notes });
+    }
+    let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
+    what.extend(errors.iter().map(|e| format!("{e:#}")));
+    what.extend(drift.iter().filter(|d| !home.stuck.iter().any(|(n, _)| n.as_str() == d.dev)).map(Drift::to_string));
+    let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
+    let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
+    Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+}
+
+/// A namespace that has ended returns its physical NICs some time later.
+fn plan_home(live: &mut Live, record: &Record, inside: Option<&Snapshot>) -> Result<Homecoming> {
+    let deadline = Instant::now() + SETTLE;
+    loop {
+        let host = live.observe(Side::Host, &Scope::links())?;
+        let home = restore(&record.held, &host, inside);
+        if home.stuck.is_empty() || inside.is_some() || Instant::now() >= deadline {
+            return Ok(home);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Looks again, repairs once what differs, and waits for what the kernel does by itself.
+fn settle(live: &mut Live, held: &[Held]) -> Result<Vec<Drift>> {
+    let scope = Scope::of(names(held));
+    let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
+    let deadline = Instant::now() + SETTLE;
+    let mut repaired = false;
+    loop {
+        let host = live.observe(Side::Host, &scope)?;
+        let mut drift = verify::drift(&states, &host);
+        drift.extend(verify::rdma_drift(held, &host));
+        if drift.is_empty() || Instant::now() >= deadline {
+            return Ok(drift);
+        }
+        if !repaired {
+            repaired = true;
+            apply_all(&repair(held, &host), live, deadline);
+        } else {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Names of NICs on the host.
+pub fn names(held: &[Held]) -> Vec<IfName> {
+    held.iter().map(|h| h.nic.identity.name.clone()).collect()
+}
+
+/// Brings home what belongs to containers that have died, whatever hook failed to say so; and drops pins that no record
+/// speaks of. Returns a sentence for each.
+pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) -> Result<Vec<String>> {
+    let mut told = Vec::new();
+    let mut known = Vec::new();
+    for (path, record) in store.all_records()? {
+        let record = match record {
+            Ok(r) => r,
+            Err(e) => {
+                told.push(format!("{}: {e:#}", path.display()));
+                continue;
+            }
+        };
+        known.push(record.netns);
+        if spare(&record) || record.boot_id != boot_id || record.members.iter().any(alive) {
+            continue;
+        }
+        let nics = names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        told.push(match bring(store, record) {
+            Ok(_) => format!("brought {nics} home: their container has died"),
+            Err(e) => format!("{nics}: {e:#}"),
+        });
+    }
+    for pin in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
+        unpin(&store.pin(pin)).unwrap_or_else(|e| told.push(format!("{e:#}")));
+    }
+    Ok(told)
+}
+
+fn unpin(path: &Path) -> Result<()> {
+    mount::unpin(path).fault(Fault::Other, "dropping a pin that nothing uses")
+}

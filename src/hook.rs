@@ -1,0 +1,245 @@
+//! The OCI hooks: one short function for each moment of a container's life.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::apply::apply;
+use crate::attach::attach;
+use crate::fault::{Fault, WithFault};
+use crate::flow::fresh_plan;
+use crate::home::{self, alive, bring_with, reclaim};
+use crate::ident::IfName;
+use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::plan::Plan;
+use crate::report::{PhaseName, Report, Stopwatch};
+use crate::request::Request;
+use crate::restore::reassert;
+use crate::state::State;
+use crate::step::{Side, Step};
+use crate::verify;
+use crate::world::handle::{Process, start_time};
+use crate::world::netns::Netns;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, boot_id};
+
+/// What every hook works with.
+pub struct Hook<'a> {
+    /// Flags, variables, config file, narrowed by the container's annotations.
+    pub request: &'a Request,
+    /// The container.
+    pub state: &'a State,
+    /// Where plans and records live.
+    pub store: &'a Store,
+    /// When the work has to be done; an undo comes after it.
+    pub deadline: Instant,
+}
+
+/// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
+pub fn create(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    let Some(name) = hook.request.plan() else { return Ok(()) };
+    report.plan = Some(name.to_string());
+    let (process, host, inside) = enter(hook.state)?;
+    hook.store.prepare()?;
+    let _lock = hook.store.lock(hook.deadline)?;
+    watch.lap(PhaseName::Lock);
+    report.notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
+    if join(hook, &process, inside.inode(), report)? {
+        return Ok(());
+    }
+    let (here, there) = (host.inode(), inside.inode());
+    let mut live = Live::open(host, Some(inside))?;
+    let plan = plan(hook, name.as_str(), &mut live)?;
+    let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
+    let outside = live.observe(Side::Host, &scope)?;
+    let request = hook.request;
+    let forbidden = |n: &IfName| request.narrowing.forbids(n).or_else(|| request.host.forbids(n.as_str())).is_some();
+    let plan = plan.narrowed(forbidden, &outside);
+    if plan.nics.is_empty() && plan.ib.is_empty() {
+        return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
+    }
+    let within = live.observe(Side::Inside, &Scope::links())?;
+    watch.lap(PhaseName::Observe);
+    let attach = attach(&plan, &outside, &within)?;
+    watch.lap(PhaseName::Plan);
+    let record = Record {
+        schema: SCHEMA,
+        boot_id: outside.boot_id,
+        netns: there,
+        host_netns: here,
+        phase: Phase::Attaching,
+        plan: plan.name,
+        members: vec![member(hook.state, &process)?],
+        held: attach.held,
+    };
+    report.nics = home::names(&record.held);
+    carry_out(hook, &process, &mut live, record, &attach.steps, report, watch)
+}
+
+/// Records, moves, verifies; and undoes everything when anything of that fails.
+fn carry_out(
+    hook: &Hook,
+    process: &Process,
+    live: &mut Live,
+    mut record: Record,
+    steps: &[Step],
+    report: &mut Report,
+    watch: &mut Stopwatch,
+) -> Result<()> {
+    hook.store.save(&record)?;
+    let pinned = live.pin(&hook.store.pin(record.netns));
+    watch.lap(PhaseName::Journal);
+    let result = pinned.and_then(|()| {
+        apply(steps, live, hook.deadline, |step| {
+            report.steps_done += 1;
+            watch.lap(phase_of(step));
+        })?;
+        verify_inside(live, &record, report)?;
+        if !process.alive() {
+            return Err(Fault::State.error("the container's init died while its NICs were moved"));
+        }
+        watch.lap(PhaseName::Verify);
+        record.phase = Phase::Attached;
+        hook.store.save(&record)
+    });
+    watch.lap(PhaseName::Journal);
+    let Err(e) = result else { return Ok(()) };
+    let undone = bring_with(live, hook.store, record);
+    watch.lap(PhaseName::Undo);
+    match undone {
+        Ok(_) => Err(e),
+        Err(u) => Err(u).fault(Fault::Incomplete, format!("{e:#}; and the undo is incomplete")),
+    }
+}
+
+fn phase_of(step: &Step) -> PhaseName {
+    match step {
+        Step::Move { .. } => PhaseName::Move,
+        Step::AwaitGids { .. } => PhaseName::GidWait,
+        _ => PhaseName::Configure,
+    }
+}
+
+/// The container's init and both namespaces; proves that they are two, and that the pid was not reused meanwhile.
+fn enter(state: &State) -> Result<(Process, Netns, Netns)> {
+    let pid = state.init()?;
+    let doing = || format!("looking at the container's init, pid {pid}");
+    let process = Process::open(pid).fault(Fault::State, doing())?;
+    let inside = Netns::of(pid).fault(Fault::State, doing())?;
+    let host = Netns::current()?;
+    if !process.alive() {
+        return Err(Fault::State.error(format!("the container's init, pid {pid}, has ended")));
+    }
+    if host.inode() == inside.inode() {
+        return Err(Fault::Refused.error("the container shares the host's network namespace: it has all NICs already"));
+    }
+    Ok((process, host, inside))
+}
+
+fn member(state: &State, process: &Process) -> Result<Member> {
+    let pid = process.pid();
+    let start_time = start_time(pid).ok_or_else(|| Fault::State.error(format!("pid {pid} has ended")))?;
+    Ok(Member { id: state.id.clone(), bundle: state.bundle.clone(), pid, start_time })
+}
+
+/// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
+fn join(hook: &Hook, process: &Process, netns: u64, report: &mut Report) -> Result<bool> {
+    let boot = boot_id()?;
+    let ours = |r: &Record| r.netns == netns && r.boot_id == boot;
+    let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(false) };
+    if record.phase != Phase::Attached || !record.members.iter().any(alive) {
+        // A hook died in the middle, or all that held the namespace did: start anew.
+        home::bring(hook.store, record)?;
+        return Ok(false);
+    }
+    report.nics = home::names(&record.held);
+    if !record.has(&hook.state.id) {
+        report.notes.push(format!("joined {}, which has the namespace's NICs", record.members[0].id));
+        record.members.push(member(hook.state, process)?);
+        hook.store.save(&record)?;
+    }
+    Ok(true)
+}
+
+/// The records that can be read; a damaged one is told by `status` and `restore`.
+fn records(store: &Store) -> Result<Vec<Record>> {
+    Ok(store.all_records()?.into_iter().filter_map(|(_, r)| r.ok()).collect())
+}
+
+/// The stored plan, or a fresh one where none was stored.
+fn plan(hook: &Hook, name: &str, live: &mut Live) -> Result<Plan> {
+    match hook.store.plan(name)? {
+        Some(plan) => Ok(plan),
+        None => fresh_plan(hook.request, name, &live.observe(Side::Host, &Scope::full())?, hook.store).map(|(p, _)| p),
+    }
+}
+
+fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Result<()> {
+    let scope = Scope::of(home::names(&record.held));
+    let now = live.observe(Side::Inside, &scope)?;
+    let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();
+    let mut drift = verify::drift(&states, &now);
+    drift.extend(verify::rdma_drift(&record.held, &now));
+    report.drift = drift.iter().map(ToString::to_string).collect();
+    if drift.is_empty() {
+        return Ok(());
+    }
+    Err(Fault::Kernel.error(format!("the NICs inside differ from the plan: {}", report.drift.join("; "))))
+}
+
+/// poststart: the payload has begun. A runtime with its own network stack has removed the addresses by now.
+pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    let Some(record) = of_container(hook)? else { return Ok(()) };
+    let _lock = hook.store.lock(hook.deadline)?;
+    watch.lap(PhaseName::Lock);
+    report.plan = Some(record.plan.clone());
+    report.nics = home::names(&record.held);
+    let inside = home::namespace(hook.store, &record)
+        .ok_or_else(|| Fault::State.error("the container's network namespace has gone"))?;
+    let mut live = Live::open(Netns::current()?, Some(inside))?;
+    let scope = Scope::of(home::names(&record.held));
+    let steps = reassert(&record.held, &live.observe(Side::Inside, &scope)?);
+    watch.lap(PhaseName::Observe);
+    if steps.is_empty() {
+        return Ok(());
+    }
+    apply(&steps, &mut live, hook.deadline, |_| report.steps_done += 1)?;
+    watch.lap(PhaseName::Configure);
+    verify_inside(&mut live, &record, report)?;
+    watch.lap(PhaseName::Verify);
+    Ok(())
+}
+
+fn of_container(hook: &Hook) -> Result<Option<Record>> {
+    let boot = boot_id()?;
+    let id = &hook.state.id;
+    Ok(records(hook.store)?.into_iter().find(|r| r.boot_id == boot && r.has(id)))
+}
+
+/// poststop: the container has ended. Its NICs go home with the last container of the namespace.
+pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    if of_container(hook)?.is_none() {
+        return Ok(());
+    }
+    let _lock = hook.store.lock(hook.deadline)?;
+    watch.lap(PhaseName::Lock);
+    // Another hook may have brought them home while we waited.
+    let Some(mut record) = of_container(hook)? else { return Ok(()) };
+    report.plan = Some(record.plan.clone());
+    report.nics = home::names(&record.held);
+    let others = record.members.iter().filter(|m| m.id != hook.state.id && alive(m)).count();
+    if others > 0 {
+        report.notes.push(format!("{others} other containers keep the NICs"));
+        record.members.retain(|m| m.id != hook.state.id);
+        return hook.store.save(&record);
+    }
+    let done = home::bring(hook.store, record)?;
+    report.steps_done = done.steps;
+    report.notes.extend(done.notes);
+    watch.lap(PhaseName::Undo);
+    report.notes.extend(reclaim(hook.store, &boot_id()?, |_| false)?);
+    Ok(())
+}
+
+/// How long a stop hook waits for the lock: nobody else will bring the NICs home.
+pub const STOP_WAIT: Duration = Duration::from_secs(60);
