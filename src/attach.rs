@@ -47,7 +47,7 @@ fn steps(held: &[Held]) -> Vec<Step> {
     }
     steps.extend(orphans.into_iter().map(|r| Step::RuleDelete { side: Side::Host, rule: r.clone() }));
     steps.extend(connect(Side::Inside, &held.iter().map(|h| &h.inside).collect::<Vec<_>>()));
-    steps.extend(held.iter().filter_map(await_gids));
+    steps.extend(held.iter().filter_map(await_port));
     steps
 }
 
@@ -191,7 +191,7 @@ fn move_in(held: &Held) -> Vec<Step> {
     steps
 }
 
-fn await_gids(held: &Held) -> Option<Step> {
+fn await_port(held: &Held) -> Option<Step> {
     let (hca, port, gid) = (held.nic.hca.clone()?, held.nic.port?, held.nic.gid.as_ref()?);
-    Some(Step::AwaitGids { hca, port, dev: held.nic.identity.name.clone(), addresses: vec![gid.ip()] })
+    Some(Step::AwaitPort { hca, port, dev: held.nic.identity.name.clone(), addresses: vec![gid.ip()] })
 }

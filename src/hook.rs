@@ -115,7 +115,7 @@ fn carry_out(
 fn phase_of(step: &Step) -> PhaseName {
     match step {
         Step::Move { .. } => PhaseName::Move,
-        Step::AwaitGids { .. } => PhaseName::GidWait,
+        Step::AwaitPort { .. } => PhaseName::GidWait,
         _ => PhaseName::Configure,
     }
 }

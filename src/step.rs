@@ -102,8 +102,9 @@ pub enum Step {
     RuleAdd { side: Side, rule: Rule },
     /// Deletes a rule.
     RuleDelete { side: Side, rule: Rule },
-    /// Waits until the port has a RoCE v2 GID made from each address and carrying this netdev.
-    AwaitGids { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr> },
+    /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev: NCCL skips a
+    /// port that is not, and picks the GID when it connects.
+    AwaitPort { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr> },
 }
 
 impl Step {
@@ -156,7 +157,7 @@ impl fmt::Display for Step {
             }
             Step::RuleAdd { side, rule } => write!(f, "adding rule {} {side}", rule.priority),
             Step::RuleDelete { side, rule } => write!(f, "deleting rule {} {side}", rule.priority),
-            Step::AwaitGids { hca, port, .. } => write!(f, "waiting for the RoCE v2 GIDs of {hca} port {port}"),
+            Step::AwaitPort { hca, port, .. } => write!(f, "waiting for port {port} of {hca} and its RoCE v2 GID"),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::step::{NicState, kernel_address, kernel_made};
 /// Fields that the normal form leaves out, each with its reason.
 pub const LEFT_OUT: [(&str, &str); 9] = [
     ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
-    ("operstate, running", "the carrier follows the link, some time after the call"),
+    ("operstate, running, port state", "the carrier follows the link, some time after the call"),
     ("qdisc", "a namespace change resets it to the default; carrying others is not built yet"),
     ("remaining lifetimes", "they run down by themselves"),
     ("address flags of the kernel", "tentative, secondary, deprecated are states, not settings"),
@@ -177,8 +177,7 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
     for hca in &snapshot.hcas {
         for port in &hca.ports {
             let dev = port.netdev.as_ref().map_or("-".to_owned(), ToString::to_string);
-            let state = port.state.as_deref().unwrap_or("-");
-            all.push_str(&format!("hca {} port {} netdev {dev} {state}\n", hca.name, port.number));
+            all.push_str(&format!("hca {} port {} netdev {dev}\n", hca.name, port.number));
         }
     }
     let mut sorted: Vec<&str> = all.lines().collect();

@@ -100,28 +100,35 @@ impl Live {
         }
     }
 
-    /// The GID table follows the netdev through a workqueue (drivers/infiniband/core/roce_gid_mgmt.c): there is nothing to
-    /// wait on but the table itself.
-    fn await_gids(&mut self, hca: &HcaName, port: u32, dev: &IfName, ips: &[IpAddr], deadline: Instant) -> Result<()> {
+    /// Carrier and GID table follow the netdev through workqueues (drivers/infiniband/core/roce_gid_mgmt.c): there is
+    /// nothing to wait on but the port itself.
+    fn await_port(&mut self, hca: &HcaName, port: u32, dev: &IfName, ips: &[IpAddr], deadline: Instant) -> Result<()> {
         let mut pause = Duration::from_micros(500);
         loop {
-            let gids = self.space(Side::Inside)?.netns.visit(|| Ok(sysfs::gids(Path::new("/sys"), hca, port)))?;
-            let usable = |ip: &IpAddr| {
-                let right =
-                    |g: &&Gid| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
-                gids.iter().any(|g| right(&g))
-            };
-            let Some(missing) = ips.iter().find(|ip| !usable(ip)) else { return Ok(()) };
+            let Some(lacking) = self.lacking(hca, port, dev, ips)? else { return Ok(()) };
             if Instant::now() >= deadline {
-                let table: Vec<String> = gids.iter().map(|g| format!("{}: {}", g.index, g.address)).collect();
-                return Err(Fault::Timeout.error(format!(
-                    "{hca} port {port} has no RoCE v2 GID for {missing} on {dev}; its table is [{}]",
-                    table.join(", ")
-                )));
+                return Err(Fault::Timeout.error(format!("{hca} port {port} in the container {lacking}")));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
+    }
+
+    /// What a port inside still lacks for NCCL to use it.
+    fn lacking(&mut self, hca: &HcaName, port: u32, dev: &IfName, ips: &[IpAddr]) -> Result<Option<String>> {
+        let space = self.space(Side::Inside)?;
+        let rdma = space.rdma()?;
+        let Some(index) = device_index(rdma, hca)? else { return Ok(Some("has gone".to_owned())) };
+        let state = rdma.ports(index)?.into_iter().find(|p| p.number == port).and_then(|p| p.state_name());
+        if state != Some("ACTIVE") {
+            return Ok(Some(format!("is {}", state.unwrap_or("in no state"))));
+        }
+        let gids = space.netns.visit(|| Ok(sysfs::gids(Path::new("/sys"), hca, port)))?;
+        let right =
+            |g: &Gid, ip: &IpAddr| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
+        let missing = ips.iter().find(|ip| !gids.iter().any(|g| right(g, ip)));
+        let table = || gids.iter().map(|g| format!("{}: {}", g.index, g.address)).collect::<Vec<_>>().join(", ");
+        Ok(missing.map(|ip| format!("has no RoCE v2 GID for {ip} on {dev}; its table is [{}]", table())))
     }
 }
 
@@ -175,7 +182,7 @@ impl World for Live {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
             Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
-            Step::AwaitGids { hca, port, dev, addresses } => self.await_gids(hca, *port, dev, addresses, deadline),
+            Step::AwaitPort { hca, port, dev, addresses } => self.await_port(hca, *port, dev, addresses, deadline),
             Step::Sysctls { side, dev, values } => self
                 .space(*side)?
                 .netns
