@@ -1,26 +1,53 @@
+//! Gives a container its RDMA network cards, and the host everything back.
+//!
+//! Data goes one way; each stage is a file, a public noun and a public verb, takes values made above it and returns one:
+//!
+//! ```text
+//! stdin + flags + config file ─► Request, State
+//!                                Snapshot  ◄─ observe (route netlink, RDMA netlink, sysfs)
+//! Request + Snapshot         ─► Selection  every NIC kept or dropped, each with a reason
+//! Request + Selection        ─► Plan       the stored decision: NICs, environment, device nodes
+//! Plan + config.json         ─► config.json                                  before the runtime reads it
+//! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
+//! what is held               ─► Record     written and synced before the first step
+//! steps                      ─► apply      ─► observe again ─► Drift (must be empty)
+//! Record + fresh Snapshots   ─► Homecoming { steps }    the way home is a plan, too, for the same executor
+//! ```
+//!
+//! Everything decided is data before anything is done, and everything done is written down before it is done. Only
+//! [`world`] touches the machine; [`flow`] and [`hook`] are the only composition.
 #![forbid(unsafe_code)]
-pub mod apply;
-pub mod attach;
-pub mod candidate;
+
+// In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
 pub mod cli;
 pub mod config;
+pub mod request;
+pub mod state;
+
+pub mod ident;
+pub mod snapshot;
+
+pub mod candidate;
+pub mod rules;
+pub mod select;
+pub mod uplink;
+
+pub mod inject;
+pub mod nccl;
+pub mod plan;
+
+pub mod attach;
+pub mod journal;
+pub mod restore;
+pub mod step;
+
+pub mod apply;
+pub mod verify;
+pub mod world;
+
 pub mod fault;
+pub mod report;
+
 pub mod flow;
 pub mod home;
 pub mod hook;
-pub mod ident;
-pub mod inject;
-pub mod journal;
-pub mod nccl;
-pub mod plan;
-pub mod report;
-pub mod request;
-pub mod restore;
-pub mod rules;
-pub mod select;
-pub mod snapshot;
-pub mod state;
-pub mod step;
-pub mod uplink;
-pub mod verify;
-pub mod world;

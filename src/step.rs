@@ -58,8 +58,9 @@ fn concerns(rule: &Rule, dev: &Netdev) -> bool {
     named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
 }
 
-/// One effect on the kernel.
+/// One effect on the kernel. `side` is the namespace, `dev` the netdev's name there at that moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the variants say what their fields are")]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
     /// Deletes a soft-RoCE link.

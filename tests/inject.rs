@@ -1,5 +1,12 @@
 //! Golden cases of the config.json edit: tests/cases/inject/NAME/{config.json,edit.json} give expected.json, expected.diff and
 //! expected.txt (what was changed and kept), or expected.err (exit code and text). `BLESS=1` writes them anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,12 @@
 //! The nldev codec against literal bytes, laid out by hand from include/uapi/rdma/rdma_netlink.h, and against random
 //! ones.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
 #![cfg(target_endian = "little")]
 
 use nix::errno::Errno;

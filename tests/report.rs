@@ -1,4 +1,11 @@
 //! Golden texts of the tables and summaries: tests/cases/report/NAME.txt. `BLESS=1` writes them anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
 
 use std::fs;
 use std::path::Path;

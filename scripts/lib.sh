@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# What scripts/demo and scripts/test share.
+repo=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/..")
+cd "$repo" || exit 1
+
+step() { printf '\n==> %s\n' "$*"; }
+fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+# packages NAME...: installs those Debian packages that are missing.
+packages() {
+  local missing=()
+  for p in "$@"; do
+    dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null | grep -qx installed || missing+=("$p")
+  done
+  [ ${#missing[@]} -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] || fail "needs root to install ${missing[*]}"
+  echo "installing ${missing[*]}"
+  # Somebody else's source that cannot be reached must not stop us: apt-get says so, and ours are read.
+  DEBIAN_FRONTEND=noninteractive apt-get -qq update || true
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends "${missing[@]}" > /dev/null
+}
+
+# Debian 12's cargo is too old for Cargo.lock: cargo-web is its newer one.
+toolchain() {
+  packages gcc libc6-dev
+  command -v cargo > /dev/null || packages cargo-web
+  local have
+  have=$(cargo --version | cut -d' ' -f2)
+  printf '1.85\n%s\n' "$have" | sort -VC || fail "cargo $have is too old, 1.85 is needed: install rustup's, or Debian 12's cargo-web"
+}
