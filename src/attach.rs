@@ -10,6 +10,7 @@ use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
 use crate::snapshot::{CharDevice, Hca, Hop, Route, Snapshot};
 use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect};
+use crate::uplink::{self, Guarded};
 use crate::verify;
 
 /// What one container's create takes.
@@ -29,7 +30,10 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
         return refuse(plan, "it was made before the last boot");
     }
     let minors = predict_uverbs(host, plan.nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)));
-    let mut held = plan.nics.iter().map(|nic| check(plan, nic, host, inside, &minors)).collect::<Result<Vec<_>>>()?;
+    // What the host lives on may have changed since the plan was made.
+    let guarded = uplink::uplinks(plan.allow_bootstrap, host)?;
+    let mut held =
+        plan.nics.iter().map(|nic| check(plan, nic, host, inside, (&minors, &guarded))).collect::<Result<Vec<_>>>()?;
     held.sort_by_key(move_order);
     let along: Vec<IfName> = held.iter().map(|h| h.nic.identity.name.clone()).collect();
     held.iter_mut().for_each(|h| h.inside = inside_state(plan, &h.before, &along));
@@ -65,7 +69,13 @@ fn move_order(held: &Held) -> (bool, u32) {
     (minor.is_none(), minor.unwrap_or(0))
 }
 
-fn check(plan: &Plan, nic: &Nic, host: &Snapshot, inside: &Snapshot, minors: &Minors) -> Result<Held> {
+fn check(
+    plan: &Plan,
+    nic: &Nic,
+    host: &Snapshot,
+    inside: &Snapshot,
+    (minors, guarded): (&Minors, &Guarded),
+) -> Result<Held> {
     let name = &nic.identity.name;
     let Some(before) = NicState::of(host, name) else { return refuse(plan, format!("{name} is not on the host")) };
     let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
@@ -88,6 +98,12 @@ fn check(plan: &Plan, nic: &Nic, host: &Snapshot, inside: &Snapshot, minors: &Mi
         return Err(Fault::Refused.error(format!(
             "an address of {name} would expire inside the container; make it permanent, or use --freeze-lifetimes"
         )));
+    }
+    if let Some(why) = guarded.get(name).filter(|_| !plan.allow_bootstrap) {
+        return Err(Fault::Refused.error(format!("{name} {why} now: the host would lose its network")));
+    }
+    if let Some(upper) = uplink::upper(host, &before.netdev).next() {
+        return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
     }
     if let Some(master) = &before.netdev.master {
         return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));

@@ -55,7 +55,7 @@ impl<'a> Context<'a> {
         held: &'a [Held],
         warnings: &mut Vec<String>,
     ) -> Result<Context<'a>> {
-        let uplinks = uplink::uplinks(request, snapshot)?;
+        let uplinks = uplink::uplinks(request.allow_bootstrap, snapshot)?;
         let bootstrap = uplink::bootstrap(request, snapshot, warnings)?;
         Ok(Context { request, snapshot, held, uplinks, bootstrap })
     }

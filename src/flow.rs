@@ -16,7 +16,7 @@ use crate::journal::{Phase, Record};
 use crate::nccl::{self, Options};
 use crate::plan::Plan;
 use crate::report::{self, Holder, PhaseName, Report, Stopwatch};
-use crate::request::Request;
+use crate::request::{ANNOTATION, Request};
 use crate::select::{self, Selection, select};
 use crate::snapshot::{self, Snapshot};
 use crate::state::{self, State};
@@ -81,11 +81,14 @@ fn look(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
 /// `rdmaprep snapshot`.
 fn snapshot(args: &SnapshotArgs) -> Result<()> {
     let snapshot = look(args.root.as_deref(), None)?;
-    warn(&snapshot.warnings);
     if args.normal {
         return say(verify::normal_text(&snapshot).trim_end());
     }
-    say(&if args.json { report::json(&snapshot)? } else { report::snapshot_table(&snapshot) })
+    if args.json {
+        warn(&snapshot.warnings);
+        return say(&report::json(&snapshot)?);
+    }
+    say(&report::snapshot_table(&snapshot))
 }
 
 /// A plan from a fresh look, with the selection that explains it.
@@ -198,7 +201,13 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     files::private_umask();
     let mut watch = Stopwatch::start();
     let state = read_state()?;
-    let request = request(global, args.plan.as_deref(), &args.select)?.narrow(&state.annotations)?;
+    let asked = request(global, args.plan.as_deref(), &args.select).and_then(|r| r.narrow(&state.annotations));
+    let opted_in = args.plan.is_some() || state.annotations.keys().any(|k| k.starts_with(ANNOTATION));
+    let request = match asked {
+        // A broken config file or a stray variable of the host must not keep every container from starting.
+        Err(e) if !opted_in && args.stage != Stage::Poststop => return warn_only(&e),
+        asked => asked?,
+    };
     let store = store(&request.host);
     let wait = if args.stage == Stage::Poststop { hook::STOP_WAIT } else { Duration::from_secs(args.deadline.into()) };
     let mut report = Report::new(format!("hook {}", args.stage.name()));
@@ -214,6 +223,11 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         keep(&report, &request.host, &store);
     }
     result
+}
+
+fn warn_only(e: &anyhow::Error) -> Result<()> {
+    warn(&[format!("{e:#}; a container that does not ask for NICs starts all the same")]);
+    Ok(())
 }
 
 fn read_state() -> Result<State> {
@@ -267,6 +281,8 @@ fn bring_back(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     if args.output.json {
         say(&report::json(&reports)?)?;
+    } else if reports.is_empty() {
+        say("No container holds a NIC.")?;
     } else {
         reports.iter().try_for_each(|r| say(&r.line()))?;
     }

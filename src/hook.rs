@@ -107,9 +107,14 @@ fn carry_out(
     let undone = bring_with(live, hook.store, record);
     watch.lap(PhaseName::Undo);
     match undone {
-        Ok(_) => Err(e),
+        Ok(_) => Err(undone_too(e)),
         Err(u) => Err(u).fault(Fault::Incomplete, format!("{e:#}; and the undo is incomplete")),
     }
+}
+
+/// The same error, which says that nothing is left of the attempt.
+fn undone_too(e: anyhow::Error) -> anyhow::Error {
+    Fault::of(&e).error(format!("{e:#}; everything is undone"))
 }
 
 fn phase_of(step: &Step) -> PhaseName {

@@ -118,6 +118,8 @@ pub struct Plan {
     pub env: Vec<EnvVar>,
     /// Written for every moved NIC.
     pub arp: ArpProfile,
+    /// Whether an uplink or the bootstrap interface may be among them (`--allow-bootstrap-iface`).
+    pub allow_bootstrap: bool,
     /// Whether addresses with a finite lifetime may be frozen inside.
     pub freeze_lifetimes: bool,
 }
@@ -148,6 +150,7 @@ impl Plan {
             ib,
             devices,
             arp: ArpProfile::STRICT,
+            allow_bootstrap: request.allow_bootstrap,
             freeze_lifetimes: request.freeze_lifetimes,
         }
     }

@@ -15,7 +15,7 @@ use crate::ident::IfName;
 use crate::nccl::HOST_ENV;
 
 /// Prefix of our annotations.
-const ANNOTATION: &str = "rdmaprep.io/";
+pub const ANNOTATION: &str = "rdmaprep.io/";
 
 /// Everything that was asked.
 #[derive(Clone, Debug)]

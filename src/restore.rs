@@ -5,7 +5,7 @@ use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
 use crate::snapshot::{Netdev, Snapshot};
-use crate::step::{NicState, Side, Step, configure, connect, kernel_made};
+use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_made};
 use crate::verify;
 
 /// What bringing NICs home takes.
@@ -170,8 +170,9 @@ fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step> {
     if let (Some(old), true) = (&was.mac, was.mac != now.mac) {
         steps.push(Step::Mac { side, dev: was.name.clone(), mac: old.clone() });
     }
-    if (was.mtu, was.txqlen) != (now.mtu, now.txqlen) {
-        steps.push(Step::Sizes { side, dev: was.name.clone(), mtu: was.mtu, txqlen: was.txqlen });
+    let settings = Settings::of(was);
+    if settings != Settings::of(now) {
+        steps.push(Step::Settings { side, dev: was.name.clone(), settings });
     }
     steps
 }

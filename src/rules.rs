@@ -7,7 +7,7 @@ use crate::snapshot::Netdev;
 use crate::uplink::{self, Guarded};
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`].
-const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 17] = [
+const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 18] = [
     forbidden,
     held,
     ambiguous,
@@ -19,6 +19,7 @@ const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 17] = [
     is_bootstrap,
     enslaved,
     child,
+    carries,
     no_address,
     port_down,
     no_gid,
@@ -52,9 +53,7 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let guard = guard.map(|why| format!("taken as asked, although it {why}"));
     let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
     let below = uplink::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
-    let above = |n: &&Netdev| uplink::lower(context.snapshot, n).is_some_and(|d| d.name == netdev.name);
-    let above = context.snapshot.netdevs.iter().filter(above).map(|n| format!("{} sits on it", n.name));
-    let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).chain(above).collect();
+    let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
@@ -184,6 +183,13 @@ fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
         lower.map_or("another", |d| d.name.as_str())
     );
     (stacked || lower.is_some()).then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?
+}
+
+fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let netdev = candidate.netdev?;
+    let upper = uplink::upper(context.snapshot, netdev).next()?;
+    let why = format!("{} sits on {}, and would be left without it", upper.name, netdev.name);
+    because(DropCode::Carries, why, "delete what sits on it first")
 }
 
 fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {

@@ -79,6 +79,8 @@ pub enum DropCode {
     Enslaved,
     /// IPoIB child, VLAN, macvlan: a netdev on top of another.
     Child,
+    /// Carries a VLAN, macvlan or tunnel that would lose it.
+    Carries,
     /// No address of the wanted family.
     NoAddress,
     /// The port is not ACTIVE.

@@ -260,7 +260,7 @@ pub struct Netdev {
     /// Bond, bridge or team that holds it.
     #[serde(default)]
     pub master: Option<IfName>,
-    /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer, in that device's namespace.
+    /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer; absent where that is in another namespace.
     #[serde(default)]
     pub link: Option<u32>,
     /// Queueing discipline at the root.

@@ -58,6 +58,38 @@ fn concerns(rule: &Rule, dev: &Netdev) -> bool {
     named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
 }
 
+/// Link settings that survive a namespace change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// MTU in bytes.
+    pub mtu: u32,
+    /// Transmit queue length in packets.
+    pub txqlen: u32,
+    /// Device group.
+    pub group: u32,
+    /// IFF_PROMISC.
+    pub promisc: bool,
+    /// IFF_ALLMULTI.
+    pub allmulti: bool,
+    /// IFLA_IFALIAS.
+    pub alias: Option<String>,
+}
+
+impl Settings {
+    /// Those of a netdev.
+    pub fn of(dev: &Netdev) -> Settings {
+        Settings {
+            mtu: dev.mtu,
+            txqlen: dev.txqlen,
+            group: dev.group,
+            promisc: dev.promisc,
+            allmulti: dev.allmulti,
+            alias: dev.alias.clone(),
+        }
+    }
+}
+
 /// One effect on the kernel. `side` is the namespace, `dev` the netdev's name there at that moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the variants say what their fields are")]
@@ -81,8 +113,8 @@ pub enum Step {
     XdpDetach { side: Side, dev: IfName },
     /// Writes per-device sysctls, by the keys of [`Netdev::sysctls`].
     Sysctls { side: Side, dev: IfName, values: BTreeMap<String, String> },
-    /// Sets MTU in bytes and transmit queue length in packets.
-    Sizes { side: Side, dev: IfName, mtu: u32, txqlen: u32 },
+    /// Sets what the kernel keeps over a move but a container may have changed.
+    Settings { side: Side, dev: IfName, settings: Settings },
     /// Sets the current link-layer address.
     Mac { side: Side, dev: IfName, mac: Mac },
     /// Adds an address.
@@ -137,7 +169,9 @@ impl fmt::Display for Step {
             Step::Release { side, dev } => write!(f, "freeing {dev} from its master {side}"),
             Step::XdpDetach { side, dev } => write!(f, "detaching an XDP program from {dev} {side}"),
             Step::Sysctls { side, dev, .. } => write!(f, "writing sysctls of {dev} {side}"),
-            Step::Sizes { side, dev, mtu, .. } => write!(f, "setting MTU {mtu} of {dev} {side}"),
+            Step::Settings { side, dev, settings: s } => {
+                write!(f, "setting MTU {} and the like of {dev} {side}", s.mtu)
+            }
             Step::Mac { side, dev, mac } => write!(f, "setting address {mac} of {dev} {side}"),
             Step::AddressAdd { side, dev, address: a } => {
                 write!(f, "adding {}/{} to {dev} {side}", a.address, a.prefix)

@@ -27,7 +27,7 @@ pub type Guarded = BTreeMap<IfName, String>;
 /// Routes for a type of service or a source range win beside the plain ones, not against them, so each such class has
 /// its own winners. Without a default route there is no uplink; with one whose device is unknown the question has no
 /// safe answer, and that is an error unless `allow_bootstrap` makes it moot.
-pub fn uplinks(request: &Request, snapshot: &Snapshot) -> Result<Guarded> {
+pub fn uplinks(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guarded> {
     let defaults: Vec<&Route> = snapshot.routes.iter().filter(|r| leads_everywhere(r)).collect();
     let class = |r: &Route| (r.destination, r.source, r.tos);
     let metric = |r: &Route| r.metric.unwrap_or(0);
@@ -37,7 +37,7 @@ pub fn uplinks(request: &Request, snapshot: &Snapshot) -> Result<Guarded> {
             continue;
         }
         let why = format!("carries the default route {} with metric {}", route.destination, metric(route));
-        if route.hops.iter().all(|h| h.dev.is_none()) && !request.allow_bootstrap {
+        if route.hops.iter().all(|h| h.dev.is_none()) && !allow_bootstrap {
             let text = format!("no interface is known for the default route {}: what is an uplink?", route.destination);
             return Err(Fault::Refused.error(text));
         }
@@ -130,4 +130,9 @@ pub fn lower<'a>(snapshot: &'a Snapshot, device: &Netdev) -> Option<&'a Netdev> 
     let link = device.link.filter(|l| *l != device.ifindex)?;
     let paired = matches!(device.kind.as_deref(), Some("veth" | "netkit"));
     snapshot.netdevs.iter().find(|n| !paired && n.ifindex == link)
+}
+
+/// What sits on a netdev: VLANs, macvlans and the like, which a move of it would leave behind.
+pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
+    snapshot.netdevs.iter().filter(|n| lower(snapshot, n).is_some_and(|l| l.ifindex == device.ifindex))
 }

@@ -133,6 +133,7 @@ fn a_plan_becomes_an_edit() {
         devices: Vec::new(),
         env: Vec::new(),
         arp: ArpProfile::STRICT,
+        allow_bootstrap: false,
         freeze_lifetimes: false,
     };
     let edit = Edit::of(&plan, "/usr/bin/rdmaprep", 60);

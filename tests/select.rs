@@ -100,7 +100,7 @@ fn golden_cases() {
     assert!(untested.is_empty(), "reasons without a case: {untested:?}");
 }
 
-const CODES: [DropCode; 17] = [
+const CODES: [DropCode; 18] = [
     DropCode::Forbidden,
     DropCode::Held,
     DropCode::Ambiguous,
@@ -112,6 +112,7 @@ const CODES: [DropCode; 17] = [
     DropCode::Bootstrap,
     DropCode::Enslaved,
     DropCode::Child,
+    DropCode::Carries,
     DropCode::NoAddress,
     DropCode::PortDown,
     DropCode::NoGid,

@@ -89,7 +89,7 @@ fn netdev_row(netdev: &Netdev) -> Vec<String> {
     vec![
         netdev.name.to_string(),
         link.to_owned(),
-        netdev.mtu.to_string(),
+        if netdev.mtu == 0 { "-".to_owned() } else { netdev.mtu.to_string() },
         lines(netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix))),
         cell(netdev.pci),
         cell(netdev.driver.as_ref().or(netdev.kind.as_ref())),

@@ -194,7 +194,7 @@ impl World for Live {
             Step::AltnameAdd { side, dev, altname } => Ok(self.space(*side)?.route.altname(dev, altname, true)?),
             Step::Release { side, dev } => Ok(self.space(*side)?.route.release(dev)?),
             Step::XdpDetach { side, dev } => Ok(self.space(*side)?.route.xdp_detach(dev)?),
-            Step::Sizes { side, dev, mtu, txqlen } => Ok(self.space(*side)?.route.set_sizes(dev, *mtu, *txqlen)?),
+            Step::Settings { side, dev, settings } => Ok(self.space(*side)?.route.set(dev, settings)?),
             Step::Mac { side, dev, mac } => Ok(self.space(*side)?.route.set_mac(dev, mac)?),
             Step::AddressAdd { side, dev, address } => Ok(self.space(*side)?.route.address_add(dev, address)?),
             Step::AddressDelete { side, dev, address } => {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use futures_util::StreamExt;
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
+    DefaultNla, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, Prop};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
@@ -17,11 +17,15 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
 use crate::ident::{IfName, Mac};
 use crate::snapshot::{Address, Neighbour, Netdev, Route, Rule};
+use crate::step::Settings;
 use crate::world::netns::Netns;
 use crate::world::rtnl;
 
 /// NLM_F_DUMP_INTR (include/uapi/linux/netlink.h): the dump is not consistent and has to be repeated.
 const DUMP_INTERRUPTED: u16 = 0x10;
+
+/// include/uapi/linux/if_link.h.
+const IFLA_IFALIAS: u16 = 20;
 
 /// No answer of the kernel takes longer; one that is lost must not hang a hook.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -194,9 +198,23 @@ impl RouteSocket {
         })
     }
 
-    /// Sets MTU in bytes and transmit queue length in packets.
-    pub fn set_sizes(&mut self, name: &IfName, mtu: u32, txqlen: u32) -> io::Result<()> {
-        self.set_link(name, |m| m.attributes.extend([LinkAttribute::Mtu(mtu), LinkAttribute::TxQueueLen(txqlen)]))
+    /// Sets what the kernel keeps over a namespace change.
+    pub fn set(&mut self, name: &IfName, settings: &Settings) -> io::Result<()> {
+        self.set_link(name, |m| {
+            let flag = |on: bool, flag: LinkFlags| if on { flag } else { LinkFlags::empty() };
+            m.header.change_mask = LinkFlags::Promisc | LinkFlags::Allmulti;
+            m.header.flags = flag(settings.promisc, LinkFlags::Promisc) | flag(settings.allmulti, LinkFlags::Allmulti);
+            m.attributes.extend([
+                LinkAttribute::Mtu(settings.mtu),
+                LinkAttribute::TxQueueLen(settings.txqlen),
+                LinkAttribute::Group(settings.group),
+                // An alias of no bytes deletes it (dev_set_alias() in net/core/dev.c); no NUL belongs to it.
+                LinkAttribute::Other(DefaultNla::new(
+                    IFLA_IFALIAS,
+                    settings.alias.clone().unwrap_or_default().into_bytes(),
+                )),
+            ]);
+        })
     }
 
     /// Detaches an XDP program that was attached by netlink; one held by a BPF link stays until its holder ends.

@@ -91,6 +91,10 @@ pub fn netdev(message: &LinkMessage, names: &Names) -> Option<Netdev> {
         sysctls: BTreeMap::new(),
     };
     message.attributes.iter().for_each(|a| link_attribute(&mut dev, a, names));
+    if message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_))) {
+        // That index counts in the other namespace.
+        dev.link = None;
+    }
     Some(dev)
 }
 
