@@ -1,0 +1,63 @@
+//! The examples and the ready-made hook definitions are what the program reads.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+
+use rdmaprep::cli::{Cli, Command};
+use rdmaprep::state::State;
+
+/// Files below a folder of the repository whose names begin like this, with their texts.
+fn files(folder: &str, prefix: &str) -> Vec<(PathBuf, String)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.retain(|p| p.file_name().unwrap().to_str().unwrap().starts_with(prefix));
+    paths.sort();
+    assert!(!paths.is_empty(), "no {prefix}* there");
+    paths.into_iter().map(|p| (p.clone(), std::fs::read_to_string(p).unwrap())).collect()
+}
+
+#[test]
+fn states_of_the_runtimes_are_read() {
+    for (path, text) in files("examples", "state-") {
+        let state = State::parse(text.as_bytes()).unwrap_or_else(|e| panic!("{}: {e:#}", path.display()));
+        let creating = path.to_str().unwrap().contains("create");
+        assert_eq!(state.init().is_ok(), creating, "{}", path.display());
+    }
+}
+
+#[test]
+fn hook_definitions_call_a_stage_that_exists() {
+    for (path, text) in files("hooks/oci-hooks.d", "rdmaprep-") {
+        let hook: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let args: Vec<&str> = hook["hook"]["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
+        let Command::Hook(parsed) = Cli::read(&args).unwrap().command else { panic!("{}", path.display()) };
+        assert_eq!(hook["stages"], serde_json::json!([parsed.stage.name()]), "{}", path.display());
+        let when = &hook["when"]["annotations"];
+        let (key, value) = when.as_object().unwrap().iter().next().unwrap();
+        assert!(regex::Regex::new(key).unwrap().is_match(rdmaprep::inject::PLAN_ANNOTATION));
+        assert!(regex::Regex::new(value.as_str().unwrap()).unwrap().is_match("default"));
+    }
+}
+
+#[test]
+fn stored_forms_are_read() {
+    let read = |name: &str| files("examples", name).remove(0).1;
+    let plan: rdmaprep::plan::Plan = serde_json::from_str(&read("plan.json")).unwrap();
+    let report: rdmaprep::report::Report = serde_json::from_str(&read("report.json")).unwrap();
+    assert_eq!(plan.nics.iter().map(|n| &n.identity.name).collect::<Vec<_>>(), report.nics.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_snapshot_can_be_fed_back() {
+    let snapshot = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/snapshot.json");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_rdmaprep"))
+        .args(["prepare", "--dry-run", "--snapshot", snapshot, "--config", "/dev/null"])
+        .args(["--state-dir", "/nonexistent", "--run-dir", "/nonexistent"])
+        .env_clear()
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(text.lines().last(), Some("RDMA_PEER_IFACES=\"rdma0 rdma1\""), "{text}");
+    assert!(text.contains("\nNCCL_IB_HCA==rxe0,rxe1"), "{text}");
+}
