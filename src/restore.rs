@@ -32,7 +32,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     let mut order: Vec<&Held> = held.iter().collect();
     // As on the way in: re-created soft-RoCE links take the lowest free device node.
     order.sort_by_key(|h| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX));
-    let mut moved: Vec<&NicState> = Vec::new();
+    let mut connections: Vec<NicState> = Vec::new();
     for h in order {
         match place(h, host, inside) {
             Some(Place::Inside(dev)) => {
@@ -42,14 +42,17 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
                 }
                 home.notes.extend(notes(&h.before.netdev, dev));
                 home.steps.extend(bring(h, dev, inside));
-                moved.push(&h.before);
+                connections.push(h.before.clone());
             }
             Some(Place::Host(dev)) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
                 home.steps.extend(rename_home(h, dev));
                 let mut renamed = host.clone();
                 rename(&mut renamed, &dev.name, &h.before.netdev.name);
-                home.steps.extend(differences(Side::Host, &h.before, &renamed));
+                if let Some((steps, missing)) = difference(Side::Host, &h.before, &renamed) {
+                    home.steps.extend(steps);
+                    connections.push(missing);
+                }
                 home.steps.extend(relink(h, host));
             }
             None => {
@@ -58,13 +61,13 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
             }
         }
     }
-    home.steps.extend(connect(Side::Host, &moved));
+    home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
     home
 }
 
 /// The steps that make NICs on the host equal to what they were; none when they are.
 pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
-    let mut steps: Vec<Step> = held.iter().flat_map(|h| differences(Side::Host, &h.before, host)).collect();
+    let mut steps = differences(Side::Host, held.iter().map(|h| &h.before), host);
     steps.extend(held.iter().filter_map(|h| relink(h, host)));
     steps
 }
@@ -72,7 +75,7 @@ pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
 /// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
 /// addresses since (runsc with its own network stack does).
 pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
-    held.iter().flat_map(|h| differences(Side::Inside, &h.inside, inside)).collect()
+    differences(Side::Inside, held.iter().map(|h| &h.inside), inside)
 }
 
 fn place<'a>(held: &Held, host: &'a Snapshot, inside: Option<&'a Snapshot>) -> Option<Place<'a>> {
@@ -207,9 +210,19 @@ fn relink(held: &Held, host: &Snapshot) -> Option<Step> {
     Some(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev, uverbs: None })
 }
 
-/// The difference between what a NIC is and what it should be, as steps; a NIC that is not there has none.
-fn differences(side: Side, wanted: &NicState, observed: &Snapshot) -> Vec<Step> {
-    let Some(now) = NicState::of(observed, &wanted.netdev.name) else { return Vec::new() };
+/// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
+/// since a route may have legs over several.
+fn differences<'a>(side: Side, wanted: impl Iterator<Item = &'a NicState>, observed: &Snapshot) -> Vec<Step> {
+    let (steps, missing): (Vec<_>, Vec<_>) = wanted.filter_map(|state| difference(side, state, observed)).unzip();
+    let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+    steps.extend(connect(side, &missing.iter().collect::<Vec<_>>()));
+    steps
+}
+
+/// The difference between what a NIC is and what it should be: steps of its own, then what [`connect`] has to add; a NIC
+/// that is not there has none.
+fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec<Step>, NicState)> {
+    let now = NicState::of(observed, &wanted.netdev.name)?;
     let (want, have) = (verify::normal(wanted), verify::normal(&now));
     let (was, is) = (&wanted.netdev, &now.netdev);
     let dev = was.name.clone();
@@ -231,8 +244,7 @@ fn differences(side: Side, wanted: &NicState, observed: &Snapshot) -> Vec<Step> 
     add.routes = want.routes.iter().filter(|r| !have.routes.contains(r)).cloned().collect();
     add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
     add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
-    steps.extend(connect(side, &[&add]));
-    steps
+    Some((steps, add))
 }
 
 fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
