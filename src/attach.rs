@@ -188,6 +188,8 @@ fn inside_state(plan: &Plan, before: &NicState, along: &[IfName]) -> NicState {
         sysctls.insert("ipv6/conf/disable_ipv6".into(), "0".into());
     }
     state.netdev.sysctls = sysctls;
+    // The kernel gives it one; the journal learns it when the attach is verified.
+    state.netdev.ifindex = 0;
     state
 }
 

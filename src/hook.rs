@@ -15,6 +15,7 @@ use crate::plan::Plan;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
+use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::step::{Side, Step};
 use crate::verify;
@@ -94,7 +95,10 @@ fn carry_out(
             report.steps_done += 1;
             watch.lap(phase_of(step));
         })?;
-        verify_inside(live, &record, report)?;
+        let now = verify_inside(live, &record, report)?;
+        for held in &mut record.held {
+            held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
+        }
         if !process.alive() {
             return Err(Fault::State.error("the container's init died while its NICs were moved"));
         }
@@ -179,7 +183,7 @@ fn plan(hook: &Hook, name: &str, live: &mut Live) -> Result<Plan> {
     }
 }
 
-fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Result<()> {
+fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Result<Snapshot> {
     let scope = Scope::of(home::names(&record.held));
     let now = live.observe(Side::Inside, &scope)?;
     let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();
@@ -187,7 +191,7 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     drift.extend(verify::rdma_drift(&record.held, &now));
     report.drift = drift.iter().map(ToString::to_string).collect();
     if drift.is_empty() {
-        return Ok(());
+        return Ok(now);
     }
     Err(Fault::Kernel.error(format!("the NICs inside differ from the plan: {}", report.drift.join("; "))))
 }

@@ -80,10 +80,20 @@ pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
 
 fn place<'a>(held: &Held, host: &'a Snapshot, inside: Option<&'a Snapshot>) -> Option<Place<'a>> {
     // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
-    if let Some(dev) = inside.and_then(|i| find(held, i)) {
+    let index = held.inside.netdev.ifindex;
+    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, i))) {
         return Some(Place::Inside(dev));
     }
     find(held, host).map(Place::Host)
+}
+
+/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), and nobody there can change that. Whoever is
+/// root there can change all else that tells it from others.
+fn known<'a>(held: &Held, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
+    let was = &held.before.netdev;
+    let physical = was.pci.is_some() || was.permanent_mac.is_some();
+    let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
+    inside.netdevs.iter().find(it).filter(|_| !physical)
 }
 
 fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
