@@ -108,9 +108,11 @@ fn check(
     if let Some(master) = &before.netdev.master {
         return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
     }
-    let taken = inside.netdevs.iter().any(|n| n.name == *name || n.altnames.iter().any(|a| a == name.as_str()));
-    if taken {
-        return Err(Fault::Refused.error(format!("the container has an interface {name} already")));
+    // A move takes the altnames along, and the kernel wants each name once.
+    let taken = |wanted: &&String| inside.netdevs.iter().any(|n| n.is_called(wanted));
+    let names = [name.to_string()];
+    if let Some(wanted) = names.iter().chain(&before.netdev.altnames).find(taken) {
+        return Err(Fault::Refused.error(format!("the container has an interface {wanted} already")));
     }
     if let (true, Some(hca), Some(planned)) = (nic.rxe, hca, &nic.uverbs) {
         let predicted = minors.get(hca.name.as_str());

@@ -122,9 +122,13 @@ fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
 }
 
 fn name_taken(held: &Held, host: &Snapshot) -> Option<String> {
-    let name = &held.nic.identity.name;
-    let other = host.netdevs.iter().find(|d| d.name == *name || d.altnames.iter().any(|a| a == name.as_str()))?;
-    Some(format!("cannot come home: the host has another interface {} that uses its name; rename that one", other.name))
+    let names = [held.nic.identity.name.to_string()];
+    let mut names = names.iter().chain(&held.before.netdev.altnames);
+    let (name, other) = names.find_map(|n| Some((n, host.netdevs.iter().find(|d| d.is_called(n))?)))?;
+    Some(format!(
+        "cannot come home: the host has another interface {} that uses its name {name}; rename that one",
+        other.name
+    ))
 }
 
 fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {

@@ -491,6 +491,13 @@ impl PciFunction {
     }
 }
 
+impl Netdev {
+    /// Whether that is its name, or one of its alternative names: the kernel gives each name once.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name.as_str() == name || self.altnames.iter().any(|a| a == name)
+    }
+}
+
 impl Snapshot {
     /// The netdev of that name.
     pub fn netdev(&self, name: &IfName) -> Option<&Netdev> {
