@@ -127,6 +127,8 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
             Ok(r) => r,
             Err(e) => {
                 told.push(format!("{}: {e:#}", path.display()));
+                // Its pin is what holds its NICs together until somebody has mended it.
+                known.extend(path.file_stem().and_then(|netns| netns.to_str()?.parse::<u64>().ok()));
                 continue;
             }
         };

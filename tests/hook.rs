@@ -350,26 +350,6 @@ fn what_a_containers_root_did_to_its_nics_is_undone() {
 }
 
 #[test]
-fn a_name_that_the_host_gave_away_meanwhile_stops_the_way_home_with_a_clear_word() {
-    alone(|host| {
-        host.rails(2);
-        let before = host.look();
-        host.prepare("r0,r1");
-        let mut c = Container::new("away");
-        c.create(host).ok();
-        host.ip("link add r0 type veth peer name q0");
-        c.stop(host).fails(8, &["r0", "rename", "rdmaprep restore \"away\""]);
-        assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");
-        assert_eq!(host.records().len(), 1);
-        host.rdmaprep(&["restore", "away"]).fails(8, &["r0", "rename"]);
-        host.ip("link delete r0");
-        host.rdmaprep(&["restore", "away"]).ok();
-        host.is_as(&before);
-        host.is_clean();
-    });
-}
-
-#[test]
 fn poststart_repeats_what_a_runtime_tore_down() {
     alone(|host| {
         rich(host);
