@@ -63,7 +63,9 @@ pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<
     let home = plan_home(live, &record, inside.as_ref())?;
     let deadline = Instant::now() + SETTLE;
     let errors = apply_all(&home.steps, live, deadline);
-    let drift = settle(live, &record.held)?;
+    let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+    let here: Vec<Held> = record.held.iter().filter(|h| !stuck(h)).cloned().collect();
+    let drift = settle(live, &here)?;
     if home.stuck.is_empty() && drift.is_empty() {
         mount::unpin(&store.pin(record.netns))?;
         store.forget(&record)?;
@@ -71,7 +73,7 @@ pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(errors.iter().map(|e| format!("{e:#}")));
-    what.extend(drift.iter().filter(|d| !home.stuck.iter().any(|(n, _)| n.as_str() == d.dev)).map(Drift::to_string));
+    what.extend(drift.iter().map(Drift::to_string));
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
