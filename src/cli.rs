@@ -215,8 +215,7 @@ pub struct SelectArgs {
 }
 
 impl Cli {
-    /// Reads a command line and the environment. The error prints itself and knows its exit code, which for wrong usage
-    /// is that of [`Fault::Usage`].
+    /// Reads a command line and the environment. [`complaint`] tells an error from a wish for help.
     pub fn read<I, T>(args: I) -> Result<Cli, clap::Error>
     where
         I: IntoIterator<Item = T>,
@@ -233,6 +232,18 @@ pub fn command() -> clap::Command {
         command.mut_args(|a| a.hide_env_values(true)).mut_subcommands(quiet)
     }
     quiet(Cli::command()).after_help(exit_codes())
+}
+
+/// What is wrong with a command line, in one line as every error of ours; nothing where clap shows help or the version.
+pub fn complaint(error: &clap::Error) -> Option<String> {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        return None;
+    }
+    let text = error.to_string();
+    let lines = text.lines().take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more information"));
+    let words = lines.map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    Some(format!("{}; see --help", words.strip_prefix("error: ").unwrap_or(&words)))
 }
 
 /// The table of exit codes.
