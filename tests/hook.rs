@@ -41,6 +41,7 @@ fn rich(host: &Host) {
         route add 10.24.0.0/16 dev r1 scope link table 101
         route add fd20::/32 via fd00::9 dev r0 metric 77
         route add fd22::/32 nexthop via fd00::9 dev r0 nexthop via fd01::9 dev r1
+        route add fd23::/32 nexthop via fd00::9 dev r0 nexthop via fd99::9 dev up0
         rule add from 10.0.0.1 table 100 priority 1000
         rule add iif r0 table 100 priority 1001
         rule add oif r1 table 101 priority 1002
@@ -106,6 +107,7 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
             "10.23.0.0/16 via 10.0.0.9 dev r0",
             "10.24.0.0/16 dev r1 table 101 scope link",
             "10.0.4.0/24 dev r0 proto kernel scope link src 10.0.4.1 metric 50",
+            "fd23::/32 via fd00::9 dev r0",
             "fd20::/32 via fd00::9 dev r0 metric 77",
             "fd22::/32 metric 1024 pref medium\\\tnexthop via fd00::9 dev r0 weight 1 \\\tnexthop via fd01::9 dev r1 weight 1",
         ] {

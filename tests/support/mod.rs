@@ -100,6 +100,15 @@ pub fn same(what: &str, before: &str, after: &str) {
     assert!(before == after, "{what} differs:\n{}", diff.unified_diff().context_radius(0).header("before", "after"));
 }
 
+/// A line of iproute2 without the carrier, which follows some time after the call, and the queueing discipline, which a move
+/// resets (verify::LEFT_OUT).
+fn settled(line: &str) -> String {
+    let passing = ["UP", "DOWN", "UNKNOWN", "LOWERLAYERDOWN"].map(|state| format!(" state {state}"));
+    let others = ["NO-CARRIER,", ",LOWER_UP", ",M-DOWN", " linkdown", " dead", " qdisc noqueue", " qdisc noop"];
+    let all = passing.iter().map(String::as_str).chain(others);
+    all.fold(line.to_owned(), |line, word| line.replace(word, ""))
+}
+
 /// The host: this network namespace, with a run folder, a state folder and a config file.
 pub struct Host {
     pub run: PathBuf,
@@ -175,8 +184,7 @@ impl Host {
         .lines()
         // The kernel makes and settles these by itself, some time after the call.
         .filter(|l| !l.contains("fe80::") && !l.contains("ff00::") && !l.contains("anycast"))
-        // A move resets it (verify::LEFT_OUT).
-        .map(|l| l.replace(" qdisc noqueue", "").replace(" qdisc noop", ""))
+        .map(settled)
         .collect();
         lines.sort();
         lines.join("\n") + "\n"
@@ -187,7 +195,8 @@ impl Host {
         Look { normal: self.normal(), iproute: self.iproute() }
     }
 
-    /// Insists that the network is what it was: at once in normal form, and soon by iproute2's (carriers take a moment).
+    /// Insists that the network is what it was: at once in normal form, and soon in what iproute2 shows of the kernel's own
+    /// doings.
     pub fn is_as(&self, before: &Look) {
         same("the host's normal form", &before.normal, &self.normal());
         let start = Instant::now();
@@ -201,7 +210,8 @@ impl Host {
     pub fn is_clean(&self) {
         let count = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
         assert_eq!((count(self.state.join("records")), count(self.run.join("netns"))), (0, 0));
-        assert!(!sh("cat /proc/self/mounts").contains("nsfs"), "a pin is still mounted");
+        let pins = self.run.join("netns").display().to_string();
+        assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&pins), "a pin is still mounted");
     }
 
     /// The paths of the records.
