@@ -8,8 +8,8 @@ use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
-use crate::snapshot::{CharDevice, Hca, Hop, Route, Snapshot};
-use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect};
+use crate::snapshot::{Address, CharDevice, Hca, Hop, Route, Snapshot};
+use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
 use crate::verify;
 
@@ -86,8 +86,10 @@ fn check(
     if !same_nic(&now, &nic.identity) {
         return refuse(plan, format!("{name} is another NIC now"));
     }
-    let normal = |addresses: &[_]| {
-        let mut all: Vec<_> = addresses.iter().map(verify::address).collect();
+    // Kernel-made addresses come and go with the carrier: a NIC that is just back from a container may lack them.
+    let normal = |addresses: &[Address]| {
+        let settings = addresses.iter().filter(|a| !kernel_address(a, &before.netdev));
+        let mut all: Vec<_> = settings.map(verify::address).collect();
         all.sort();
         all
     };
