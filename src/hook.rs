@@ -17,7 +17,7 @@ use crate::request::Request;
 use crate::restore::reassert;
 use crate::snapshot::Snapshot;
 use crate::state::State;
-use crate::step::{Side, Step};
+use crate::step::{NicState, Side, Step};
 use crate::verify;
 use crate::world::handle::{Process, start_time};
 use crate::world::netns::Netns;
@@ -183,10 +183,13 @@ fn plan(hook: &Hook, name: &str, live: &mut Live) -> Result<Plan> {
     }
 }
 
+fn states_inside(record: &Record) -> Vec<NicState> {
+    record.held.iter().map(|h| h.inside.clone()).collect()
+}
+
 fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Result<Snapshot> {
-    let scope = Scope::of(home::names(&record.held));
-    let now = live.observe(Side::Inside, &scope)?;
-    let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();
+    let states = states_inside(record);
+    let now = live.observe(Side::Inside, &Scope::against(&states))?;
     let mut drift = verify::drift(&states, &now);
     drift.extend(verify::rdma_drift(&record.held, &now));
     report.drift = drift.iter().map(ToString::to_string).collect();
@@ -206,7 +209,7 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
     let inside = home::namespace(hook.store, &record)
         .ok_or_else(|| Fault::State.error("the container's network namespace has gone"))?;
     let mut live = Live::open(Netns::current()?, Some(inside))?;
-    let scope = Scope::of(home::names(&record.held));
+    let scope = Scope::against(&states_inside(&record));
     let steps = reassert(&record.held, &live.observe(Side::Inside, &scope)?);
     watch.lap(PhaseName::Observe);
     if steps.is_empty() {

@@ -17,7 +17,7 @@ use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
 use crate::world::route::RouteSocket;
-use crate::world::{Scope, World, mount, sysctl, sysfs};
+use crate::world::{Scope, Sysctls, World, mount, sysctl, sysfs};
 
 /// A namespace with its sockets.
 struct Space {
@@ -138,6 +138,18 @@ pub fn boot_id() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
+fn sysctls(dev: &IfName, wanted: &Sysctls) -> BTreeMap<String, String> {
+    match wanted {
+        Sysctls::All => sysctl::read_all(dev),
+        Sysctls::Of(nics) if nics.contains(dev) => sysctl::read_all(dev),
+        Sysctls::Of(_) => BTreeMap::new(),
+        Sysctls::Named(keys) => {
+            let value = |key: &String| Some((key.clone(), sysctl::read(dev.as_str(), key)?));
+            keys.get(dev).into_iter().flatten().filter_map(value).collect()
+        }
+    }
+}
+
 fn device_index(rdma: &mut Rdma, hca: &HcaName) -> Result<Option<u32>> {
     Ok(rdma.devices()?.into_iter().find(|d| d.name == hca.as_str()).map(|d| d.index))
 }
@@ -162,18 +174,13 @@ impl World for Live {
         snapshot.netns = Some(space.netns.inode());
         snapshot.routes = network.routes;
         snapshot.rules = network.rules;
-        let all_names = || snapshot.netdevs.iter().map(|n| n.name.clone()).collect();
-        let wanted: Vec<IfName> = scope.sysctls.clone().unwrap_or_else(all_names);
-        let (all, values) = space.netns.visit(|| {
-            let values: BTreeMap<IfName, _> = wanted.into_iter().map(|d| (d.clone(), sysctl::read_all(&d))).collect();
-            Ok((sysctl::shared(), values))
-        })?;
-        snapshot.sysctls = all;
-        for dev in &mut snapshot.netdevs {
-            if let Some(v) = values.get(&dev.name) {
-                dev.sysctls.clone_from(v);
+        space.netns.visit(|| {
+            snapshot.sysctls = sysctl::shared();
+            for dev in &mut snapshot.netdevs {
+                dev.sysctls = sysctls(&dev.name, &scope.sysctls);
             }
-        }
+            Ok(())
+        })?;
         Ok(snapshot)
     }
 

@@ -2,13 +2,14 @@
 //!
 //! [`World`] is what the executor needs: look, and do one step. [`Live`] is the kernel; tests bring a small one of their own.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
 
 use crate::ident::IfName;
 use crate::snapshot::Snapshot;
-use crate::step::{Side, Step};
+use crate::step::{NicState, Side, Step};
 
 pub mod files;
 pub mod handle;
@@ -33,10 +34,21 @@ pub use live::{Live, boot_id};
 /// What to look at.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// NICs of which all sysctls are read; without a list, all NICs.
-    pub sysctls: Option<Vec<IfName>>,
+    /// Which per-device sysctls are read.
+    pub sysctls: Sysctls,
     /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink tells.
     pub sysfs: bool,
+}
+
+/// Per-device sysctls: a NIC has some 130, each a file.
+#[derive(Clone, Debug)]
+pub enum Sysctls {
+    /// All of all NICs.
+    All,
+    /// All of these NICs.
+    Of(Vec<IfName>),
+    /// Those of each NIC that are named here, as in [`crate::snapshot::Netdev::sysctls`].
+    Named(BTreeMap<IfName, Vec<String>>),
 }
 
 impl Scope {
@@ -47,12 +59,18 @@ impl Scope {
 
     /// What netlink tells, with all sysctls of these NICs.
     pub fn of(nics: Vec<IfName>) -> Scope {
-        Scope { sysctls: Some(nics), sysfs: false }
+        Scope { sysctls: Sysctls::Of(nics), sysfs: false }
+    }
+
+    /// What netlink tells, with the sysctls that these states name: what comparing with them takes.
+    pub fn against(states: &[NicState]) -> Scope {
+        let keys = |s: &NicState| (s.netdev.name.clone(), s.netdev.sysctls.keys().cloned().collect());
+        Scope { sysctls: Sysctls::Named(states.iter().map(keys).collect()), sysfs: false }
     }
 
     /// Everything that `rdmaprep snapshot` shows.
     pub fn full() -> Scope {
-        Scope { sysctls: None, sysfs: true }
+        Scope { sysctls: Sysctls::All, sysfs: true }
     }
 }
 

@@ -4,10 +4,13 @@
 //! name does not survive.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::ffi::CStr;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 
 use crate::ident::IfName;
 
@@ -23,14 +26,28 @@ fn path(dev: &str, key: &str) -> Option<PathBuf> {
 pub fn read_all(dev: &IfName) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
     for folder in FOLDERS {
-        let Ok(leaves) = fs::read_dir(format!("/proc/sys/net/{folder}/{dev}")) else { continue };
-        for leaf in leaves.flatten() {
-            if let Ok(text) = fs::read_to_string(leaf.path()) {
-                values.insert(format!("{folder}/{}", leaf.file_name().to_string_lossy()), text.trim_end().to_owned());
+        let path = format!("/proc/sys/net/{folder}/{dev}");
+        // Each file by its name in its folder: walking the whole path takes as long as reading it.
+        let Ok(open) = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
+            continue;
+        };
+        let Ok(leaves) = Dir::read_from(&open) else { continue };
+        let leaf =
+            |name: &CStr| whole(openat(&open, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?.into());
+        for entry in leaves.flatten() {
+            if let Some(value) = leaf(entry.file_name()) {
+                values.insert(format!("{folder}/{}", entry.file_name().to_string_lossy()), value);
             }
         }
     }
     values
+}
+
+/// The kernel gives a sysctl whole at the first read; it has nothing to say from any other position (kernel/sysctl.c).
+fn whole(mut file: File) -> Option<String> {
+    let mut buffer = [0; 4096];
+    let read = file.read(&mut buffer).ok()?;
+    Some(std::str::from_utf8(&buffer[..read]).ok()?.trim_end().to_owned())
 }
 
 /// The values of `all` and `default` that combine with those of a device (max or OR: `IN_DEV_MAXCONF`, `IN_DEV_ORCONF` in
@@ -43,7 +60,7 @@ pub fn shared() -> BTreeMap<String, String> {
 
 /// One value of a device, or of `all` and `default`.
 pub fn read(dev: &str, key: &str) -> Option<String> {
-    fs::read_to_string(path(dev, key)?).ok().map(|t| t.trim_end().to_owned())
+    whole(File::open(path(dev, key)?).ok()?)
 }
 
 /// Writes a value unless it is there already, and reads it back.
