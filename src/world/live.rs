@@ -74,8 +74,7 @@ impl Live {
             Side::Host => (&mut self.host, inside),
             Side::Inside => (inside, &mut self.host),
         };
-        let index = leave.route.index(dev)?;
-        Ok(leave.route.move_link(index, &enter.netns, name, ifindex)?)
+        Ok(leave.route.move_link(dev, &enter.netns, name, ifindex)?)
     }
 
     fn link_add(&mut self, side: Side, hca: &HcaName, dev: &IfName, uverbs: Option<&CharDevice>) -> Result<()> {

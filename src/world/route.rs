@@ -162,13 +162,15 @@ impl RouteSocket {
     /// One link message that moves the link: to `target`, there as `new_name`, and with `new_index` if that is free.
     pub fn move_link(
         &mut self,
-        index: u32,
+        name: &IfName,
         target: &Netns,
         new_name: &IfName,
         new_index: Option<u32>,
     ) -> io::Result<()> {
         let mut m = LinkMessage::default();
-        m.header.index = index;
+        if name != new_name {
+            m.header.index = self.index(name)?;
+        }
         m.attributes.push(LinkAttribute::NetNsFd(target.raw_fd()));
         m.attributes.push(LinkAttribute::IfName(new_name.to_string()));
         if let Some(wanted) = new_index {
@@ -183,9 +185,11 @@ impl RouteSocket {
         self.change(Message::SetLink(m), 0)
     }
 
+    /// The kernel finds the link by name when there is no index (rtnl_setlink() in net/core/rtnetlink.c): one message, and
+    /// no moment in which the index could become another link's.
     fn set_link(&mut self, name: &IfName, edit: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
         let mut m = LinkMessage::default();
-        m.header.index = self.index(name)?;
+        m.attributes.push(LinkAttribute::IfName(name.to_string()));
         edit(&mut m);
         self.change(Message::SetLink(m), 0)
     }
@@ -234,7 +238,11 @@ impl RouteSocket {
 
     /// Renames a link.
     pub fn rename(&mut self, old: &IfName, new: &IfName) -> io::Result<()> {
-        self.set_link(old, |m| m.attributes.push(LinkAttribute::IfName(new.to_string())))
+        let mut m = LinkMessage::default();
+        // With an index, a name is a wish.
+        m.header.index = self.index(old)?;
+        m.attributes.push(LinkAttribute::IfName(new.to_string()));
+        self.change(Message::SetLink(m), 0)
     }
 
     /// Adds or deletes an alternative name.
