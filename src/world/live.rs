@@ -11,7 +11,7 @@ use nix::libc::{EADDRNOTAVAIL, EINVAL, ENOENT, ESRCH};
 
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Gid, GidKind, Snapshot};
+use crate::snapshot::{CharDevice, Gid, GidKind, Netdev, Snapshot};
 use crate::step::{Side, Step};
 use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
@@ -137,11 +137,25 @@ pub fn boot_id() -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
+/// Half of the time that a hook adds to the kernel's is for reading these: every core takes its share. Threads are born into
+/// the namespace of their parent.
+fn read_sysctls(netdevs: &mut [Netdev], wanted: &Sysctls) {
+    let mut devs: Vec<&mut Netdev> = netdevs.iter_mut().filter(|d| wanted.concern(&d.name)).collect();
+    let few = matches!(wanted, Sysctls::Named(_));
+    let cores = if few { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
+    let share = devs.len().div_ceil(cores).max(1);
+    let read = |devs: &mut [&mut Netdev]| devs.iter_mut().for_each(|d| d.sysctls = sysctls(&d.name, wanted));
+    std::thread::scope(|threads| {
+        let mut shares = devs.chunks_mut(share);
+        let own = shares.next();
+        shares.for_each(|share| drop(threads.spawn(move || read(share))));
+        own.map(read);
+    });
+}
+
 fn sysctls(dev: &IfName, wanted: &Sysctls) -> BTreeMap<String, String> {
     match wanted {
-        Sysctls::All => sysctl::read_all(dev),
-        Sysctls::Of(nics) if nics.contains(dev) => sysctl::read_all(dev),
-        Sysctls::Of(_) => BTreeMap::new(),
+        Sysctls::All | Sysctls::Of(_) => sysctl::read_all(dev),
         Sysctls::Named(keys) => {
             let value = |key: &String| Some((key.clone(), sysctl::read(dev.as_str(), key)?));
             keys.get(dev).into_iter().flatten().filter_map(value).collect()
@@ -175,9 +189,7 @@ impl World for Live {
         snapshot.rules = network.rules;
         space.netns.visit(|| {
             snapshot.sysctls = sysctl::shared();
-            for dev in &mut snapshot.netdevs {
-                dev.sysctls = sysctls(&dev.name, &scope.sysctls);
-            }
+            read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
             Ok(())
         })?;
         Ok(snapshot)

@@ -51,6 +51,17 @@ pub enum Sysctls {
     Named(BTreeMap<IfName, Vec<String>>),
 }
 
+impl Sysctls {
+    /// Whether any of this NIC are read.
+    pub fn concern(&self, nic: &IfName) -> bool {
+        match self {
+            Sysctls::All => true,
+            Sysctls::Of(nics) => nics.contains(nic),
+            Sysctls::Named(keys) => keys.contains_key(nic),
+        }
+    }
+}
+
 impl Scope {
     /// What netlink tells, and no sysctls.
     pub fn links() -> Scope {
