@@ -1,5 +1,12 @@
 //! Bad input: one clear line, the right exit code, nothing changed.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
 mod support;
 
 use std::fs;
