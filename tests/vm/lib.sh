@@ -8,6 +8,8 @@ die() { echo "FAIL: $*" >&2; exit 1; }
 
 # rails N: eth0..N-1 become rdma0.., two subnets over all of them, soft-RoCE on each.
 rails() {
+  # As systemd sets up its hosts: mounts of ours reach other mount namespaces.
+  mount --make-rshared /
   modprobe -a rdma_rxe rdma_ucm
   for ((i = 0; i < $1; i++)); do
     ip link set "eth$i" down
