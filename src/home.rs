@@ -58,7 +58,8 @@ pub fn bring(store: &Store, record: Record) -> Result<Done> {
 /// [`Fault::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
 pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<Done> {
     record.phase = Phase::Restoring;
-    store.save(&record)?;
+    // On a full disk the record stays as it was: in any phase it says all that the way home takes.
+    let unsaved = store.save(&record).err();
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
     let home = plan_home(live, &record, inside.as_ref())?;
     let deadline = Instant::now() + SETTLE;
@@ -72,7 +73,7 @@ pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<
         return Ok(Done { steps: home.steps.len(), notes: home.notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
-    what.extend(errors.iter().map(|e| format!("{e:#}")));
+    what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
     what.extend(drift.iter().map(Drift::to_string));
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));

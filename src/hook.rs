@@ -63,6 +63,10 @@ pub fn create(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result
     watch.lap(PhaseName::Observe);
     let attach = attach(&plan, &outside, &within)?;
     watch.lap(PhaseName::Plan);
+    if attach.held.is_empty() {
+        // InfiniBand alone: its device nodes came with config.json, and no netdev moves.
+        return Ok(());
+    }
     let record = Record {
         schema: SCHEMA,
         boot_id: outside.boot_id,
