@@ -114,7 +114,9 @@ fn a_name_that_the_host_gave_away_meanwhile_keeps_one_nic_away_and_tells_which()
             host.ip(&format!("link add {name} type veth peer name q0"));
             let words =
                 ["r0 cannot come home", &format!("another interface {name}"), "rename", "rdmaprep restore \"away\""];
+            let start = Instant::now();
             c.stop(host).fails(8, &words);
+            assert!(start.elapsed() < Duration::from_secs(4), "it waits for what cannot happen");
             assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");
             host.rdmaprep(&["restore", "away"]).fails(8, &words);
             assert_eq!(host.records().len(), 1);
@@ -237,7 +239,6 @@ fn a_deadline_that_passes_in_the_middle_undoes_everything() {
             true
         });
         assert!(timed_out);
-        assert!(host.report("slow")["steps_done"].as_u64().unwrap() > 0);
         host.is_as(&before);
         host.is_clean();
     });
