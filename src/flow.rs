@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -219,7 +219,8 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         Stage::Poststop => hook::stop(&hook, &mut report, &mut watch),
     };
     report.finish(&result, &watch);
-    if result.is_err() || report.plan.is_some() {
+    report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
+    if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         keep(&report, &request.host, &store);
     }
     result

@@ -113,6 +113,7 @@ fn carry_out(
     watch.lap(PhaseName::Journal);
     let Err(e) = result else { return Ok(()) };
     let undone = bring_with(live, hook.store, record);
+    report.steps_done = 0;
     watch.lap(PhaseName::Undo);
     match undone {
         Ok(_) => Err(undone_too(e)),
@@ -235,6 +236,9 @@ fn of_container(hook: &Hook) -> Result<Option<Record>> {
 /// poststop: the container has ended. Its NICs go home with the last container of the namespace.
 pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
     if of_container(hook)?.is_none() {
+        // It may be the one of this very container.
+        let damaged = hook.store.all_records()?.into_iter().filter_map(|(_, r)| r.err());
+        report.notes = damaged.map(|e| format!("{e:#}")).collect();
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;

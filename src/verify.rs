@@ -101,11 +101,11 @@ fn derived(r: &Route) -> bool {
 /// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
 pub fn lines(state: &NicState) -> BTreeMap<String, String> {
     let n = normal(state);
-    let mut link = n.netdev.clone();
-    (link.addresses, link.neighbours) = (Vec::new(), Vec::new());
-    link.sysctls.clear();
     let mut lines = BTreeMap::new();
-    lines.insert("link".to_owned(), text(&link));
+    let link = serde_json::to_value(&n.netdev).unwrap_or_default();
+    let listed_below = ["addresses", "neighbours", "sysctls"];
+    let fields = link.as_object().into_iter().flatten().filter(|(key, _)| !listed_below.contains(&key.as_str()));
+    lines.extend(fields.map(|(key, value)| (key.clone(), value.to_string())));
     for a in &n.netdev.addresses {
         lines.insert(format!("address {}/{}", a.address, a.prefix), text(a));
     }
