@@ -1,0 +1,142 @@
+//! The floor that `scripts/bench` measures against: only the kernel messages that cannot be left out, made in advance,
+//! sent one after the other by one process. Nothing is looked up, recorded, verified or undone. It is never shipped.
+//!
+//! `floor attach|detach NETNS`, one line `NAME IFINDEX ADDRESS/PREFIX` for each NIC on stdin. Prints the microseconds from
+//! the first message to the answer of the last.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    missing_docs,
+    reason = "a benchmark fails by panicking"
+)]
+use std::fs::{self, File};
+use std::io::Read;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use nix::sched::{CloneFlags, setns};
+
+/// What rdmaprep sets in the container.
+const SYSCTLS: [(&str, &str); 4] =
+    [("arp_announce", "2"), ("arp_ignore", "1"), ("arp_filter", "1"), ("rp_filter", "1")];
+
+struct Nic {
+    name: String,
+    index: u32,
+    address: Ipv4Addr,
+    prefix: u8,
+}
+
+/// The work on one NIC as bytes.
+struct Work {
+    to: Vec<u8>,
+    address: Vec<u8>,
+    up: Vec<u8>,
+    sysctls: Vec<(String, &'static str)>,
+}
+
+fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let (way, path) = args.next().zip(args.next()).context("usage: floor attach|detach NETNS <NICS")?;
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).context("reading NICs from stdin")?;
+    let nics = text.lines().map(nic).collect::<Result<Vec<_>>>()?;
+
+    // A socket stays in the namespace in which it was opened; from here on this process is inside.
+    let (outside, host) = (File::open("/proc/self/ns/net")?, socket()?);
+    let inside = File::open(&path).with_context(|| format!("opening {path}"))?;
+    setns(&inside, CloneFlags::CLONE_NEWNET).with_context(|| format!("entering {path}"))?;
+    let container = socket()?;
+
+    let (from, target, at, sysctls) = match way.as_str() {
+        "attach" => (&host, inside.as_raw_fd(), &container, &SYSCTLS[..]),
+        "detach" => (&container, outside.as_raw_fd(), &host, &[][..]),
+        _ => bail!("{way:?} is neither attach nor detach"),
+    };
+    let work: Vec<Work> = nics.iter().map(|nic| Work::of(nic, target, sysctls)).collect();
+    let start = Instant::now();
+    for one in &work {
+        ask(from, &one.to).context("moving")?;
+        ask(at, &one.address).context("adding the address")?;
+        for (path, value) in &one.sysctls {
+            fs::write(path, value).with_context(|| format!("writing {path}"))?;
+        }
+        ask(at, &one.up).context("setting the link up")?;
+    }
+    println!("{}", start.elapsed().as_micros());
+    Ok(())
+}
+
+fn nic(line: &str) -> Result<Nic> {
+    let parse = || {
+        let mut words = line.split(' ');
+        let (name, index) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        let (address, prefix) = words.next()?.split_once('/')?;
+        Some(Nic { name, index, address: address.parse().ok()?, prefix: prefix.parse().ok()? })
+    };
+    parse().with_context(|| format!("{line:?} is no NAME IFINDEX ADDRESS/PREFIX"))
+}
+
+impl Work {
+    /// The index is kept over the move: it is free in a namespace that has nothing but what comes from this one.
+    fn of(nic: &Nic, target: RawFd, sysctls: &[(&str, &'static str)]) -> Work {
+        let mut to = LinkMessage::default();
+        to.header.index = nic.index;
+        to.attributes.push(LinkAttribute::NetNsFd(target));
+        let mut up = LinkMessage::default();
+        up.header.index = nic.index;
+        (up.header.flags, up.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+        let mut address = AddressMessage::default();
+        address.header.family = AddressFamily::Inet;
+        address.header.prefix_len = nic.prefix;
+        address.header.index = nic.index;
+        let ip = IpAddr::V4(nic.address);
+        address.attributes.extend([AddressAttribute::Local(ip), AddressAttribute::Address(ip)]);
+        let path = |leaf: &str| format!("/proc/sys/net/ipv4/conf/{}/{leaf}", nic.name);
+        Work {
+            to: bytes(Message::SetLink(to), 0),
+            address: bytes(Message::NewAddress(address), NLM_F_CREATE | NLM_F_EXCL),
+            up: bytes(Message::SetLink(up), 0),
+            sysctls: sysctls.iter().map(|(leaf, value)| (path(leaf), *value)).collect(),
+        }
+    }
+}
+
+fn bytes(message: Message, flags: u16) -> Vec<u8> {
+    let mut message = NetlinkMessage::from(message);
+    message.header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+fn socket() -> Result<Socket> {
+    let mut socket = Socket::new(NETLINK_ROUTE).context("opening a route netlink socket")?;
+    socket.bind_auto().context("binding it")?;
+    socket.connect(&SocketAddr::new(0, 0)).context("connecting it to the kernel")?;
+    Ok(socket)
+}
+
+/// Sends one message and waits for its answer.
+fn ask(socket: &Socket, message: &[u8]) -> Result<()> {
+    ensure!(socket.send(message, 0)? == message.len(), "a message was cut");
+    let mut answer = Vec::with_capacity(4096);
+    socket.recv(&mut answer, 0)?;
+    match NetlinkMessage::<Message>::deserialize(&answer)?.payload {
+        NetlinkPayload::Error(e) if e.code.is_some() => Err(e.to_io().into()),
+        NetlinkPayload::Error(_) => Ok(()),
+        other => bail!("an answer that is none: {other:?}"),
+    }
+}
