@@ -148,6 +148,9 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
             continue;
         };
         now.netdev.sysctls.retain(|k, _| state.netdev.sysctls.contains_key(k));
+        if normal(state) == normal(&now) {
+            continue;
+        }
         let (want, have) = (lines(state), lines(&now));
         let keys: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
         all.extend(keys.into_iter().filter(|k| want.get(*k) != have.get(*k)).map(|k| Drift {
