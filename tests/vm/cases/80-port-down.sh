@@ -1,0 +1,26 @@
+# shellcheck shell=bash source=tests/vm/container.sh
+# A port that does not become ACTIVE while the container starts: NCCL would skip it without a word, so we refuse.
+. "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
+
+case_the_deadline_undoes_everything() {
+  bundle dark
+  # Two seconds for the hook, two for the undo.
+  prepare dark "v0 v1" --hook-timeout 4
+  ip link set p1 down
+  rdmaprep snapshot --normal > /run/cases/before
+  fails 1 runc run --bundle /tmp/ctr/dark dark
+  says "exit status 7"
+  says "rxe1 port 1 in the container is"
+  same /run/cases/before
+  # crun drops what hooks say: the log has it.
+  fails 1 crun run --bundle /tmp/ctr/dark dark
+  said=$(tail -n 1 /var/log/rdmaprep.log)
+  says "exit=7"
+  says "rxe1 port 1"
+  same /run/cases/before
+  ip link set p1 up
+  # With light on the fibre the same bundle starts.
+  start runc dark
+  stop runc dark "$runner"
+  clean
+}
