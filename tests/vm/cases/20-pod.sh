@@ -51,13 +51,14 @@ case_the_second_keeps_the_nics_and_they_work() {
 
 case_restarts_of_one_container() {
   local count
-  count=$(rounds 4)
+  count=$(rounds 3)
   bundle again ip -brief address
-  prepare again "v0 v2"
+  # A PCI NIC that has just come home is still without its carrier, and so without the kernel's link-local address.
+  prepare again "v0 rdma0"
   for ((round = 1; round <= count; round++)); do
     said=$(runc run --bundle /tmp/ctr/again again < /dev/null)
     says 198.51.100.1/24
-    says 198.51.100.3/24
+    says 192.0.2.1/24
     clean
   done
   echo "# restarted $count times; ALL=1: 20"

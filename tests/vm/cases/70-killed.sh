@@ -42,11 +42,11 @@ case_the_runtime_while_its_hook_works() {
   clean
 }
 
-later_hook_fails() { # RUNTIME
+later_hook_fails() { # RUNTIME STATUS
   bundle refused
   prepare refused "v0 rdma0"
   edit refused '.hooks.createRuntime += [{path: "/bin/false"}]'
-  fails 1 "$1" run --bundle /tmp/ctr/refused refused
+  fails "$2" "$1" run --bundle /tmp/ctr/refused refused
   tail -n 3 /var/log/rdmaprep.log
   grep -q "container=refused.*outcome=ok.*nics=v0,rdma0\|container=refused.*outcome=ok.*nics=rdma0,v0" /var/log/rdmaprep.log ||
     die "the NICs were never there"
@@ -65,5 +65,5 @@ later_hook_fails() { # RUNTIME
   clean
 }
 
-case_a_later_hook_fails_under_runc() { later_hook_fails runc; }
-case_a_later_hook_fails_under_crun() { later_hook_fails crun; }
+case_a_later_hook_fails_under_runc() { later_hook_fails runc 1; }
+case_a_later_hook_fails_under_crun() { later_hook_fails crun 255; }

@@ -13,7 +13,7 @@ case_the_deadline_undoes_everything() {
   says "rxe1 port 1 in the container is"
   same /run/cases/before
   # crun drops what hooks say: the log has it.
-  fails 1 crun run --bundle /tmp/ctr/dark dark
+  fails 255 crun run --bundle /tmp/ctr/dark dark
   said=$(tail -n 1 /var/log/rdmaprep.log)
   says "exit=7"
   says "rxe1 port 1"

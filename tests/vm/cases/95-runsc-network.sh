@@ -19,7 +19,6 @@ case_poststart_gives_the_addresses_back() {
   says "rdma0 UP 192.0.2.1/24 2001:db8::1/64"
   said=$(ip netns exec box sh -c 'grep . /sys/class/infiniband/rxe[03]/ports/1/gids/*')
   for gid in ffff:c633:6401 ffff:c000:0201 2001:0db8:0000:0000:0000:0000:0000:0001; do says "$gid"; done
-  runsc delete --force box
-  wait "$runner" || true
+  stop runsc box "$runner"
   clean
 }
