@@ -8,6 +8,9 @@ use crate::snapshot::{Netdev, Snapshot};
 use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_made};
 use crate::verify;
 
+/// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
+const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
+
 /// What bringing NICs home takes.
 #[derive(Debug, Default)]
 pub struct Homecoming {
@@ -135,6 +138,18 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
     let mut notes = Vec::new();
     if now.name != was.name {
         notes.push(format!("{} had been renamed to {}", was.name, now.name));
+    }
+    if let (Some(old), Some(new), true) = (&was.mac, &now.mac, was.mac != now.mac) {
+        notes.push(format!("{} had been given the address {new} instead of {old}", was.name));
+    }
+    if now.mtu != was.mtu {
+        notes.push(format!("{} had been given MTU {} instead of {}", was.name, now.mtu, was.mtu));
+    }
+    if now.promisc && !was.promisc {
+        notes.push(format!("{} had been made promiscuous", was.name));
+    }
+    if let Some(qdisc) = now.qdisc.as_ref().filter(|q| now.qdisc != was.qdisc && !QDISCS.contains(&q.as_str())) {
+        notes.push(format!("a queueing discipline {qdisc} was left on {} and is removed", was.name));
     }
     if now.xdp && !was.xdp {
         notes.push(format!("an XDP program was left on {} and is removed", was.name));

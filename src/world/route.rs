@@ -27,6 +27,9 @@ const DUMP_INTERRUPTED: u16 = 0x10;
 /// include/uapi/linux/if_link.h.
 const IFLA_IFALIAS: u16 = 20;
 
+/// XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE (include/uapi/linux/if_link.h).
+const XDP_MODES: [u32; 3] = [1 << 1, 1 << 2, 1 << 3];
+
 /// No answer of the kernel takes longer; one that is lost must not hang a hook.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -221,9 +224,11 @@ impl RouteSocket {
         })
     }
 
-    /// Detaches an XDP program that was attached by netlink; one held by a BPF link stays until its holder ends.
+    /// Detaches XDP programs that were attached by netlink; one held by a BPF link stays until its holder ends. Without a
+    /// mode the kernel would look at the one that the driver prefers, and leave those of the others.
     pub fn xdp_detach(&mut self, name: &IfName) -> io::Result<()> {
-        self.set_link(name, |m| m.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(-1)])))
+        let detach = |mode| LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(mode)]);
+        XDP_MODES.into_iter().try_for_each(|mode| self.set_link(name, |m| m.attributes.push(detach(mode))))
     }
 
     /// Sets the current link-layer address.
