@@ -132,8 +132,9 @@ impl Edit {
 /// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and createRuntime are configured;
 /// the second to run finds the work done. The deadline that a hook keeps leaves it the time to undo before the runtime kills it.
 pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
-    // Some 25 ms per NIC each way, and a second for reading and writing.
-    let undo = 1 + (plan.nics.len() as u32).div_ceil(20);
+    // A namespace change takes some 25 ms, and firmware adds to that; a NIC that is cut off halfway costs more than waiting
+    // a little less for a port.
+    let undo = (5 + (plan.nics.len() as u32).div_ceil(10)).min(timeout / 2);
     let deadline = timeout.saturating_sub(undo).max(1).to_string();
     let hook = |stage: Stage| {
         let args = ["rdmaprep", "hook", stage.name(), "--plan", &plan.name, "--deadline", &deadline];

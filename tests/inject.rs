@@ -138,7 +138,7 @@ fn a_plan_becomes_an_edit() {
     };
     let edit = Edit::of(&plan, "/usr/bin/rdmaprep", 60);
     assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);
-    assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "59"]);
+    assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "55"]);
     assert_eq!(edit.annotations, [("rdmaprep.io/plan".to_owned(), "rails".to_owned())]);
     let injected = inject::apply(include_str!("../examples/spec.json"), &edit).unwrap();
     serde_json::from_str::<oci_spec::runtime::Spec>(&injected.json).unwrap();
