@@ -14,7 +14,7 @@ use crate::snapshot::{Address, Route, Snapshot};
 use crate::step::{NicState, kernel_address, kernel_made};
 
 /// Fields that the normal form leaves out, each with its reason.
-pub const LEFT_OUT: [(&str, &str); 9] = [
+pub const LEFT_OUT: [(&str, &str); 10] = [
     ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
     ("operstate, running, port state", "the carrier follows the link, some time after the call"),
     ("qdisc", "a namespace change resets it to the default; carrying others is not built yet"),
@@ -23,6 +23,7 @@ pub const LEFT_OUT: [(&str, &str); 9] = [
     ("IFA_PROTO", "tells who made an address, not how it behaves"),
     ("kernel-made link-local addresses", "made again from the link-layer address when the link goes up"),
     ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
+    ("nexthop objects", "they go with the device; a route through one comes back with the legs that it had"),
     ("RDMA device indexes and minors", "handed out anew when soft-RoCE is re-created"),
 ];
 

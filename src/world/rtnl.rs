@@ -262,6 +262,9 @@ pub fn route(message: &RouteMessage, names: &Names) -> Option<Route> {
             RouteAttribute::MultiPath(legs) => r.hops = legs.iter().map(|l| hop(l, names)).collect(),
             // Bookkeeping of the kernel: use counts and the time left, not configuration.
             RouteAttribute::CacheInfo(_) | RouteAttribute::Expires(_) | RouteAttribute::MfcStats(_) => {}
+            // A nexthop object goes with its device, and the kernel takes either it or legs, which it tells as well
+            // (nexthop_compat_mode in Documentation/networking/ip-sysctl.rst).
+            RouteAttribute::NhId(_) => {}
             opaque => drop(r.other.insert(opaque.kind(), bytes(opaque))),
         }
     }
