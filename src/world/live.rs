@@ -11,7 +11,7 @@ use nix::libc::{EADDRNOTAVAIL, EINVAL, ENOENT, ESRCH};
 
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Gid, GidKind, Netdev, Snapshot};
+use crate::snapshot::{CharDevice, Gid, GidKind, Netdev, Route, Snapshot};
 use crate::step::{Side, Step};
 use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
@@ -75,6 +75,22 @@ impl Live {
             Side::Inside => (inside, &mut self.host),
         };
         Ok(leave.route.move_link(dev, &enter.netns, name, ifindex)?)
+    }
+
+    /// Linux refuses an IPv6 source whose duplicate address detection still runs, which takes a second or two after the
+    /// address was added (ip6_route_info_create in net/ipv6/route.c).
+    fn route_add(&mut self, side: Side, route: &Route, deadline: Instant) -> Result<()> {
+        let socket = &mut self.space(side)?.route;
+        loop {
+            let result = socket.route_add(route);
+            let Err(e) = &result else { return result };
+            let invalid = e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(EINVAL);
+            let Some(source) = route.prefsrc.filter(|p| invalid && p.is_ipv6()) else { return result };
+            if Instant::now() >= deadline || !socket.tentative(source)? {
+                return result;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn link_add(&mut self, side: Side, hca: &HcaName, dev: &IfName, uverbs: Option<&CharDevice>) -> Result<()> {
@@ -219,7 +235,7 @@ impl World for Live {
                 gone(self.space(*side)?.route.address_delete(dev, address), &[EADDRNOTAVAIL])
             }
             Step::Link { side, dev, up } => Ok(self.space(*side)?.route.set_up(dev, *up)?),
-            Step::RouteAdd { side, route } => self.space(*side)?.route.route_add(route),
+            Step::RouteAdd { side, route } => self.route_add(*side, route, deadline),
             Step::RouteDelete { side, route } => self.space(*side)?.route.route_delete(route),
             Step::NeighbourAdd { side, dev, neighbour } => {
                 Ok(self.space(*side)?.route.neighbour_add(dev, neighbour)?)

@@ -1,6 +1,7 @@
 //! Route netlink in one network namespace. rtnetlink is asynchronous: its runtime stays in this file.
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +30,9 @@ const IFLA_IFALIAS: u16 = 20;
 
 /// XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE (include/uapi/linux/if_link.h).
 const XDP_MODES: [u32; 3] = [1 << 1, 1 << 2, 1 << 3];
+/// include/uapi/linux/if_addr.h.
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 
 /// No answer of the kernel takes longer; one that is lost must not hang a hook.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -266,6 +270,14 @@ impl RouteSocket {
     pub fn address_add(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
         let m = rtnl::address_message(self.index(dev)?, address);
         self.change(Message::NewAddress(m), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Whether duplicate address detection of an address still runs.
+    pub fn tentative(&mut self, ip: IpAddr) -> Result<bool> {
+        let running = |a: &Address| a.address == ip && a.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == IFA_F_TENTATIVE;
+        let all = self.dump(Message::GetAddress(Default::default()))?;
+        let addresses = all.iter().filter_map(|m| if let Message::NewAddress(a) = m { rtnl::address(a) } else { None });
+        Ok(addresses.into_iter().any(|(_, a)| running(&a)))
     }
 
     /// Deletes an address.
