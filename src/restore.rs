@@ -35,32 +35,30 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     let mut order: Vec<&Held> = held.iter().collect();
     // As on the way in: re-created soft-RoCE links take the lowest free device node.
     order.sort_by_key(|h| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX));
+    let placed: Vec<(&Held, Option<Place>)> = order.into_iter().map(|h| (h, place(h, host, inside))).collect();
+    let mut named = host.clone();
+    home.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
-    for h in order {
-        match place(h, host, inside) {
-            Some(Place::Inside(dev)) => {
-                if let Some(why) = name_taken(h, host) {
-                    home.stuck.push((h.nic.identity.name.clone(), why));
-                    continue;
-                }
+    for (h, found) in &placed {
+        let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));
+        match (found, taken) {
+            (None, _) => {
+                let why = "is neither in the container's namespace nor on the host".to_owned();
+                home.stuck.push((h.nic.identity.name.clone(), why));
+            }
+            (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
+            (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
                 home.steps.extend(bring(h, dev, inside));
                 connections.push(h.before.clone());
             }
-            Some(Place::Host(dev)) => {
+            (Some(Place::Host(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(rename_home(h, dev));
-                let mut renamed = host.clone();
-                rename(&mut renamed, &dev.name, &h.before.netdev.name);
-                if let Some((steps, missing)) = difference(Side::Host, &h.before, &renamed) {
+                if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
                     home.steps.extend(steps);
                     connections.push(missing);
                 }
                 home.steps.extend(relink(h, host));
-            }
-            None => {
-                let why = "is neither in the container's namespace nor on the host".to_owned();
-                home.stuck.push((h.nic.identity.name.clone(), why));
             }
         }
     }
@@ -68,17 +66,25 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     home
 }
 
-/// The steps that make NICs on the host equal to what they were; none when they are.
+/// The steps that make NICs on the host equal to what they were; none when they are, and none for a NIC that is not there:
+/// another interface may have its name.
 pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
-    let mut steps = differences(Side::Host, held.iter().map(|h| &h.before), host);
-    steps.extend(held.iter().filter_map(|h| relink(h, host)));
+    let here: Vec<&Held> = held.iter().filter(|h| in_place(h, host)).collect();
+    let mut steps = differences(Side::Host, here.iter().map(|h| &h.before), host);
+    steps.extend(here.iter().filter_map(|h| relink(h, host)));
     steps
+}
+
+/// Whether this very NIC is there under its name.
+fn in_place(held: &Held, snapshot: &Snapshot) -> bool {
+    find(held, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)
 }
 
 /// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
 /// addresses since (runsc with its own network stack does).
 pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
-    differences(Side::Inside, held.iter().map(|h| &h.inside), inside)
+    let here = held.iter().filter(|h| in_place(h, inside));
+    differences(Side::Inside, here.map(|h| &h.inside), inside)
 }
 
 fn place<'a>(held: &Held, host: &'a Snapshot, inside: Option<&'a Snapshot>) -> Option<Place<'a>> {
@@ -124,14 +130,24 @@ fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
     best.map(|(_, dev)| dev)
 }
 
-fn name_taken(held: &Held, host: &Snapshot) -> Option<String> {
+/// Whether something on the host that is none of the NICs which are coming home has a name that this one needs.
+fn name_taken(held: &Held, placed: &[(&Held, Option<Place>)], host: &Snapshot) -> Option<String> {
+    let stranger = |d: &&Netdev| !on_host(placed).any(|(_, ours)| ours.ifindex == d.ifindex);
     let names = [held.nic.identity.name.to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
-    let (name, other) = names.find_map(|n| Some((n, host.netdevs.iter().find(|d| d.is_called(n))?)))?;
+    let other = |n: &String| host.netdevs.iter().filter(stranger).find(|d| d.is_called(n));
+    let (name, other) = names.find_map(|n| Some((n, other(n)?)))?;
     Some(format!(
         "cannot come home: the host has another interface {} that uses its name {name}; rename that one",
         other.name
     ))
+}
+
+fn on_host<'a>(placed: &'a [(&'a Held, Option<Place<'a>>)]) -> impl Iterator<Item = (&'a Held, &'a Netdev)> {
+    placed.iter().filter_map(|(h, p)| match p {
+        Some(Place::Host(dev)) => Some((*h, *dev)),
+        _ => None,
+    })
 }
 
 fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
@@ -209,18 +225,34 @@ fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step> {
     steps
 }
 
-/// The kernel brought it back under whatever name it had inside; udev may have made its old name an altname meanwhile.
-fn rename_home(held: &Held, dev: &Netdev) -> Vec<Step> {
-    let was = &held.before.netdev;
+/// The kernel brought NICs back under whatever names they had inside, which may be each other's; udev may have made an old
+/// name an altname meanwhile. So the way is cleared first: no altname that a NIC did not have, no name that another one needs.
+fn names_home(placed: &[(&Held, Option<Place>)], named: &mut Snapshot) -> Vec<Step> {
+    let side = Side::Host;
+    let free = |(h, _): &(&Held, &Netdev)| name_taken(h, placed, named).is_none();
+    let ours: Vec<(&Held, &Netdev)> = on_host(placed).filter(free).collect();
     let mut steps = Vec::new();
-    for altname in dev.altnames.iter().filter(|a| !was.altnames.contains(a)) {
-        steps.push(Step::AltnameDelete { side: Side::Host, dev: dev.name.clone(), altname: altname.clone() });
+    for (h, dev) in &ours {
+        let foreign = dev.altnames.iter().filter(|a| !h.before.netdev.altnames.contains(a));
+        steps.extend(foreign.map(|a| Step::AltnameDelete { side, dev: dev.name.clone(), altname: a.clone() }));
     }
-    if dev.name != was.name {
-        steps.push(Step::Rename { side: Side::Host, dev: dev.name.clone(), name: was.name.clone() });
+    let mut renames = Vec::new();
+    for (h, dev) in ours.iter().filter(|(h, dev)| dev.name != h.before.netdev.name) {
+        let needed = ours.iter().any(|(other, _)| other.before.netdev.name == dev.name);
+        let spare = format!("rdmaprep{}", dev.ifindex).parse().ok().filter(|_| needed);
+        renames.extend(spare.clone().map(|spare| (dev.name.clone(), spare)));
+        renames.push((spare.unwrap_or(dev.name.clone()), h.before.netdev.name.clone()));
     }
-    for altname in was.altnames.iter().filter(|a| !dev.altnames.contains(a)) {
-        steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
+    // Out of each other's way first: a stable sort keeps each NIC's own order.
+    renames.sort_by_key(|(_, to)| ours.iter().any(|(h, _)| h.before.netdev.name == *to));
+    for (old, new) in renames {
+        rename(named, &old, &new);
+        steps.push(Step::Rename { side, dev: old, name: new });
+    }
+    for (h, dev) in &ours {
+        let was = &h.before.netdev;
+        let missing = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
+        steps.extend(missing.map(|a| Step::AltnameAdd { side, dev: was.name.clone(), altname: a.clone() }));
     }
     steps
 }
