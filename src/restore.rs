@@ -4,7 +4,7 @@ use crate::attach::{same_nic, uverbs_number};
 use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
-use crate::snapshot::{Netdev, Snapshot};
+use crate::snapshot::{Netdev, Rule, Snapshot};
 use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_made};
 use crate::verify;
 
@@ -63,7 +63,16 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
         }
     }
     home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
+    home.steps.extend(orphans(held, &home.stuck, inside));
     home
+}
+
+/// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.
+fn orphans(held: &[Held], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
+    let gone = held.iter().filter(|h| !stuck.iter().any(|(name, _)| *name == h.nic.identity.name));
+    let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
+    let left = inside.into_iter().flat_map(|i| &i.rules).filter(|r| ours.contains(r));
+    left.map(|r| Step::RuleDelete { side: Side::Inside, rule: r.clone() }).collect()
 }
 
 /// The steps that make NICs on the host equal to what they were; none when they are, and none for a NIC that is not there:
