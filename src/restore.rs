@@ -1,10 +1,12 @@
 //! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
 
+use std::collections::BTreeSet;
+
 use crate::attach::{same_nic, uverbs_number};
 use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
-use crate::snapshot::{Netdev, Rule, Snapshot};
+use crate::snapshot::{Netdev, Route, Rule, Snapshot};
 use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_made};
 use crate::verify;
 
@@ -62,9 +64,21 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
             }
         }
     }
+    home.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
     home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
     home.steps.extend(orphans(held, &home.stuck, inside));
     home
+}
+
+/// When one leg of an IPv6 multipath route goes, the others stay, and keep the whole route from being added again
+/// (fib6_ifdown and ip6_route_multipath_add in net/ipv6). IPv4 drops the whole route.
+fn remnants<'a>(side: Side, wanted: impl Iterator<Item = &'a Route>, observed: &Snapshot) -> Vec<Step> {
+    let key = |r: &Route| (r.destination, r.source, r.table, r.metric, r.protocol);
+    let legs = |r: &Route| r.hops.iter().map(|h| (h.dev.clone(), h.gateway)).collect::<BTreeSet<_>>();
+    let of = |w: &Route, r: &Route| r.hops.len() < w.hops.len() && key(r) == key(w) && legs(r).is_subset(&legs(w));
+    let wanted: Vec<&Route> = wanted.filter(|w| w.destination.addr().is_ipv6() && w.hops.len() > 1).collect();
+    let left = observed.routes.iter().filter(|r| wanted.iter().any(|w| of(w, r)));
+    left.map(|r| Step::RouteDelete { side, route: r.clone() }).collect()
 }
 
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.
@@ -312,6 +326,8 @@ fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec
     let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
     add.routes = want.routes.iter().filter(|r| !have.routes.contains(r)).cloned().collect();
+    let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
+    steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
     add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
     add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
     Some((steps, add))

@@ -299,12 +299,8 @@ impl RouteSocket {
     /// Adds a route behind equal ones.
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
         let m = self.route_message(route)?;
-        let exists = |e: &io::Error| e.raw_os_error() == Some(nix::libc::EEXIST);
-        // IPv6 keeps the legs over NICs that stayed, and refuses the whole route for one leg that is there.
-        let may_be_part = route.hops.len() > 1 && route.destination.addr().is_ipv6();
-        match self.change(Message::NewRoute(m.clone()), NLM_F_CREATE | NLM_F_APPEND) {
-            Err(e) if exists(&e) && may_be_part => Ok(self.change(Message::NewRoute(m), NLM_F_CREATE | NLM_F_REPLACE)?),
-            Err(e) if exists(&e) => Ok(()),
+        match self.change(Message::NewRoute(m), NLM_F_CREATE | NLM_F_APPEND) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
             other => Ok(other?),
         }
     }
