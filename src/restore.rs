@@ -7,7 +7,7 @@ use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
 use crate::snapshot::{Netdev, Route, Rule, Snapshot};
-use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_made};
+use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
 use crate::verify;
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
@@ -314,14 +314,14 @@ fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec
     let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a));
     steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
-    add.netdev.addresses.retain(|a| !have.netdev.addresses.contains(&verify::address(a)));
+    add.netdev.addresses.retain(|a| !kernel_address(a, was) && !have.netdev.addresses.contains(&verify::address(a)));
     add.netdev.up = was.up && !is.up;
     let changed = was.sysctls.iter().filter(|(k, v)| is.sysctls.get(*k) != Some(*v));
     steps.extend(configure(side, &add, changed.map(|(k, v)| (k.clone(), v.clone())).collect()));
     if is.up && !was.up {
         steps.push(Step::Link { side, dev: dev.clone(), up: false });
     }
-    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !kernel_made(r));
+    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !kernel_made(r, is));
     steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
     let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));

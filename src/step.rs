@@ -4,17 +4,26 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{HcaName, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Route, Rule, Snapshot};
 
-/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h): the kernel makes these routes itself from addresses.
+/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
 const RTPROT_KERNEL: u8 = 2;
 /// RT_TABLE_MAIN.
 pub const TABLE_MAIN: u32 = 254;
+/// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).
+const IFA_F_NOPREFIXROUTE: u32 = 0x200;
+/// IP6_RT_PRIO_ADDRCONF (include/net/ip6_route.h): the metric of a subnet's route where the address has none.
+const IP6_RT_PRIO_ADDRCONF: u32 = 256;
 /// IFAPROT_KERNEL_LL (include/uapi/linux/if_addr.h): a link-local address that the kernel made.
 const IFAPROT_KERNEL_LL: u8 = 3;
+
+/// IN6_ADDR_GEN_MODE_EUI64 and IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h), as the sysctl prints them.
+const ADDR_GEN_EUI64: &str = "0";
+const ADDR_GEN_NONE: &str = "1";
 
 /// Which of the two namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,10 +60,9 @@ impl NicState {
 /// Whether a rule names the netdev, or exactly one of its addresses.
 fn concerns(rule: &Rule, dev: &Netdev) -> bool {
     let named = |n: &Option<String>| n.as_deref() == Some(dev.name.as_str());
-    let host_route = |net: ipnet::IpNet| net.prefix_len() == net.max_prefix_len();
-    let own = |net: Option<ipnet::IpNet>| {
-        net.is_some_and(|n| host_route(n) && dev.addresses.iter().any(|a| a.address == n.addr()))
-    };
+    let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
+    let own =
+        |net: Option<IpNet>| net.is_some_and(|n| host_route(n) && dev.addresses.iter().any(|a| a.address == n.addr()));
     named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
 }
 
@@ -197,19 +205,50 @@ impl fmt::Display for Step {
     }
 }
 
-/// Whether the kernel makes this route by itself when the address is added or the link goes up.
-pub fn kernel_made(route: &Route) -> bool {
-    route.protocol == RTPROT_KERNEL
+/// Whether the kernel makes this route by itself when the NIC's addresses are added or its link goes up. The protocol alone
+/// does not tell: NetworkManager adds the subnets' routes under the kernel's name, with a metric of its own, and marks the
+/// addresses NOPREFIXROUTE.
+pub fn kernel_made(route: &Route, dev: &Netdev) -> bool {
+    let [only] = route.hops.as_slice() else { return false };
+    let direct = route.protocol == RTPROT_KERNEL && only.gateway.is_none() && only.dev.as_ref() == Some(&dev.name);
+    direct && (derived(route) || route.table == TABLE_MAIN && dev.addresses.iter().any(|a| prefix_route(route, a)))
 }
 
-/// Whether the kernel makes this address by itself when the link goes up.
+/// Whether this is the route that the kernel makes to an address's subnet (fib_add_ifaddr in net/ipv4/fib_frontend.c,
+/// addrconf_prefix_route in net/ipv6/addrconf.c).
+fn prefix_route(route: &Route, a: &Address) -> bool {
+    let subnet = IpNet::new(a.peer.unwrap_or(a.address), a.prefix).map(|n| n.trunc());
+    let default = if a.address.is_ipv4() { 0 } else { IP6_RT_PRIO_ADDRCONF };
+    a.flags & IFA_F_NOPREFIXROUTE == 0
+        && subnet.is_ok_and(|s| s == route.destination)
+        && route.metric.unwrap_or(0) == a.metric.unwrap_or(default)
+        && (route.prefsrc == Some(a.address) || a.address.is_ipv6())
+}
+
+/// Whether a route follows from an address alone, and comes and goes with it some time after the call.
+pub fn derived(route: &Route) -> bool {
+    /// RT_TABLE_LOCAL.
+    const LOCAL: u32 = 255;
+    let link_local = match route.destination {
+        IpNet::V6(net) => {
+            let top = net.addr().segments()[0];
+            (top & 0xffc0) == 0xfe80 || (top & 0xff00) == 0xff00
+        }
+        IpNet::V4(_) => false,
+    };
+    route.protocol == RTPROT_KERNEL && (route.table == LOCAL || link_local)
+}
+
+/// Whether the kernel makes this address by itself when the link goes up. addr_gen_mode says how, or that it makes none:
+/// so NetworkManager has it, which then makes the same address.
 pub fn kernel_address(address: &Address, dev: &Netdev) -> bool {
     let IpAddr::V6(v6) = address.address else { return false };
-    if (v6.segments()[0] & 0xffc0) != 0xfe80 {
+    let mode = dev.sysctls.get("ipv6/conf/addr_gen_mode").map_or(ADDR_GEN_EUI64, String::as_str);
+    if (v6.segments()[0] & 0xffc0) != 0xfe80 || mode == ADDR_GEN_NONE || !dev.up {
         return false;
     }
-    address.protocol == Some(IFAPROT_KERNEL_LL)
-        || dev.mac.as_ref().is_some_and(|m| eui64(&m.0) == Some(v6.octets()[8..].to_vec()))
+    let from_mac = dev.mac.as_ref().is_some_and(|m| eui64(&m.0) == Some(v6.octets()[8..].to_vec()));
+    address.protocol == Some(IFAPROT_KERNEL_LL) || mode == ADDR_GEN_EUI64 && from_mac
 }
 
 /// The modified EUI-64 interface identifier of an Ethernet address (RFC 4291, appendix A).
@@ -242,9 +281,11 @@ pub fn configure(side: Side, state: &NicState, sysctls: BTreeMap<String, String>
 /// neighbours and rules.
 pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
     let mut routes: Vec<&Route> = Vec::new();
-    for route in states.iter().flat_map(|s| &s.routes).filter(|r| !kernel_made(r)) {
-        if !routes.contains(&route) {
-            routes.push(route);
+    for state in states {
+        for route in state.routes.iter().filter(|r| !kernel_made(r, &state.netdev)) {
+            if !routes.contains(&route) {
+                routes.push(route);
+            }
         }
     }
     routes.sort_by_key(|r| r.hops.iter().any(|h| h.gateway.is_some()));

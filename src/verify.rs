@@ -10,8 +10,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Held;
-use crate::snapshot::{Address, Route, Snapshot};
-use crate::step::{NicState, kernel_address, kernel_made};
+use crate::snapshot::{Address, Snapshot};
+use crate::step::{NicState, derived, kernel_address};
 
 /// Fields that the normal form leaves out, each with its reason.
 pub const LEFT_OUT: [(&str, &str); 10] = [
@@ -83,20 +83,6 @@ pub fn normal(state: &NicState) -> NicState {
 /// The normal form of an address.
 pub fn address(a: &Address) -> Address {
     Address { flags: a.flags & ADDRESS_SETTINGS, valid_lft: None, preferred_lft: None, protocol: None, ..a.clone() }
-}
-
-/// Whether a route follows from an address alone, and comes and goes with it some time after the call.
-fn derived(r: &Route) -> bool {
-    /// RT_TABLE_LOCAL.
-    const LOCAL: u32 = 255;
-    let link_local = match r.destination {
-        ipnet::IpNet::V6(net) => {
-            let top = net.addr().segments()[0];
-            (top & 0xffc0) == 0xfe80 || (top & 0xff00) == 0xff00
-        }
-        ipnet::IpNet::V4(_) => false,
-    };
-    kernel_made(r) && (r.table == LOCAL || link_local)
 }
 
 /// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
