@@ -1,6 +1,7 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use anyhow::Result;
 
@@ -8,7 +9,7 @@ use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
-use crate::snapshot::{Address, CharDevice, Hca, Hop, Route, Snapshot};
+use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, Route, Snapshot};
 use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
 use crate::verify;
@@ -35,7 +36,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let mut held =
         plan.nics.iter().map(|nic| check(plan, nic, host, inside, (&minors, &guarded))).collect::<Result<Vec<_>>>()?;
     held.sort_by_key(move_order);
-    let along: Vec<IfName> = held.iter().map(|h| h.nic.identity.name.clone()).collect();
+    let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     held.iter_mut().for_each(|h| h.inside = inside_state(plan, &h.before, &along));
     Ok(Attach { steps: steps(&held), held })
 }
@@ -176,14 +177,16 @@ pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
 }
 
 /// What the NIC must look like inside: its state on the host, less what has no meaning there, with the ARP profile.
-fn inside_state(plan: &Plan, before: &NicState, along: &[IfName]) -> NicState {
+fn inside_state(plan: &Plan, before: &NicState, along: &[Netdev]) -> NicState {
     let mut state = before.clone();
-    let comes_along = |dev: &Option<IfName>| dev.as_ref().is_some_and(|d| along.contains(d));
+    let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
+    // Linux refuses a preferred source that is no address of the namespace.
+    let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));
     let carried = |route: &Route| {
         let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
         // A main-table default route would take the container's own traffic over a rail.
         let default = route.destination.prefix_len() == 0 && route.table == TABLE_MAIN;
-        (!default && !hops.is_empty()).then(|| Route { hops, ..route.clone() })
+        (!default && !hops.is_empty()).then(|| Route { hops, prefsrc: route.prefsrc.filter(ours), ..route.clone() })
     };
     state.routes = state.routes.iter().filter_map(carried).collect();
     let mut sysctls: BTreeMap<String, String> =

@@ -41,7 +41,8 @@ pub enum Side {
 pub struct NicState {
     /// Link, addresses, neighbours and sysctls.
     pub netdev: Netdev,
-    /// Routes of all tables with a leg over it.
+    /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address of it as their source:
+    /// the kernel drops these together with the address (fib_sync_down_addr in net/ipv4/fib_semantics.c).
     pub routes: Vec<Route>,
     /// Rules that name it or one of its addresses.
     pub rules: Vec<Rule>,
@@ -51,7 +52,10 @@ impl NicState {
     /// The state of a netdev in a snapshot.
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
-        let routes = snapshot.routes_of(name).cloned().collect();
+        let own = |ip: IpAddr| ip.is_ipv4() && netdev.addresses.iter().any(|a| a.address == ip);
+        let over = |r: &Route| r.hops.iter().any(|h| h.dev.as_ref() == Some(name));
+        let lost = |r: &&Route| over(r) || r.prefsrc.is_some_and(own) && !derived(r);
+        let routes = snapshot.routes.iter().filter(lost).cloned().collect();
         let rules = snapshot.rules.iter().filter(|r| concerns(r, &netdev)).cloned().collect();
         Some(NicState { netdev, routes, rules })
     }
