@@ -1,0 +1,493 @@
+//! Random hosts: what an administrator, or NetworkManager, may have set up on NICs, done step by step on the small kernel, so
+//! that only states come out that Linux can be in.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use proptest::prelude::*;
+use rdmaprep::attach::{identity, predict_uverbs};
+use rdmaprep::ident::{Hex, IfName, Mac};
+use rdmaprep::plan::{ArpProfile, Nic, Plan, SCHEMA};
+use rdmaprep::snapshot::{Address, Gid, Hop, Neighbour, Route, Rule};
+use rdmaprep::step::{NicState, Settings, Side, Step};
+
+use super::{Kernel, naked, plain, v4, v6};
+
+#[derive(Clone, Debug)]
+pub struct Host {
+    pub nics: Vec<Spec>,
+    /// Numbers of the verbs nodes, more than there are NICs: gaps remain.
+    pub numbers: Vec<u32>,
+    /// An HCA of hardware without a NIC that we know, with one of the numbers.
+    pub bystander: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    Pci,
+    PciRxe,
+    Veth,
+    VethRxe,
+}
+
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub kind: Kind,
+    pub chosen: bool,
+    pub up: bool,
+    link: LinkSpec,
+    addresses: Vec<AddressSpec>,
+    routes: Vec<RouteSpec>,
+    rules: Vec<RuleSpec>,
+    neighbours: Vec<(bool, u8, bool)>,
+    sysctls: Vec<(usize, usize)>,
+}
+
+#[derive(Clone, Debug)]
+struct LinkSpec {
+    mtu: u32,
+    txqlen: u32,
+    group: u32,
+    promisc: bool,
+    allmulti: bool,
+    alias: bool,
+    altnames: u8,
+    other_mac: bool,
+}
+
+#[derive(Clone, Debug)]
+struct AddressSpec {
+    v6: bool,
+    host: u8,
+    prefix: usize,
+    label: bool,
+    flags: u32,
+    metric: Option<u32>,
+    broadcast: bool,
+    peer: bool,
+    finite: bool,
+    link_local: bool,
+}
+
+#[derive(Clone, Debug)]
+struct RouteSpec {
+    v6: bool,
+    to: usize,
+    table: usize,
+    gateway: usize,
+    metric: Option<u32>,
+    prefsrc: usize,
+    second_leg: bool,
+    protocol: u8,
+    opaque: bool,
+}
+
+#[derive(Clone, Debug)]
+struct RuleSpec {
+    v6: bool,
+    what: usize,
+    priority: u32,
+    table: u32,
+    opaque: bool,
+}
+
+const SYSCTLS: [(&str, [&str; 2]); 9] = [
+    ("ipv4/conf/arp_announce", ["1", "2"]),
+    ("ipv4/conf/rp_filter", ["1", "2"]),
+    ("ipv4/conf/promote_secondaries", ["1", "1"]),
+    ("ipv4/neigh/gc_stale_time", ["30", "120"]),
+    ("ipv6/conf/accept_ra", ["0", "2"]),
+    ("ipv6/conf/addr_gen_mode", ["1", "3"]),
+    ("ipv6/conf/disable_ipv6", ["1", "1"]),
+    ("ipv6/conf/keep_addr_on_down", ["1", "1"]),
+    ("ipv6/conf/mtu", ["1280", "1400"]),
+];
+
+fn link() -> impl Strategy<Value = LinkSpec> {
+    let sizes = (prop::sample::select(vec![1500, 4200, 9000]), prop::sample::select(vec![1000, 500]), 0..2u32);
+    let flags = prop::array::uniform4(prop::bool::weighted(0.2));
+    (sizes, flags, 0..3u8).prop_map(|((mtu, txqlen, group), [promisc, allmulti, alias, other_mac], altnames)| {
+        LinkSpec { mtu, txqlen, group, promisc, allmulti, alias, altnames, other_mac }
+    })
+}
+
+fn address() -> impl Strategy<Value = AddressSpec> {
+    let rare = prop::bool::weighted(0.15);
+    let flags = prop::sample::select(vec![0, 0, 0, 0x02, 0x200, 0x202]);
+    let metric = prop::option::weighted(0.2, prop::sample::select(vec![50, 101]));
+    (any::<bool>(), 1..5u8, 0..3usize, any::<bool>(), flags, metric, (any::<bool>(), rare, rare, rare)).prop_map(
+        |(v6, host, prefix, label, flags, metric, (broadcast, peer, finite, link_local))| AddressSpec {
+            v6,
+            host,
+            prefix,
+            label,
+            flags,
+            metric,
+            broadcast,
+            peer,
+            finite,
+            link_local,
+        },
+    )
+}
+
+fn route() -> impl Strategy<Value = RouteSpec> {
+    let metric = prop::option::weighted(0.4, prop::sample::select(vec![100, 256, 1024]));
+    let protocol = prop::sample::select(vec![4, 4, 3, 2]);
+    let choices = (0..5usize, 0..3usize, 0..4usize, 0..4usize);
+    (any::<bool>(), choices, metric, prop::bool::weighted(0.3), protocol, prop::bool::weighted(0.2)).prop_map(
+        |(v6, (to, table, gateway, prefsrc), metric, second_leg, protocol, opaque)| RouteSpec {
+            v6,
+            to,
+            table,
+            gateway,
+            metric,
+            prefsrc,
+            second_leg,
+            protocol,
+            opaque,
+        },
+    )
+}
+
+fn rule() -> impl Strategy<Value = RuleSpec> {
+    (any::<bool>(), 0..5usize, 100..103u32, 100..103u32, prop::bool::weighted(0.2))
+        .prop_map(|(v6, what, priority, table, opaque)| RuleSpec { v6, what, priority, table, opaque })
+}
+
+fn spec() -> impl Strategy<Value = Spec> {
+    let kinds = prop::sample::select(vec![Kind::Pci, Kind::PciRxe, Kind::Veth, Kind::VethRxe]);
+    let sysctl = (0..SYSCTLS.len(), 0..2usize);
+    let lists = (
+        prop::collection::vec(address(), 0..5),
+        prop::collection::vec(route(), 0..5),
+        prop::collection::vec(rule(), 0..3),
+        prop::collection::vec((any::<bool>(), 1..4u8, any::<bool>()), 0..3),
+        prop::collection::vec(sysctl, 0..3),
+    );
+    (kinds, prop::bool::weighted(0.75), prop::bool::weighted(0.85), link(), lists).prop_map(
+        |(kind, chosen, up, link, (addresses, routes, rules, neighbours, sysctls))| Spec {
+            kind,
+            chosen,
+            up,
+            link,
+            addresses,
+            routes,
+            rules,
+            neighbours,
+            sysctls,
+        },
+    )
+}
+
+/// Hosts of 1 to `most` NICs, at least one of them chosen.
+pub fn host(most: usize) -> impl Strategy<Value = Host> {
+    let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
+    (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>()).prop_map(|(mut nics, numbers, bystander)| {
+        if !nics.iter().any(|n| n.chosen) {
+            nics[0].chosen = true;
+        }
+        Host { nics, numbers, bystander }
+    })
+}
+
+pub fn name(i: usize) -> IfName {
+    format!("rail{i}").parse().unwrap()
+}
+
+fn mac(i: usize, other: bool) -> [u8; 6] {
+    [0x02, u8::from(other), 0, 0, 0, i as u8 + 1]
+}
+
+fn hca_name(i: usize, kind: Kind) -> Option<String> {
+    match kind {
+        Kind::Pci => Some(format!("mlx5_{i}")),
+        Kind::PciRxe | Kind::VethRxe => Some(format!("rxe{i}")),
+        Kind::Veth => None,
+    }
+}
+
+impl Spec {
+    fn physical(&self) -> bool {
+        matches!(self.kind, Kind::Pci | Kind::PciRxe)
+    }
+
+    fn rxe(&self) -> bool {
+        matches!(self.kind, Kind::PciRxe | Kind::VethRxe)
+    }
+
+    fn address(&self, i: usize, a: &AddressSpec) -> Address {
+        let n = i as u8;
+        if a.v6 {
+            let prefix = [64, 128, 48][a.prefix];
+            let ll = |mac: [u8; 6]| {
+                let [a, b, c, d, e, f] = mac.map(u16::from);
+                let words = [0xfe80, 0, 0, 0, ((a ^ 2) << 8) | b, (c << 8) | 0xff, 0xfe00 | d, (e << 8) | f];
+                IpAddr::from(words)
+            };
+            let ip = if a.link_local { ll(mac(i, self.link.other_mac)) } else { v6(n, a.host.into()) };
+            let lft = a.finite.then_some(86400);
+            let scope = if a.link_local { 253 } else { 0 };
+            let plain = plain(ip, if a.link_local { 64 } else { prefix });
+            return Address { flags: a.flags, metric: a.metric, scope, valid_lft: lft, preferred_lft: lft, ..plain };
+        }
+        let prefix = [24, 32, 16][a.prefix];
+        let ip = v4(n, 0, a.host);
+        Address {
+            label: Some(if a.label { format!("rail{i}:{}", a.host) } else { format!("rail{i}") }),
+            broadcast: (a.broadcast && prefix < 31).then(|| v4(n, 0, 255)),
+            peer: a.peer.then(|| v4(n, 9, a.host)),
+            flags: a.flags & 0x200,
+            metric: a.metric,
+            valid_lft: a.finite.then_some(600),
+            preferred_lft: a.finite.then_some(300),
+            ..plain(ip, prefix)
+        }
+    }
+
+    fn route(&self, i: usize, total: usize, r: &RouteSpec) -> Route {
+        let n = i as u8;
+        let net = |ip: IpAddr, v4: u8, v6: u8| IpNet::new(ip, if r.v6 { v6 } else { v4 }).unwrap().trunc();
+        let ip = |a: u8, b: u8, c: u8| if r.v6 { v6(a, (u16::from(b) << 8) | u16::from(c)) } else { v4(a, b, c) };
+        let destination = match r.to {
+            0 => net(ip(200 + n, 0, 0), 24, 64),
+            1 => net(ip(200, 0, 0), 24, 64),
+            2 => net(ip(n, 0, 0), 24, 64),
+            3 if r.v6 => "::/0".parse().unwrap(),
+            3 => "0.0.0.0/0".parse().unwrap(),
+            _ => net(ip(n, 0, 77), 32, 128),
+        };
+        let gateway = |i: usize| match r.gateway {
+            0 => None,
+            1 if r.v6 => Some((IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0x99]), 0)),
+            1 | 2 => Some((ip(i as u8, 0, 99), 0)),
+            _ => Some((ip(i as u8, 8, 99), 4)),
+        };
+        let hop = |i: usize, weight| {
+            let (gateway, flags) = gateway(i).map_or((None, 0), |(g, f)| (Some(g), f));
+            Hop { dev: Some(name(i)), gateway, flags, weight }
+        };
+        let next = (i + 1) % total;
+        let mut hops = vec![hop(i, 0)];
+        if r.second_leg && next != i && (!r.v6 || hops[0].gateway.is_some()) {
+            hops = vec![hop(i, 0), hop(next, 1)];
+        }
+        let prefsrc = match r.prefsrc {
+            1 => Some(ip(n, 0, 1)),
+            2 => Some(ip(next as u8, 0, 1)),
+            _ => None,
+        };
+        let opaque = r.opaque.then(|| (8, Hex(vec![8, 0, 2, 0, 0, 20, 0, 0])));
+        Route {
+            destination,
+            source: None,
+            table: [254, 100 + u32::from(n), 1000][r.table],
+            protocol: r.protocol,
+            scope: if r.v6 || hops[0].gateway.is_some() { 0 } else { 253 },
+            kind: 1,
+            tos: 0,
+            metric: if r.v6 { r.metric.or(Some(1024)) } else { r.metric },
+            prefsrc,
+            hops,
+            other: opaque.into_iter().collect(),
+        }
+    }
+
+    fn rule(&self, i: usize, r: &RuleSpec) -> Rule {
+        let own = if r.v6 { v6(i as u8, 1) } else { v4(i as u8, 0, 1) };
+        let whole = IpNet::from(own);
+        let near = IpNet::new(own, 24).unwrap().trunc();
+        let dev = Some(name(i).to_string());
+        Rule {
+            family: if r.v6 { 6 } else { 4 },
+            priority: r.priority,
+            source: [Some(whole), None, None, None, Some(near)][r.what],
+            destination: [None, Some(whole), None, None, None][r.what],
+            iif: if r.what == 2 { dev.clone() } else { None },
+            oif: if r.what == 3 { dev } else { None },
+            table: r.table,
+            action: 1,
+            tos: 0,
+            flags: if r.opaque { 2 } else { 0 },
+            other: r.opaque.then(|| (14, Hex(vec![0, 0, 0, 1]))).into_iter().collect(),
+        }
+    }
+}
+
+impl Host {
+    /// The kernel after the administrator has set up the host; what Linux refuses, is not there.
+    pub fn kernel(&self) -> Kernel {
+        let mut kernel = Kernel::new();
+        for side in [Side::Host, Side::Inside] {
+            kernel.plug(side, rdmaprep_lo());
+            let id = kernel.plug(side, naked("eth0", 2, [0x06, 0, 0, 0, 0, side as u8]));
+            kernel.space(side).unwrap().link(id).dev.kind = (side == Side::Inside).then(|| "veth".into());
+            let dev: IfName = "eth0".parse().unwrap();
+            let address = plain(v4(240, 0, 2), 24);
+            let hop = Hop { dev: Some(dev.clone()), gateway: Some(v4(240, 0, 254)), ..Hop::default() };
+            let default = Route { hops: vec![hop], ..self.nics[0].route(0, 1, &default_route()) };
+            kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
+            kernel.does(Step::Link { side, dev, up: true }).unwrap();
+            kernel.does(Step::RouteAdd { side, route: default }).unwrap();
+        }
+        self.nics.iter().enumerate().for_each(|(i, n)| self.plug(&mut kernel, i, n));
+        if self.bystander {
+            kernel.plug_hca("mlx5_99", 0, self.numbers[self.nics.len()], false);
+        }
+        for (i, n) in self.nics.iter().enumerate() {
+            let mut routes: Vec<Route> = n.routes.iter().map(|r| n.route(i, self.nics.len(), r)).collect();
+            routes.sort_by_key(|r| r.hops[0].gateway.is_some());
+            for route in routes {
+                let _ = kernel.does(Step::RouteAdd { side: Side::Host, route });
+            }
+            for rule in &n.rules {
+                kernel.does(Step::RuleAdd { side: Side::Host, rule: n.rule(i, rule) }).unwrap();
+            }
+        }
+        kernel
+    }
+
+    fn plug(&self, kernel: &mut Kernel, i: usize, spec: &Spec) {
+        let side = Side::Host;
+        let dev = name(i);
+        let mut link = naked(dev.as_str(), 100 + i as u32, mac(i, spec.link.other_mac));
+        if spec.physical() {
+            link.pci = Some(format!("0000:{:02x}:00.0", i + 1).parse().unwrap());
+            link.permanent_mac = Some(Mac(mac(i, false).into()));
+        } else {
+            link.kind = Some("veth".into());
+        }
+        link.altnames = (0..spec.link.altnames).map(|a| format!("rail{i}alt{a}")).collect();
+        let id = kernel.plug(side, link);
+        if let Some(hca) = hca_name(i, spec.kind) {
+            kernel.plug_hca(&hca, id, self.numbers[i], spec.rxe());
+        }
+        let l = &spec.link;
+        let settings = Settings {
+            mtu: l.mtu,
+            txqlen: l.txqlen,
+            group: l.group,
+            promisc: l.promisc,
+            allmulti: l.allmulti,
+            alias: l.alias.then(|| format!("rail {i}")),
+        };
+        kernel.does(Step::Settings { side, dev: dev.clone(), settings }).unwrap();
+        for (key, value) in &spec.sysctls {
+            let (key, values) = SYSCTLS[*key];
+            let values = BTreeMap::from([(key.to_owned(), values[*value].to_owned())]);
+            kernel.does(Step::Sysctls { side, dev: dev.clone(), values }).unwrap();
+        }
+        let (late, early): (Vec<_>, Vec<_>) =
+            spec.addresses.iter().map(|a| spec.address(i, a)).partition(|a| a.address.is_ipv6());
+        for address in early {
+            kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
+        }
+        kernel.does(Step::Link { side, dev: dev.clone(), up: spec.up }).unwrap();
+        for address in late {
+            let _ = kernel.does(Step::AddressAdd { side, dev: dev.clone(), address });
+        }
+        for (v6_, n, proxy) in &spec.neighbours {
+            let address = if *v6_ { v6(i as u8, 50 + u16::from(*n)) } else { v4(i as u8, 0, 50 + n) };
+            let mac = (!proxy).then(|| Mac(vec![0x02, 9, 9, 9, 9, *n]));
+            let neighbour = Neighbour { address, mac, proxy: *proxy, protocol: (*n == 1).then_some(4) };
+            kernel.does(Step::NeighbourAdd { side, dev: dev.clone(), neighbour }).unwrap();
+        }
+    }
+
+    /// The plan that `prepare` would make for the chosen NICs.
+    pub fn plan(&self, kernel: &Kernel) -> Plan {
+        let host = kernel.see(Side::Host);
+        let mut nics = Vec::new();
+        for (i, spec) in self.nics.iter().enumerate().filter(|(_, n)| n.chosen) {
+            let state = NicState::of(&host, &name(i)).unwrap();
+            let hca = hca_name(i, spec.kind).and_then(|h| host.hca(&h.parse().unwrap()));
+            let ip = state.netdev.addresses.iter().find(|a| a.address.is_ipv4() && spec.up).map(|a| a.address);
+            let gid = ip.map(|ip| {
+                let IpAddr::V4(v4) = ip else { unreachable!() };
+                Gid { index: 3, address: v4.to_ipv6_mapped(), kind: None, netdev: Some(name(i)) }
+            });
+            nics.push(Nic {
+                identity: identity(&state, hca),
+                hca: hca.map(|h| h.name.clone()),
+                port: hca.map(|_| 1),
+                ports: hca.map_or(0, |h| h.ports.len()),
+                rxe: spec.rxe(),
+                gid,
+                numa: None,
+                uverbs: hca.and_then(|h| h.uverbs.clone()),
+                addresses: state.netdev.addresses,
+            });
+        }
+        let minors = predict_uverbs(&host, nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)));
+        for nic in nics.iter_mut().filter(|n| n.rxe) {
+            nic.uverbs = minors.get(nic.hca.as_ref().unwrap().as_str()).cloned();
+        }
+        plan(nics)
+    }
+}
+
+fn plan(nics: Vec<Nic>) -> Plan {
+    Plan {
+        schema: SCHEMA,
+        name: "default".into(),
+        boot_id: "boot".into(),
+        nics,
+        ib: Vec::new(),
+        devices: Vec::new(),
+        env: Vec::new(),
+        arp: ArpProfile::STRICT,
+        allow_bootstrap: true,
+        freeze_lifetimes: true,
+    }
+}
+
+/// rail0 to rail2: hardware without RDMA, up, with 10.N.0.1/24 and fd00:N::1/64.
+pub fn three() -> Kernel {
+    let mut kernel = Kernel::new();
+    let side = Side::Host;
+    for i in 0..3 {
+        let mut link = naked(name(i).as_str(), 100 + i as u32, mac(i, false));
+        link.pci = Some(format!("0000:{:02x}:00.0", i + 1).parse().unwrap());
+        link.permanent_mac = link.mac.clone();
+        kernel.plug(side, link);
+        let dev = name(i);
+        for address in [plain(v4(i as u8, 0, 1), 24), plain(v6(i as u8, 1), 64)] {
+            kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
+        }
+        kernel.does(Step::Link { side, dev, up: true }).unwrap();
+    }
+    kernel
+}
+
+/// The plan for some of these.
+pub fn plan_for(kernel: &Kernel, chosen: &[usize]) -> Plan {
+    let host = kernel.see(Side::Host);
+    let nic = |i: &usize| {
+        let state = NicState::of(&host, &name(*i)).unwrap();
+        let identity = identity(&state, None);
+        let addresses = state.netdev.addresses;
+        Nic { identity, hca: None, port: None, ports: 0, rxe: false, gid: None, numa: None, uverbs: None, addresses }
+    };
+    plan(chosen.iter().map(nic).collect())
+}
+
+fn rdmaprep_lo() -> rdmaprep::snapshot::Netdev {
+    let mut lo = naked("lo", 1, [0; 6]);
+    lo.link_type = 772;
+    lo
+}
+
+fn default_route() -> RouteSpec {
+    RouteSpec {
+        v6: false,
+        to: 3,
+        table: 0,
+        gateway: 2,
+        metric: None,
+        prefsrc: 0,
+        second_leg: false,
+        protocol: 3,
+        opaque: false,
+    }
+}

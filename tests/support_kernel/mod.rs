@@ -1,0 +1,300 @@
+//! A small kernel with two network namespaces that behaves as Linux does where it matters to a NIC that moves: what a
+//! move, a link going down, a renamed link or a dying namespace takes away, what comes by itself, and what is refused.
+//! Checked against Linux 6.18 by hand; the functions of Linux that a behaviour comes from are named where it is not obvious.
+
+pub mod hosts;
+mod net;
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Result, anyhow};
+use nix::libc::{EEXIST, EINVAL, EIO, ENODEV};
+use rdmaprep::fault::Fault;
+use rdmaprep::ident::{HcaName, IfName};
+use rdmaprep::snapshot::{CharDevice, Hca, Netdev, Port, Snapshot};
+use rdmaprep::step::{Side, Step};
+use rdmaprep::world::{Scope, World};
+
+pub use net::{Link, Space, errno, naked, plain, v4, v6};
+
+/// An RDMA device and the link that it sits on.
+#[derive(Clone, Debug)]
+pub struct Rdma {
+    hca: Hca,
+    on: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    spaces: [Option<Space>; 2],
+    rdma: Vec<Rdma>,
+    next_id: u64,
+    /// Steps performed since it was set; the one with that number fails and changes nothing.
+    pub fail_at: Option<usize>,
+    pub performed: usize,
+    /// Steps that failed, for messages.
+    pub log: Vec<String>,
+}
+
+fn slot(side: Side) -> usize {
+    match side {
+        Side::Host => 0,
+        Side::Inside => 1,
+    }
+}
+
+fn other(side: Side) -> Side {
+    match side {
+        Side::Host => Side::Inside,
+        Side::Inside => Side::Host,
+    }
+}
+
+impl Kernel {
+    pub fn new() -> Kernel {
+        let spaces = [Some(Space::new(4026531840)), Some(Space::new(4026532999))];
+        Kernel { spaces, rdma: Vec::new(), next_id: 1, fail_at: None, performed: 0, log: Vec::new() }
+    }
+
+    pub fn space(&mut self, side: Side) -> Result<&mut Space> {
+        self.spaces[slot(side)].as_mut().ok_or_else(|| anyhow!("the container's namespace has gone"))
+    }
+
+    pub fn has_inside(&self) -> bool {
+        self.spaces[1].is_some()
+    }
+
+    /// Puts a link there, down and naked, with the namespace's default sysctls.
+    pub fn plug(&mut self, side: Side, mut dev: Netdev) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let space = self.spaces[slot(side)].as_mut().unwrap();
+        dev.ifindex = space.free_index(dev.ifindex);
+        space.register(Link { id, dev });
+        id
+    }
+
+    /// An HCA of hardware, with the given number of its verbs node.
+    pub fn plug_hca(&mut self, name: &str, on: u64, number: u32, rxe: bool) {
+        self.rdma.push(Rdma { hca: hca(name, number, rxe), on });
+    }
+
+    fn link_of(&self, id: u64) -> Option<(Side, &Netdev)> {
+        [Side::Host, Side::Inside].into_iter().find_map(|side| {
+            let links = &self.spaces[slot(side)].as_ref()?.links;
+            links.iter().find(|l| l.id == id).map(|l| (side, &l.dev))
+        })
+    }
+
+    /// Everything on one side, as `Scope::full()` shows it.
+    pub fn see(&self, side: Side) -> Snapshot {
+        let space = self.spaces[slot(side)].as_ref().unwrap();
+        let mut snapshot = space.snapshot();
+        // Shared mode: every namespace lists every device, but only the netdevs of its own (nldev.c, fill_port_info).
+        for rdma in &self.rdma {
+            let mut hca = rdma.hca.clone();
+            let here = self.link_of(rdma.on).filter(|(s, _)| *s == side).map(|(_, d)| d.name.clone());
+            hca.ports[0].netdev = here;
+            snapshot.hcas.push(hca);
+        }
+        snapshot.hcas.sort_by(|a, b| a.name.cmp(&b.name));
+        snapshot
+    }
+
+    /// The namespace dies (default_device_exit_net in net/core/dev.c): hardware returns to the first namespace, the rest
+    /// is destroyed.
+    pub fn die(&mut self) {
+        let inside = self.spaces[1].take().unwrap();
+        let mut gone = inside.clone();
+        for link in inside.links {
+            gone.unregister(link.id);
+            self.unlinked(link.id);
+            if link.dev.pci.is_none() {
+                self.rdma.retain(|r| r.on != link.id);
+                continue;
+            }
+            let mut link = gone.take(link.id);
+            let host = self.spaces[0].as_mut().unwrap();
+            link.dev.altnames.retain(|a| !host.taken(a));
+            let fallback = format!("dev{}", link.dev.ifindex);
+            link.dev.ifindex = host.free_index(link.dev.ifindex);
+            if host.taken(link.dev.name.as_str()) {
+                let free = |n: &String| !host.taken(n);
+                let name = Some(fallback).filter(free).or_else(|| (0..).map(|i| format!("dev{i}")).find(free));
+                link.dev.name = name.unwrap().parse().unwrap();
+            }
+            host.register(link);
+        }
+    }
+
+    /// Soft-RoCE goes with its netdev's registration in a namespace (rxe_notify in drivers/infiniband/sw/rxe/rxe_net.c).
+    fn unlinked(&mut self, id: u64) {
+        self.rdma.retain(|r| r.on != id || !r.hca.is_rxe());
+    }
+
+    /// `__dev_change_net_namespace` in net/core/dev.c, then the rename that do_setlink in net/core/rtnetlink.c adds when the
+    /// message has a name.
+    fn move_link(&mut self, from: Side, dev: &IfName, name: &IfName, wanted: Option<u32>) -> Result<()> {
+        let to = other(from);
+        let id = self.space(from)?.id(dev)?;
+        let link = self.space(from)?.link(id).clone();
+        let target = self.space(to)?;
+        if link.dev.master.is_none() && link.dev.name.as_str() == "lo" {
+            return Err(errno(EINVAL));
+        }
+        let mut new_name = link.dev.name.clone();
+        if target.taken(link.dev.name.as_str()) {
+            if target.taken(name.as_str()) {
+                return Err(errno(EEXIST));
+            }
+            new_name = name.clone();
+        }
+        if link.dev.altnames.iter().any(|a| target.taken(a)) {
+            return Err(errno(EEXIST));
+        }
+        let index = match wanted {
+            // EBUSY: Live tries again without it.
+            Some(index) if target.has_index(index) => target.free_index(link.dev.ifindex),
+            Some(index) => index,
+            None => target.free_index(link.dev.ifindex),
+        };
+        self.space(from)?.unregister(id);
+        self.unlinked(id);
+        let mut link = self.space(from)?.take(id);
+        link.dev.name = new_name;
+        link.dev.ifindex = index;
+        self.space(to)?.register(link);
+        self.space(to)?.rename(id, name)
+    }
+
+    fn link_add(&mut self, side: Side, name: &HcaName, dev: &IfName, wanted: Option<&CharDevice>) -> Result<()> {
+        let on = self.space(side)?.id(dev)?;
+        if self.rdma.iter().any(|r| r.hca.name == *name || (r.on == on && r.hca.is_rxe())) {
+            return Err(errno(EEXIST));
+        }
+        let used: Vec<u32> = self.rdma.iter().map(|r| r.hca.uverbs.as_ref().unwrap().minor - 192).collect();
+        let number = (0..).find(|n| !used.contains(n)).unwrap();
+        self.rdma.push(Rdma { hca: hca(name.as_str(), number, true), on });
+        match (wanted, node(number)) {
+            // As Live does: the link is there, and is for the caller to undo.
+            (Some(w), got) if *w != got => Err(anyhow!("{name} got {got:?}, the plan says {w:?}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn link_delete(&mut self, name: &HcaName) {
+        self.rdma.retain(|r| r.hca.name != *name || !r.hca.is_rxe());
+    }
+
+    fn await_port(&mut self, hca: &HcaName, dev: &IfName, ips: &[std::net::IpAddr]) -> Result<()> {
+        let lacking = |what: &str| Fault::Timeout.error(format!("{hca} on {dev} {what}"));
+        let rdma = self.rdma.iter().find(|r| r.hca.name == *hca).ok_or_else(|| lacking("has gone"))?;
+        let (side, link) = self.link_of(rdma.on).ok_or_else(|| lacking("has no netdev"))?;
+        let has = |ip| link.addresses.iter().any(|a| a.address == ip);
+        let ready = side == Side::Inside && link.name == *dev && link.up && ips.iter().all(|ip| has(*ip));
+        if ready { Ok(()) } else { Err(lacking("is not ready")) }
+    }
+
+    fn act(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::RdmaLinkDelete { hca, .. } => {
+                self.link_delete(hca);
+                Ok(())
+            }
+            Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
+            Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
+            Step::AwaitPort { hca, dev, addresses, .. } => self.await_port(hca, dev, addresses),
+            Step::RouteAdd { side, route } => self.space(*side)?.route_add(route),
+            Step::RouteDelete { side, route } => self.space(*side)?.route_delete(route),
+            Step::RuleAdd { side, rule } => {
+                self.space(*side)?.rule_add(rule);
+                Ok(())
+            }
+            Step::RuleDelete { side, rule } => {
+                self.space(*side)?.rules.retain(|r| r != rule);
+                Ok(())
+            }
+            Step::Rename { side, dev, .. }
+            | Step::AltnameDelete { side, dev, .. }
+            | Step::AltnameAdd { side, dev, .. }
+            | Step::Release { side, dev }
+            | Step::XdpDetach { side, dev }
+            | Step::Sysctls { side, dev, .. }
+            | Step::Settings { side, dev, .. }
+            | Step::Mac { side, dev, .. }
+            | Step::AddressAdd { side, dev, .. }
+            | Step::AddressDelete { side, dev, .. }
+            | Step::Link { side, dev, .. }
+            | Step::NeighbourAdd { side, dev, .. }
+            | Step::NeighbourDelete { side, dev, .. } => {
+                let space = self.space(*side)?;
+                let id = space.id(dev)?;
+                space.act(id, step)
+            }
+        }
+    }
+
+    /// A step without the failure point: what an administrator or a container does.
+    pub fn does(&mut self, step: Step) -> Result<()> {
+        self.act(&step)
+    }
+}
+
+/// N as the kernel numbers verbs nodes.
+pub fn node(number: u32) -> CharDevice {
+    CharDevice { name: format!("uverbs{number}"), major: 231, minor: 192 + number }
+}
+
+fn hca(name: &str, number: u32, rxe: bool) -> Hca {
+    let port = Port {
+        number: 1,
+        state: Some("ACTIVE".into()),
+        link_layer: Some("Ethernet".into()),
+        rate: None,
+        netdev: None,
+        gids: Vec::new(),
+    };
+    Hca {
+        name: name.parse().unwrap(),
+        index: None,
+        node_guid: None,
+        sys_image_guid: None,
+        firmware: None,
+        driver: Some(if rxe { "rxe" } else { "mlx5_core" }.into()),
+        protocol: None,
+        pci: None,
+        numa: None,
+        uverbs: Some(node(number)),
+        umad: Vec::new(),
+        ports: vec![port],
+        conflicts: Vec::new(),
+    }
+}
+
+impl World for Kernel {
+    fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
+        self.space(side)?;
+        let mut snapshot = self.see(side);
+        if let Some(wanted) = &scope.sysctls {
+            let hidden = snapshot.netdevs.iter_mut().filter(|d| !wanted.contains(&d.name));
+            hidden.for_each(|d| d.sysctls = BTreeMap::new());
+        }
+        Ok(snapshot)
+    }
+
+    fn perform(&mut self, step: &Step, _: Instant) -> Result<()> {
+        let number = self.performed;
+        self.performed += 1;
+        let result = if self.fail_at == Some(number) { Err(errno(EIO)) } else { self.act(step) };
+        if let Err(e) = &result {
+            self.log.push(format!("{step}: {e:#}"));
+        }
+        result
+    }
+}
+
+/// There is no such link.
+fn no_link() -> anyhow::Error {
+    errno(ENODEV)
+}

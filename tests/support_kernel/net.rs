@@ -1,0 +1,639 @@
+//! One namespace: links, addresses, routes, rules.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::Result;
+use ipnet::IpNet;
+use nix::libc::{EACCES, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENOENT};
+use rdmaprep::ident::{IfName, Mac};
+use rdmaprep::snapshot::{Address, Hop, Neighbour, Netdev, Route, Rule, Snapshot};
+use rdmaprep::step::{Settings, Step};
+
+use super::no_link;
+
+const MAIN: u32 = 254;
+const LOCAL: u32 = 255;
+const SECONDARY: u32 = 0x01;
+const PERMANENT: u32 = 0x80;
+const NOPREFIXROUTE: u32 = 0x200;
+const ONLINK: u8 = 4;
+const LINK_LOCAL_BY_KERNEL: u8 = 3;
+const MIN_MTU_IPV6: u32 = 1280;
+
+pub fn errno(code: i32) -> anyhow::Error {
+    io::Error::from_raw_os_error(code).into()
+}
+
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub id: u64,
+    pub dev: Netdev,
+}
+
+#[derive(Clone, Debug)]
+pub struct Space {
+    netns: u64,
+    pub links: Vec<Link>,
+    pub routes: Vec<Route>,
+    pub rules: Vec<Rule>,
+    pub defaults: BTreeMap<String, String>,
+}
+
+/// What a new device of a fresh namespace has.
+pub fn default_sysctls() -> BTreeMap<String, String> {
+    let all = [
+        ("ipv4/conf/accept_local", "0"),
+        ("ipv4/conf/arp_announce", "0"),
+        ("ipv4/conf/arp_filter", "0"),
+        ("ipv4/conf/arp_ignore", "0"),
+        ("ipv4/conf/promote_secondaries", "0"),
+        ("ipv4/conf/rp_filter", "0"),
+        ("ipv4/neigh/gc_stale_time", "60"),
+        ("ipv6/conf/accept_ra", "1"),
+        ("ipv6/conf/addr_gen_mode", "0"),
+        ("ipv6/conf/disable_ipv6", "0"),
+        ("ipv6/conf/keep_addr_on_down", "0"),
+        ("ipv6/neigh/gc_stale_time", "60"),
+    ];
+    all.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+fn is_ll(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if (v6.segments()[0] & 0xffc0) == 0xfe80)
+}
+
+fn subnet(a: &Address) -> IpNet {
+    IpNet::new(a.peer.unwrap_or(a.address), a.prefix).unwrap().trunc()
+}
+
+fn host_net(ip: IpAddr) -> IpNet {
+    IpNet::from(ip)
+}
+
+fn by_kernel(destination: IpNet, table: u32, kind: u8, scope: u8, metric: Option<u32>, dev: &IfName) -> Route {
+    let hop = Hop { dev: Some(dev.clone()), ..Hop::default() };
+    Route {
+        destination,
+        source: None,
+        table,
+        protocol: 2,
+        scope,
+        kind,
+        tos: 0,
+        metric,
+        prefsrc: None,
+        hops: vec![hop],
+        other: BTreeMap::new(),
+    }
+}
+
+impl Space {
+    pub fn new(netns: u64) -> Space {
+        let rule = |family, priority, table| Rule {
+            family,
+            priority,
+            source: None,
+            destination: None,
+            iif: None,
+            oif: None,
+            table,
+            action: 1,
+            tos: 0,
+            flags: 0,
+            other: BTreeMap::new(),
+        };
+        let rules = [(4, 0, 255), (4, 32766, 254), (4, 32767, 253), (6, 0, 255), (6, 32766, 254)]
+            .map(|(f, p, t)| rule(f, p, t));
+        Space { netns, links: Vec::new(), routes: Vec::new(), rules: rules.into(), defaults: default_sysctls() }
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let mut netdevs: Vec<Netdev> = self.links.iter().map(|l| l.dev.clone()).collect();
+        netdevs.sort_by_key(|d| d.ifindex);
+        for dev in &mut netdevs {
+            dev.running = dev.up;
+            dev.operstate = Some(if dev.up { "up" } else { "down" }.into());
+        }
+        Snapshot {
+            boot_id: "boot".into(),
+            netns: Some(self.netns),
+            netdevs,
+            routes: self.routes.clone(),
+            rules: self.rules.clone(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// By name or alternative name, as `__dev_get_by_name` does.
+    pub fn id(&self, name: &IfName) -> Result<u64> {
+        let named = |d: &Netdev| d.name == *name || d.altnames.iter().any(|a| a == name.as_str());
+        self.links.iter().find(|l| named(&l.dev)).map(|l| l.id).ok_or_else(no_link)
+    }
+
+    pub fn link(&mut self, id: u64) -> &mut Link {
+        self.links.iter_mut().find(|l| l.id == id).unwrap()
+    }
+
+    fn dev(&mut self, id: u64) -> &mut Netdev {
+        &mut self.link(id).dev
+    }
+
+    fn dev_named(&self, name: &IfName) -> Option<&Netdev> {
+        self.links.iter().map(|l| &l.dev).find(|d| d.name == *name)
+    }
+
+    pub fn taken(&self, name: &str) -> bool {
+        self.links.iter().any(|l| l.dev.name.as_str() == name || l.dev.altnames.iter().any(|a| a == name))
+    }
+
+    pub fn has_index(&self, index: u32) -> bool {
+        self.links.iter().any(|l| l.dev.ifindex == index)
+    }
+
+    pub fn free_index(&self, wanted: u32) -> u32 {
+        if self.has_index(wanted) { (1..).find(|i| !self.has_index(*i)).unwrap() } else { wanted }
+    }
+
+    pub fn take(&mut self, id: u64) -> Link {
+        let position = self.links.iter().position(|l| l.id == id).unwrap();
+        self.links.remove(position)
+    }
+
+    /// The link appears here, with the namespace's defaults as its sysctls.
+    pub fn register(&mut self, mut link: Link) {
+        link.dev.sysctls = self.defaults.clone();
+        let mtu = link.dev.mtu;
+        link.dev.sysctls.insert("ipv6/conf/mtu".into(), mtu.to_string());
+        if mtu < MIN_MTU_IPV6 {
+            link.dev.sysctls.retain(|k, _| !k.starts_with("ipv6/"));
+        }
+        self.links.push(link);
+    }
+
+    /// What leaving the namespace destroys.
+    pub fn unregister(&mut self, id: u64) {
+        self.down(id);
+        let name = self.dev(id).name.clone();
+        let addresses = std::mem::take(&mut self.dev(id).addresses);
+        let over = |r: &Route| r.hops.iter().any(|h| h.dev.as_ref() == Some(&name));
+        // IPv4: one leg takes the whole route along (fib_sync_down_dev); IPv6: only the leg (fib6_ifdown).
+        self.routes.retain(|r| r.destination.addr().is_ipv6() || !over(r));
+        self.drop_legs(&name);
+        addresses.iter().for_each(|a| self.address_gone(a.address));
+        let dev = self.dev(id);
+        dev.master = None;
+        dev.sysctls = BTreeMap::new();
+    }
+
+    /// IPv4 routes go with their preferred source (fib_sync_down_addr).
+    fn address_gone(&mut self, ip: IpAddr) {
+        let still = self.links.iter().any(|l| l.dev.addresses.iter().any(|a| a.address == ip));
+        if ip.is_ipv4() && !still {
+            self.routes.retain(|r| r.prefsrc != Some(ip));
+        }
+    }
+
+    fn down(&mut self, id: u64) {
+        let dev = self.dev(id);
+        dev.up = false;
+        dev.neighbours.clear();
+        let keep = dev.sysctls.get("ipv6/conf/keep_addr_on_down").is_some_and(|v| v == "1");
+        dev.addresses.retain(|a| a.address.is_ipv4() || (keep && !is_ll(a.address) && a.valid_lft.is_none()));
+        let up: Vec<IfName> = self.links.iter().filter(|l| l.dev.up).map(|l| l.dev.name.clone()).collect();
+        let alive = |h: &Hop| h.dev.as_ref().is_some_and(|d| up.contains(d));
+        let own = |r: &Route| r.table == LOCAL && r.destination.addr().is_ipv4() && r.kind == 2;
+        self.routes.retain(|r| own(r) || r.hops.iter().any(alive));
+    }
+
+    fn up(&mut self, id: u64) {
+        if self.dev(id).up {
+            return;
+        }
+        self.dev(id).up = true;
+        for a in self.dev(id).addresses.clone() {
+            self.routes_of_address(id, &a);
+        }
+        self.link_local(id);
+    }
+
+    /// addrconf_addr_gen: by EUI-64, none, or by a secret.
+    fn link_local(&mut self, id: u64) {
+        let dev = self.dev(id);
+        let sysctl = |k: &str| dev.sysctls.get(k).cloned();
+        if !dev.up || sysctl("ipv6/conf/disable_ipv6").as_deref() != Some("0") {
+            return;
+        }
+        let Some(Mac(mac)) = dev.mac.clone() else { return };
+        let mut octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]];
+        match sysctl("ipv6/conf/addr_gen_mode").as_deref() {
+            Some("0") => {}
+            Some("1") | None => return,
+            _ => octets[8..].copy_from_slice(&[7, 7, 7, 7, 7, 7, 7, mac[5]]),
+        }
+        let address = IpAddr::V6(Ipv6Addr::from(octets));
+        if dev.addresses.iter().any(|a| a.address == address) {
+            return;
+        }
+        let a = Address {
+            address,
+            prefix: 64,
+            peer: None,
+            broadcast: None,
+            label: None,
+            scope: 253,
+            flags: PERMANENT,
+            valid_lft: None,
+            preferred_lft: None,
+            metric: None,
+            protocol: Some(LINK_LOCAL_BY_KERNEL),
+        };
+        self.insert_v6(id, a.clone());
+        self.routes_of_address(id, &a);
+    }
+
+    fn insert_v6(&mut self, id: u64, a: Address) {
+        // ipv6_link_dev_addr: global before link-local, a new one before its equals.
+        let all = &mut self.dev(id).addresses;
+        let rank = |x: &Address| (x.address.is_ipv6(), is_ll(x.address));
+        let at = all.iter().position(|x| rank(x) >= rank(&a)).unwrap_or(all.len());
+        all.insert(at, a);
+    }
+
+    fn put(&mut self, route: Route) {
+        if !self.routes.contains(&route) {
+            self.routes.push(route);
+        }
+    }
+
+    /// fib_add_ifaddr and addrconf_prefix_route.
+    fn routes_of_address(&mut self, id: u64, a: &Address) {
+        let dev = self.dev(id).clone();
+        let v4 = a.address.is_ipv4();
+        let local = by_kernel(host_net(a.address), LOCAL, 2, if v4 { 254 } else { 0 }, None, &dev.name);
+        self.put(Route { prefsrc: v4.then_some(a.address), ..local });
+        let silent = a.flags & (SECONDARY | NOPREFIXROUTE) != 0;
+        if !dev.up || silent || (v4 && a.prefix == 32 && a.peer.is_none()) {
+            return;
+        }
+        if v4 {
+            let prefix = by_kernel(subnet(a), MAIN, 1, 253, a.metric, &dev.name);
+            self.put(Route { prefsrc: Some(a.address), ..prefix });
+        } else {
+            self.put(by_kernel(subnet(a), MAIN, 1, 0, Some(a.metric.unwrap_or(256)), &dev.name));
+        }
+    }
+
+    fn routes_without_address(&mut self, id: u64, a: &Address) {
+        let name = self.dev(id).name.clone();
+        let net = subnet(a);
+        let own = |r: &Route| r.hops.len() == 1 && r.hops[0].dev.as_ref() == Some(&name) && r.protocol == 2;
+        let shared = self.dev(id).addresses.iter().any(|x| subnet(x) == net && x.address.is_ipv6());
+        self.routes.retain(|r| {
+            let of_this = r.destination == net && r.prefsrc.is_none_or(|p| p == a.address) && !shared;
+            !(own(r) && (of_this && r.table == MAIN || r.destination == host_net(a.address) && r.table == LOCAL))
+        });
+        self.address_gone(a.address);
+    }
+
+    fn address_add(&mut self, id: u64, a: &Address) -> Result<()> {
+        let mut a = a.clone();
+        a.flags &= 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
+        a.flags |= if a.valid_lft.is_none() { PERMANENT } else { 0 };
+        let dev = self.dev(id);
+        if a.address.is_ipv6() {
+            match dev.sysctls.get("ipv6/conf/disable_ipv6").map(String::as_str) {
+                Some("0") => {}
+                Some(_) => return Err(errno(EACCES)),
+                None => return Err(errno(EINVAL)),
+            }
+            // inet6_addr_modify: the prefix stays, the route to it follows flags and metric.
+            if let Some(at) = dev.addresses.iter().position(|x| x.address == a.address) {
+                let old = dev.addresses.remove(at);
+                (a.prefix, a.scope) = (old.prefix, old.scope);
+                self.routes_without_address(id, &old);
+                self.dev(id).addresses.insert(at, a.clone());
+            } else {
+                self.insert_v6(id, a.clone());
+            }
+            self.routes_of_address(id, &a);
+            return Ok(());
+        }
+        if a.label.is_none() {
+            a.label = Some(dev.name.to_string());
+        }
+        let alike = |x: &Address| x.address.is_ipv4() && x.prefix == a.prefix && subnet(x) == subnet(&a);
+        if let Some(old) = dev.addresses.iter_mut().find(|x| alike(x) && x.address == a.address) {
+            // NLM_F_REPLACE changes these alone (inet_rtm_newaddr).
+            (old.metric, old.protocol, old.valid_lft, old.preferred_lft) =
+                (a.metric, a.protocol, a.valid_lft, a.preferred_lft);
+            return Ok(());
+        }
+        if dev.addresses.iter().any(alike) {
+            a.flags |= SECONDARY;
+        }
+        // inet_insert_ifa: a primary behind the primaries, a secondary at the end.
+        let rank = |x: &Address| (x.address.is_ipv6(), x.flags & SECONDARY);
+        let at = dev.addresses.iter().position(|x| rank(x) > rank(&a)).unwrap_or(dev.addresses.len());
+        dev.addresses.insert(at, a.clone());
+        self.routes_of_address(id, &a);
+        Ok(())
+    }
+
+    /// Live takes the lack of an address as done.
+    fn address_delete(&mut self, id: u64, a: &Address) {
+        let dev = self.dev(id);
+        let same =
+            |x: &Address| x.address == a.address && x.prefix == a.prefix && (a.label.is_none() || x.label == a.label);
+        let Some(at) = dev.addresses.iter().position(same) else { return };
+        let old = dev.addresses.remove(at);
+        let promote = dev.sysctls.get("ipv4/conf/promote_secondaries").is_some_and(|v| v == "1");
+        let follows = |x: &Address| x.address.is_ipv4() && x.flags & SECONDARY != 0 && subnet(x) == subnet(&old);
+        let mut gone = vec![old.clone()];
+        let mut promoted = None;
+        if old.address.is_ipv4() && old.flags & SECONDARY == 0 {
+            if promote {
+                promoted = dev.addresses.iter_mut().find(|x| follows(x)).map(|x| {
+                    x.flags &= !SECONDARY;
+                    x.clone()
+                });
+            } else {
+                gone.extend(dev.addresses.iter().filter(|x| follows(x)).cloned());
+                dev.addresses.retain(|x| !follows(x));
+            }
+        }
+        gone.iter().for_each(|a| self.routes_without_address(id, a));
+        if let Some(a) = promoted {
+            self.routes_of_address(id, &a);
+        }
+    }
+
+    fn sysctl(&mut self, id: u64, key: &str, value: &str) -> Result<()> {
+        let dev = self.dev(id);
+        let mtu = dev.mtu;
+        let Some(old) = dev.sysctls.get_mut(key) else { return Err(errno(ENOENT)) };
+        if old == value {
+            return Ok(());
+        }
+        if key == "ipv6/conf/mtu" && !value.parse().is_ok_and(|v: u32| (MIN_MTU_IPV6..=mtu).contains(&v)) {
+            return Err(errno(EINVAL));
+        }
+        *old = value.to_owned();
+        match (key, value) {
+            ("ipv6/conf/disable_ipv6", "1") => self.flush_v6(id),
+            ("ipv6/conf/disable_ipv6" | "ipv6/conf/addr_gen_mode", _) => self.link_local(id),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// addrconf_ifdown.
+    fn flush_v6(&mut self, id: u64) {
+        let name = self.dev(id).name.clone();
+        self.dev(id).addresses.retain(|a| a.address.is_ipv4());
+        self.dev(id).neighbours.retain(|n| n.address.is_ipv4());
+        self.drop_legs(&name);
+    }
+
+    /// IPv6: a leg that remains alone is a plain route, without a weight.
+    fn drop_legs(&mut self, name: &IfName) {
+        for route in self.routes.iter_mut().filter(|r| r.destination.addr().is_ipv6()) {
+            let before = route.hops.len();
+            route.hops.retain(|h| h.dev.as_ref() != Some(name));
+            if let ([only], true) = (route.hops.as_mut_slice(), before > 1) {
+                only.weight = 0;
+            }
+        }
+        self.routes.retain(|r| !r.hops.is_empty());
+    }
+
+    fn settings(&mut self, id: u64, s: &Settings) {
+        let old = self.dev(id).mtu;
+        let dev = self.dev(id);
+        (dev.mtu, dev.txqlen, dev.group) = (s.mtu, s.txqlen, s.group);
+        (dev.promisc, dev.allmulti, dev.alias) = (s.promisc, s.allmulti, s.alias.clone());
+        if s.mtu == old {
+            return;
+        }
+        if s.mtu < MIN_MTU_IPV6 {
+            dev.sysctls.retain(|k, _| !k.starts_with("ipv6/"));
+            return self.flush_v6(id);
+        }
+        let defaults = self.defaults.clone();
+        let dev = self.dev(id);
+        if old < MIN_MTU_IPV6 {
+            dev.sysctls.extend(defaults.into_iter().filter(|(k, _)| k.starts_with("ipv6/")));
+        }
+        dev.sysctls.insert("ipv6/conf/mtu".into(), s.mtu.to_string());
+        self.link_local(id);
+    }
+
+    /// dev_change_name and inetdev_changename.
+    pub fn rename(&mut self, id: u64, name: &IfName) -> Result<()> {
+        let old = self.dev(id).name.clone();
+        if old == *name {
+            return Ok(());
+        }
+        if self.taken(name.as_str()) {
+            return Err(errno(EEXIST));
+        }
+        let dev = self.dev(id);
+        dev.name = name.clone();
+        for (i, a) in dev.addresses.iter_mut().filter(|a| a.address.is_ipv4()).enumerate() {
+            let tail = a.label.as_deref().and_then(|l| l.split_once(':')).map(|(_, tail)| tail.to_owned());
+            let tail = if i == 0 { None } else { Some(tail.unwrap_or((i + 1).to_string())) };
+            a.label = Some(tail.map_or(name.to_string(), |t| format!("{name}:{t}")));
+        }
+        for hop in self.routes.iter_mut().flat_map(|r| &mut r.hops).filter(|h| h.dev.as_ref() == Some(&old)) {
+            hop.dev = Some(name.clone());
+        }
+        for link in self.links.iter_mut().filter(|l| l.dev.master.as_ref() == Some(&old)) {
+            link.dev.master = Some(name.clone());
+        }
+        Ok(())
+    }
+
+    pub fn rule_add(&mut self, rule: &Rule) {
+        if !self.rules.contains(rule) {
+            self.rules.push(rule.clone());
+            self.rules.sort_by_key(|r| (r.family, r.priority));
+        }
+    }
+
+    fn local(&self, ip: IpAddr) -> bool {
+        self.links.iter().any(|l| l.dev.addresses.iter().any(|a| a.address == ip))
+    }
+
+    /// fib_check_nh and ip6_route_check_nh: what a gateway is reached by, over that very device.
+    fn reaches(&self, dev: &IfName, gateway: IpAddr, table: u32) -> bool {
+        if is_ll(gateway) {
+            return true;
+        }
+        let direct = |r: &&Route| {
+            r.kind == 1
+                && (r.table == MAIN || r.table == table)
+                && r.destination.contains(&gateway)
+                && r.hops.iter().any(|h| h.dev.as_ref() == Some(dev) && h.gateway.is_none())
+        };
+        self.routes.iter().any(|r| direct(&r))
+    }
+
+    fn leg(&self, hop: &Hop, table: u32) -> Result<()> {
+        let dev = hop.dev.as_ref().and_then(|d| self.dev_named(d)).ok_or_else(no_link)?;
+        if !dev.up {
+            return Err(errno(ENETDOWN));
+        }
+        match hop.gateway {
+            Some(gateway) if hop.flags & ONLINK == 0 && !self.reaches(&dev.name, gateway, table) => {
+                Err(errno(ENETUNREACH))
+            }
+            Some(gateway) if self.local(gateway) => Err(errno(EINVAL)),
+            _ => Ok(()),
+        }
+    }
+
+    /// An equal route is there already: Live takes that as done.
+    pub fn route_add(&mut self, route: &Route) -> Result<()> {
+        for hop in &route.hops {
+            self.leg(hop, route.table)?;
+        }
+        if route.prefsrc.is_some_and(|p| !self.local(p)) {
+            return Err(errno(EINVAL));
+        }
+        if route.destination.addr().is_ipv4() {
+            self.put(route.clone());
+            return Ok(());
+        }
+        let mut new = route.clone();
+        new.metric = Some(route.metric.unwrap_or(1024));
+        let key = |r: &Route| (r.destination, r.source, r.table, r.metric);
+        let mut routes = self.routes.clone();
+        for hop in &new.hops {
+            let (dev, gateway) = (&hop.dev, hop.gateway);
+            let alike = |r: &&mut Route| key(r) == key(&new);
+            // fib6_add_rt2node: the same next hop is a duplicate whatever else differs, and a multipath route that meets
+            // one takes back the legs that it added before.
+            if routes.iter_mut().filter(alike).any(|r| r.hops.iter().any(|h| (&h.dev, h.gateway) == (dev, gateway))) {
+                return Ok(());
+            }
+            let ecmp = |r: &&mut Route| gateway.is_some() && r.hops.iter().all(|h| h.gateway.is_some());
+            match routes.iter_mut().filter(alike).find(ecmp) {
+                Some(sibling) => sibling.hops.push(hop.clone()),
+                None => routes.push(Route { hops: vec![hop.clone()], ..new.clone() }),
+            }
+        }
+        self.routes = routes;
+        Ok(())
+    }
+
+    pub fn route_delete(&mut self, route: &Route) -> Result<()> {
+        for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
+            self.dev_named(dev).ok_or_else(no_link)?;
+        }
+        self.routes.retain(|r| r != route);
+        Ok(())
+    }
+
+    fn neighbour_add(&mut self, id: u64, n: &Neighbour) -> Result<()> {
+        let dev = self.dev(id);
+        if n.address.is_ipv6() && !dev.sysctls.contains_key("ipv6/conf/disable_ipv6") {
+            return Err(errno(EINVAL));
+        }
+        dev.neighbours.retain(|x| (x.address, x.proxy) != (n.address, n.proxy));
+        dev.neighbours.push(n.clone());
+        Ok(())
+    }
+
+    /// A step about one link.
+    pub fn act(&mut self, id: u64, step: &Step) -> Result<()> {
+        match step {
+            Step::Rename { name, .. } => return self.rename(id, name),
+            Step::AltnameDelete { altname, .. } => self.dev(id).altnames.retain(|a| a != altname),
+            Step::AltnameAdd { altname, .. } => {
+                if self.taken(altname) {
+                    return Err(errno(EEXIST));
+                }
+                self.dev(id).altnames.push(altname.clone());
+            }
+            Step::Release { .. } => self.dev(id).master = None,
+            Step::XdpDetach { .. } => self.dev(id).xdp = false,
+            Step::Sysctls { values, .. } => return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v)),
+            Step::Settings { settings, .. } => self.settings(id, settings),
+            Step::Mac { mac, .. } => {
+                // neigh_changeaddr.
+                self.dev(id).mac = Some(mac.clone());
+                self.dev(id).neighbours.retain(|n| n.proxy);
+            }
+            Step::AddressAdd { address, .. } => return self.address_add(id, address),
+            Step::AddressDelete { address, .. } => self.address_delete(id, address),
+            Step::Link { up: true, .. } => self.up(id),
+            Step::Link { up: false, .. } => self.down(id),
+            Step::NeighbourAdd { neighbour, .. } => return self.neighbour_add(id, neighbour),
+            Step::NeighbourDelete { neighbour: n, .. } => {
+                self.dev(id).neighbours.retain(|x| (x.address, x.proxy) != (n.address, n.proxy));
+            }
+            _ => return Err(errno(EINVAL)),
+        }
+        Ok(())
+    }
+}
+
+/// An address without anything special.
+pub fn plain(ip: IpAddr, prefix: u8) -> Address {
+    Address {
+        address: ip,
+        prefix,
+        peer: None,
+        broadcast: None,
+        label: None,
+        scope: 0,
+        flags: 0,
+        valid_lft: None,
+        preferred_lft: None,
+        metric: None,
+        protocol: None,
+    }
+}
+
+/// A link with nothing on it.
+pub fn naked(name: &str, ifindex: u32, mac: [u8; 6]) -> Netdev {
+    Netdev {
+        name: name.parse().unwrap(),
+        ifindex,
+        kind: None,
+        link_type: 1,
+        mac: Some(Mac(mac.into())),
+        permanent_mac: None,
+        mtu: 1500,
+        txqlen: 1000,
+        group: 0,
+        alias: None,
+        altnames: Vec::new(),
+        up: false,
+        running: false,
+        promisc: false,
+        allmulti: false,
+        operstate: None,
+        master: None,
+        link: None,
+        qdisc: None,
+        xdp: false,
+        pci: None,
+        driver: None,
+        dev_port: None,
+        addresses: Vec::new(),
+        neighbours: Vec::new(),
+        sysctls: BTreeMap::new(),
+    }
+}
+
+/// 10.a.b.c.
+pub fn v4(a: u8, b: u8, c: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, a, b, c))
+}
+
+/// fd00:a::b.
+pub fn v6(a: u8, b: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, a.into(), 0, 0, 0, 0, 0, b))
+}
