@@ -276,10 +276,8 @@ impl World for Kernel {
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         self.space(side)?;
         let mut snapshot = self.see(side);
-        if let Some(wanted) = &scope.sysctls {
-            let hidden = snapshot.netdevs.iter_mut().filter(|d| !wanted.contains(&d.name));
-            hidden.for_each(|d| d.sysctls = BTreeMap::new());
-        }
+        let hidden = snapshot.netdevs.iter_mut().filter(|d| !scope.sysctls.concern(&d.name));
+        hidden.for_each(|d| d.sysctls = BTreeMap::new());
         Ok(snapshot)
     }
 
