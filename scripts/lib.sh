@@ -2,6 +2,8 @@
 # What scripts/demo and scripts/test share.
 repo=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/..")
 cd "$repo" || exit 1
+# Where rustup puts cargo; and one place for what is built, since the guest sees only the repository.
+export PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin CARGO_TARGET_DIR=$repo/target
 
 step() { printf '\n==> %s\n' "$*"; }
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
@@ -23,7 +25,7 @@ packages() {
 # Debian 12's cargo is too old for Cargo.lock: cargo-web is its newer one.
 toolchain() {
   packages gcc libc6-dev
-  command -v cargo > /dev/null || packages cargo-web
+  command -v cargo > /dev/null || packages cargo-web rustfmt-web rust-web-clippy
   local have
   have=$(cargo --version | cut -d' ' -f2)
   printf '1.85\n%s\n' "$have" | sort -VC || fail "cargo $have is too old, 1.85 is needed: install rustup's, or Debian 12's cargo-web"

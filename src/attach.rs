@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use anyhow::Result;
 
 use crate::fault::Fault;
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
-use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, Route, Snapshot};
+use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RdmaMode, Route, Snapshot};
 use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
 use crate::verify;
@@ -30,6 +30,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     if plan.boot_id != host.boot_id {
         return refuse(plan, "it was made before the last boot");
     }
+    rdma_is_as_planned(plan, host)?;
     let minors = predict_uverbs(host, plan.nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)));
     // What the host lives on may have changed since the plan was made.
     let guarded = uplink::uplinks(plan.allow_bootstrap, host)?;
@@ -54,6 +55,25 @@ fn steps(held: &[Held]) -> Vec<Step> {
     steps.extend(connect(Side::Inside, &held.iter().map(|h| &h.inside).collect::<Vec<_>>()));
     steps.extend(held.iter().filter_map(await_port));
     steps
+}
+
+/// Device nodes went into config.json by number: a driver that was reloaded since has handed out others.
+fn rdma_is_as_planned(plan: &Plan, host: &Snapshot) -> Result<()> {
+    if host.rdma_mode == Some(RdmaMode::Exclusive) && plan.nics.iter().any(|n| n.hca.is_some()) {
+        return Err(Fault::Refused.error(
+            "RDMA devices belong to one namespace each here, which is not handled yet: `rdma system set netns shared`",
+        ));
+    }
+    let node = |hca: &HcaName| host.hca(hca).and_then(|h| h.uverbs.as_ref());
+    let hardware = plan.nics.iter().filter(|n| !n.rxe).filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
+    if let Some((hca, _)) = hardware.clone().find(|(hca, planned)| node(hca) != *planned) {
+        return refuse(plan, format!("{hca} has another device node now"));
+    }
+    let lacks_node = |hca: &&HcaName| node(hca).is_none_or(|n| !plan.devices.contains(n));
+    match plan.ib.iter().find(lacks_node) {
+        Some(hca) => refuse(plan, format!("{hca} has another device node now")),
+        None => Ok(()),
+    }
 }
 
 fn refuse<T>(plan: &Plan, why: impl std::fmt::Display) -> Result<T> {
@@ -179,6 +199,8 @@ pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
 /// What the NIC must look like inside: its state on the host, less what has no meaning there, with the ARP profile.
 fn inside_state(plan: &Plan, before: &NicState, along: &[Netdev]) -> NicState {
     let mut state = before.clone();
+    // Nobody renews them inside; what is finite came this far only by --freeze-lifetimes.
+    state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
     let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
     // Linux refuses a preferred source that is no address of the namespace.
     let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));

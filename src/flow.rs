@@ -101,8 +101,10 @@ pub fn fresh_plan(request: &Request, name: &str, snapshot: &Snapshot, store: &St
 /// NICs that containers hold.
 fn held(store: &Store) -> Result<Vec<select::Held>> {
     let mut all = Vec::new();
+    let boot = boot_id()?;
     for (_, record) in store.all_records()? {
-        let Ok(record) = record else { continue };
+        // After a reboot nothing is away.
+        let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
         let by = record.members.first().map_or("a container".to_owned(), |m| format!("container {}", m.id));
         all.extend(record.held.into_iter().map(|h| select::Held {
             netdev: h.nic.identity.name,
@@ -169,7 +171,8 @@ fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
 }
 
 fn missing_topology(request: &Request) -> Vec<String> {
-    let asked = request.nccl_topo.as_ref().filter(|f| request.include_nccl_topo && !f.exists());
+    let users = request.passed_on.contains_key("NCCL_TOPO_FILE");
+    let asked = request.nccl_topo.as_ref().filter(|f| request.include_nccl_topo && !users && !f.exists());
     asked
         .map(|f| format!("the topology file {} does not exist: NCCL_TOPO_FILE is not set", f.display()))
         .into_iter()
@@ -195,35 +198,51 @@ fn inject(text: &str, plan: &Plan, request: &Request, timeout: u32) -> Result<In
     inject::apply(text, &edit)
 }
 
-/// `rdmaprep hook`. Nothing of ours must fail a container that did not opt in, so what selects NICs is read late.
+/// `rdmaprep hook`. Nothing of ours must fail a container that did not opt in, and nothing but the record decides what goes
+/// home: what selects NICs is read for create alone.
 fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
     let mut watch = Stopwatch::start();
     let state = read_state()?;
-    let asked = request(global, args.plan.as_deref(), &args.select).and_then(|r| r.narrow(&state.annotations));
-    let opted_in = args.plan.is_some() || state.annotations.keys().any(|k| k.starts_with(ANNOTATION));
-    let request = match asked {
-        // A broken config file or a stray variable of the host must not keep every container from starting.
-        Err(e) if !opted_in && args.stage != Stage::Poststop => return warn_only(&e),
-        asked => asked?,
-    };
-    let store = store(&request.host);
-    let wait = if args.stage == Stage::Poststop { hook::STOP_WAIT } else { Duration::from_secs(args.deadline.into()) };
     let mut report = Report::new(format!("hook {}", args.stage.name()));
     report.container = Some(state.id.clone());
-    let hook = Hook { request: &request, state: &state, store: &store, deadline: Instant::now() + wait };
-    let result = match args.stage {
-        Stage::Prestart | Stage::CreateRuntime => hook::create(&hook, &mut report, &mut watch),
-        Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
-        Stage::Poststop => hook::stop(&hook, &mut report, &mut watch),
+    let deadline = Instant::now() + Duration::from_secs(args.deadline.into());
+    let (host, result) = if matches!(args.stage, Stage::Prestart | Stage::CreateRuntime) {
+        let asked = request(global, args.plan.as_deref(), &args.select).and_then(|r| r.narrow(&state.annotations));
+        let request = match asked {
+            // A broken config file or a stray variable of the host must not keep every container from starting.
+            Err(e) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
+            asked => asked?,
+        };
+        let store = store(&request.host);
+        let hook = Hook { state: &state, store: &store, deadline };
+        let result = hook::create(&hook, &request, &mut report, &mut watch);
+        (request.host, result)
+    } else {
+        let host = Host::new(global, &config_or_default(global));
+        let store = store(&host);
+        let hook = Hook { state: &state, store: &store, deadline };
+        let result = match args.stage {
+            Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
+            _ => hook::stop(&hook, &mut report, &mut watch),
+        };
+        (host, result)
     };
     report.finish(&result, &watch);
     report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
-        keep(&report, &request.host, &store);
+        keep(&report, &host, &store(&host));
     }
     result
+}
+
+/// NICs have to come home whatever somebody has written into the config file since they left.
+fn config_or_default(global: &Global) -> Config {
+    config(global).unwrap_or_else(|e| {
+        warn(&[format!("{e:#}; the defaults are used")]);
+        Config::default()
+    })
 }
 
 fn warn_only(e: &anyhow::Error) -> Result<()> {
@@ -256,15 +275,16 @@ fn keep(report: &Report, host: &Host, store: &Store) {
 fn bring_back(global: &Global, args: &RestoreArgs) -> Result<()> {
     let host = Host::new(global, &config(global)?);
     let store = store(&host);
-    let wanted = records(&store, args)?;
+    let (wanted, _) = records(&store, args)?;
     if args.output.dry_run {
         return wanted.iter().try_for_each(|r| foretell(&store, r));
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     // Another rdmaprep may have brought some home while we waited.
-    let wanted = records(&store, args)?;
-    let mut failures = Vec::new();
+    let (wanted, damaged) = records(&store, args)?;
+    // One that cannot be read must not keep the others away.
+    let mut failures: Vec<anyhow::Error> = damaged.into_iter().map(|e| Fault::Incomplete.error(e)).collect();
     let mut reports = Vec::new();
     for record in wanted {
         let mut watch = Stopwatch::start();
@@ -299,7 +319,7 @@ fn bring_back(global: &Global, args: &RestoreArgs) -> Result<()> {
 
 /// The records that `restore` is about: of one container, or all of this boot. One of another boot is told, not applied:
 /// after a reboot the NICs never left, and the system configures them.
-fn records(store: &Store, args: &RestoreArgs) -> Result<Vec<Record>> {
+fn records(store: &Store, args: &RestoreArgs) -> Result<(Vec<Record>, Vec<String>)> {
     let boot = boot_id()?;
     let mut found = Vec::new();
     let mut damaged = Vec::new();
@@ -313,12 +333,12 @@ fn records(store: &Store, args: &RestoreArgs) -> Result<Vec<Record>> {
             Err(e) => damaged.push(format!("{e:#}")),
         }
     }
-    match (&args.id, damaged.is_empty()) {
-        (Some(id), _) if found.is_empty() => {
+    match &args.id {
+        Some(id) if found.is_empty() => {
             Err(Fault::Usage.error(format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do")))
         }
-        (None, false) => Err(Fault::Incomplete.error(damaged.join("; "))),
-        _ => Ok(found),
+        Some(_) => Ok((found, Vec::new())),
+        None => Ok((found, damaged)),
     }
 }
 

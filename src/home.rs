@@ -10,7 +10,6 @@ use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::journal::{Held, Member, Phase, Record};
 use crate::restore::{Homecoming, repair, restore};
-use crate::snapshot::Snapshot;
 use crate::step::{NicState, Side};
 use crate::verify::{self, Drift};
 use crate::world::netns::Netns;
@@ -18,7 +17,7 @@ use crate::world::store::Store;
 use crate::world::{Live, Scope, World, handle, mount};
 
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
-const SETTLE: Duration = Duration::from_secs(5);
+pub const SETTLE: Duration = Duration::from_secs(5);
 
 /// What bringing home did.
 #[derive(Debug, Default)]
@@ -44,29 +43,39 @@ pub fn namespace(store: &Store, record: &Record) -> Option<Netns> {
 
 /// Opens both namespaces of a record and brings its NICs home.
 pub fn bring(store: &Store, record: Record) -> Result<Done> {
+    bring_patiently(store, record, SETTLE)
+}
+
+fn bring_patiently(store: &Store, record: Record, patience: Duration) -> Result<Done> {
     let host = Netns::current()?;
     if host.inode() != record.host_netns {
         return Err(Fault::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
-    let mut live = Live::open(host, namespace(store, &record))?;
-    bring_with(&mut live, store, record)
+    let mut live = Live::open(host, namespace(store, &record)).fault(Fault::Incomplete, "opening both namespaces")?;
+    bring_with(&mut live, store, record, patience)
 }
 
 /// Brings a record's NICs home and forgets the record when all of them are there and equal to what they were.
 ///
 /// # Errors
 /// [`Fault::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
-pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<Done> {
+pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Duration) -> Result<Done> {
+    bring_all(live, store, record, patience).or_else(|e| match Fault::of(&e) {
+        Fault::Other => Err(e).fault(Fault::Incomplete, "bringing NICs home; `rdmaprep restore --all` tries again"),
+        _ => Err(e),
+    })
+}
+
+fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Duration) -> Result<Done> {
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that the way home takes.
     let unsaved = store.save(&record).err();
-    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-    let home = plan_home(live, &record, inside.as_ref())?;
+    let home = plan_home(live, &record, patience)?;
     let deadline = Instant::now() + SETTLE;
     let errors = apply_all(&home.steps, live, deadline);
     let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     let here: Vec<Held> = record.held.iter().filter(|h| !stuck(h)).cloned().collect();
-    let drift = settle(live, &here)?;
+    let drift = settle(live, &here, patience)?;
     if home.stuck.is_empty() && drift.is_empty() {
         mount::unpin(&store.pin(record.netns))?;
         store.forget(&record)?;
@@ -80,13 +89,14 @@ pub fn bring_with(live: &mut Live, store: &Store, mut record: Record) -> Result<
     Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
 }
 
-/// A namespace that has ended returns its physical NICs some time later.
-fn plan_home(live: &mut Live, record: &Record, inside: Option<&Snapshot>) -> Result<Homecoming> {
-    let deadline = Instant::now() + SETTLE;
+/// A namespace that has ended, the container's or one that it made, returns its physical NICs some time later.
+fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Homecoming> {
+    let deadline = Instant::now() + patience;
     loop {
+        let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
         let host = live.observe(Side::Host, &Scope::links())?;
-        let home = restore(&record.held, &host, inside);
-        if home.stuck.is_empty() || inside.is_some() || Instant::now() >= deadline {
+        let home = restore(&record.held, &host, inside.as_ref());
+        if home.missing == 0 || Instant::now() >= deadline {
             return Ok(home);
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -94,21 +104,21 @@ fn plan_home(live: &mut Live, record: &Record, inside: Option<&Snapshot>) -> Res
 }
 
 /// Looks again, repairs once what differs, and waits for what the kernel does by itself.
-fn settle(live: &mut Live, held: &[Held]) -> Result<Vec<Drift>> {
+fn settle(live: &mut Live, held: &[Held], patience: Duration) -> Result<Vec<Drift>> {
     let scope = Scope::of(names(held));
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
-    let deadline = Instant::now() + SETTLE;
+    let deadline = Instant::now() + patience;
     let mut repaired = false;
     loop {
         let host = live.observe(Side::Host, &scope)?;
         let mut drift = verify::drift(&states, &host);
         drift.extend(verify::rdma_drift(held, &host));
-        if drift.is_empty() || Instant::now() >= deadline {
+        if drift.is_empty() || (repaired && Instant::now() >= deadline) {
             return Ok(drift);
         }
         if !repaired {
             repaired = true;
-            apply_all(&repair(held, &host), live, deadline);
+            apply_all(&repair(held, &host), live, Instant::now() + SETTLE);
         } else {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -140,7 +150,9 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
             continue;
         }
         let nics = names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        told.push(match bring(store, record) {
+        // Who waited once need not make every container wait: what was not there then will hardly come now.
+        let patience = if record.phase == Phase::Restoring { Duration::ZERO } else { SETTLE };
+        told.push(match bring_patiently(store, record, patience) {
             Ok(_) => format!("brought {nics} home: their container has died"),
             Err(e) => format!("{nics}: {e:#}"),
         });

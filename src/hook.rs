@@ -1,6 +1,6 @@
 //! The OCI hooks: one short function for each moment of a container's life.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -26,8 +26,6 @@ use crate::world::{Live, Scope, World, boot_id};
 
 /// What every hook works with.
 pub struct Hook<'a> {
-    /// Flags, variables, config file, narrowed by the container's annotations.
-    pub request: &'a Request,
     /// The container.
     pub state: &'a State,
     /// Where plans and records live.
@@ -37,23 +35,29 @@ pub struct Hook<'a> {
 }
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
-pub fn create(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
-    let Some(name) = hook.request.plan() else { return Ok(()) };
+/// `request` is what was asked by flags, variables and the config file, narrowed by the container's annotations.
+pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    let Some(name) = request.plan() else { return Ok(()) };
     report.plan = Some(name.to_string());
     let (process, host, inside) = enter(hook.state)?;
+    if host.inode() == inside.inode() {
+        // Only one that asked by itself is told so: the host's default plan is for containers that can use it.
+        let refused =
+            Fault::Refused.error("the container shares the host's network namespace: it has all NICs already");
+        return if request.plan.is_some() { Err(refused) } else { Ok(()) };
+    }
     hook.store.prepare()?;
     let _lock = hook.store.lock(hook.deadline)?;
     watch.lap(PhaseName::Lock);
     report.notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
-    if join(hook, &process, inside.inode(), report)? {
+    if join(hook, request, &process, inside.inode(), report)? {
         return Ok(());
     }
     let (here, there) = (host.inode(), inside.inode());
     let mut live = Live::open(host, Some(inside))?;
-    let plan = plan(hook, name.as_str(), &mut live)?;
+    let plan = plan(hook, request, name.as_str(), &mut live)?;
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
-    let request = hook.request;
     let forbidden = |n: &IfName| request.narrowing.forbids(n).or_else(|| request.host.forbids(n.as_str())).is_some();
     let plan = plan.narrowed(forbidden, &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
@@ -112,7 +116,7 @@ fn carry_out(
     });
     watch.lap(PhaseName::Journal);
     let Err(e) = result else { return Ok(()) };
-    let undone = bring_with(live, hook.store, record);
+    let undone = bring_with(live, hook.store, record, home::SETTLE);
     report.steps_done = 0;
     watch.lap(PhaseName::Undo);
     match undone {
@@ -144,9 +148,6 @@ fn enter(state: &State) -> Result<(Process, Netns, Netns)> {
     if !process.alive() {
         return Err(Fault::State.error(format!("the container's init, pid {pid}, has ended")));
     }
-    if host.inode() == inside.inode() {
-        return Err(Fault::Refused.error("the container shares the host's network namespace: it has all NICs already"));
-    }
     Ok((process, host, inside))
 }
 
@@ -157,7 +158,7 @@ fn member(state: &State, process: &Process) -> Result<Member> {
 }
 
 /// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
-fn join(hook: &Hook, process: &Process, netns: u64, report: &mut Report) -> Result<bool> {
+fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &mut Report) -> Result<bool> {
     let boot = boot_id()?;
     let ours = |r: &Record| r.netns == netns && r.boot_id == boot;
     let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(false) };
@@ -166,13 +167,29 @@ fn join(hook: &Hook, process: &Process, netns: u64, report: &mut Report) -> Resu
         home::bring(hook.store, record)?;
         return Ok(false);
     }
+    if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
+        let holder = record.members.first().map_or("another container", |m| m.id.as_str());
+        return Err(Fault::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan)));
+    }
     report.nics = home::names(&record.held);
-    if !record.has(&hook.state.id) {
-        report.notes.push(format!("joined {}, which has the namespace's NICs", record.members[0].id));
-        record.members.push(member(hook.state, process)?);
+    let newcomer = member(hook.state, process)?;
+    if !record.members.contains(&newcomer) {
+        let first = record.members.first().map_or("a container", |m| m.id.as_str());
+        report.notes.push(format!("joined {first}, which has the namespace's NICs"));
+        // One that was restarted without its stop hook comes back under its id, as another process.
+        record.members.retain(|m| !is_of(m, hook.state));
+        record.members.push(newcomer);
         hook.store.save(&record)?;
     }
+    if !process.alive() {
+        return Err(Fault::State.error("the container's init has ended"));
+    }
     Ok(true)
+}
+
+/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where it is told.
+fn is_of(member: &Member, state: &State) -> bool {
+    member.id == state.id && (state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle)
 }
 
 /// The records that can be read; a damaged one is told by `status` and `restore`.
@@ -181,10 +198,10 @@ fn records(store: &Store) -> Result<Vec<Record>> {
 }
 
 /// The stored plan, or a fresh one where none was stored.
-fn plan(hook: &Hook, name: &str, live: &mut Live) -> Result<Plan> {
+fn plan(hook: &Hook, request: &Request, name: &str, live: &mut Live) -> Result<Plan> {
     match hook.store.plan(name)? {
         Some(plan) => Ok(plan),
-        None => fresh_plan(hook.request, name, &live.observe(Side::Host, &Scope::full())?, hook.store).map(|(p, _)| p),
+        None => fresh_plan(request, name, &live.observe(Side::Host, &Scope::full())?, hook.store).map(|(p, _)| p),
     }
 }
 
@@ -206,9 +223,12 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
 
 /// poststart: the payload has begun. A runtime with its own network stack has removed the addresses by now.
 pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
-    let Some(record) = of_container(hook)? else { return Ok(()) };
+    if of_container(hook)?.is_none() {
+        return Ok(());
+    }
     let _lock = hook.store.lock(hook.deadline)?;
     watch.lap(PhaseName::Lock);
+    let Some(record) = of_container(hook)? else { return Ok(()) };
     report.plan = Some(record.plan.clone());
     report.nics = home::names(&record.held);
     let inside = home::namespace(hook.store, &record)
@@ -229,8 +249,8 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
 
 fn of_container(hook: &Hook) -> Result<Option<Record>> {
     let boot = boot_id()?;
-    let id = &hook.state.id;
-    Ok(records(hook.store)?.into_iter().find(|r| r.boot_id == boot && r.has(id)))
+    let ours = |r: &Record| r.boot_id == boot && r.members.iter().any(|m| is_of(m, hook.state));
+    Ok(records(hook.store)?.into_iter().find(ours))
 }
 
 /// poststop: the container has ended. Its NICs go home with the last container of the namespace.
@@ -247,10 +267,10 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
     let Some(mut record) = of_container(hook)? else { return Ok(()) };
     report.plan = Some(record.plan.clone());
     report.nics = home::names(&record.held);
-    let others = record.members.iter().filter(|m| m.id != hook.state.id && alive(m)).count();
+    let others = record.members.iter().filter(|m| !is_of(m, hook.state) && alive(m)).count();
     if others > 0 {
         report.notes.push(format!("{others} other containers keep the NICs"));
-        record.members.retain(|m| m.id != hook.state.id);
+        record.members.retain(|m| !is_of(m, hook.state));
         return hook.store.save(&record);
     }
     let done = home::bring(hook.store, record)?;
@@ -260,6 +280,3 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
     report.notes.extend(reclaim(hook.store, &boot_id()?, |_| false)?);
     Ok(())
 }
-
-/// How long a stop hook waits for the lock: nobody else will bring the NICs home.
-pub const STOP_WAIT: Duration = Duration::from_secs(60);

@@ -20,6 +20,8 @@ pub struct Homecoming {
     pub steps: Vec<Step>,
     /// NICs that are neither inside nor on the host, or cannot come home, each with the reason.
     pub stuck: Vec<(IfName, String)>,
+    /// How many of these are nowhere: they may still be on their way.
+    pub missing: usize,
     /// Remarks for the report: what a container had done to a NIC.
     pub notes: Vec<String>,
 }
@@ -45,6 +47,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
         let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));
         match (found, taken) {
             (None, _) => {
+                home.missing += 1;
                 let why = "is neither in the container's namespace nor on the host".to_owned();
                 home.stuck.push((h.nic.identity.name.clone(), why));
             }

@@ -52,6 +52,11 @@ impl State {
         Ok(state)
     }
 
+    /// Whether an annotation of ours asks for something.
+    pub fn opts_in(&self, prefix: &str) -> bool {
+        self.annotations.keys().any(|k| k.starts_with(prefix))
+    }
+
     /// The pid of a container that is being created.
     ///
     /// # Errors

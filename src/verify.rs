@@ -94,10 +94,12 @@ pub fn lines(state: &NicState) -> BTreeMap<String, String> {
     let fields = link.as_object().into_iter().flatten().filter(|(key, _)| !listed_below.contains(&key.as_str()));
     lines.extend(fields.map(|(key, value)| (key.clone(), value.to_string())));
     for a in &n.netdev.addresses {
-        lines.insert(format!("address {}/{}", a.address, a.prefix), text(a));
+        let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
+        lines.insert(format!("address {}/{}{peer}", a.address, a.prefix), text(a));
     }
     for neighbour in &n.netdev.neighbours {
-        lines.insert(format!("neighbour {}", neighbour.address), text(neighbour));
+        let proxy = if neighbour.proxy { " proxy" } else { "" };
+        lines.insert(format!("neighbour {}{proxy}", neighbour.address), text(neighbour));
     }
     for (i, route) in n.routes.iter().enumerate() {
         // Equal keys may repeat with other legs: the position among equals tells them apart.

@@ -31,7 +31,9 @@ pub fn private_dir(path: &Path) -> Result<()> {
 
 /// Reads a whole file without following a link; `None` if there is none.
 pub fn read(path: &Path) -> Result<Option<String>> {
-    let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC).open(path);
+    // A FIFO in its place must not make us wait for a writer.
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC | nix::libc::O_NONBLOCK;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let file = match opened {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other.with_context(|| format!("opening {}", path.display()))?,
@@ -45,6 +47,10 @@ pub fn read(path: &Path) -> Result<Option<String>> {
 /// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary file, fsync, rename, fsync
 /// of the folder.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    replace_as(path, content, mode, None)
+}
+
+fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
     let doing = || format!("writing {}", path.display());
     let mut temporary = tempfile::Builder::new()
@@ -53,6 +59,10 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
         .tempfile_in(folder)
         .with_context(doing)?;
     temporary.write_all(content).with_context(doing)?;
+    if let Some((uid, gid)) = owner {
+        // Before it has its name: a name in somebody else's folder may lead elsewhere a moment later.
+        std::os::unix::fs::fchown(temporary.as_file(), Some(uid), Some(gid)).with_context(doing)?;
+    }
     temporary.as_file().sync_all().with_context(doing)?;
     temporary.persist(path).with_context(doing)?;
     File::open(folder).and_then(|f| f.sync_all()).with_context(doing)
@@ -123,8 +133,7 @@ pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
     let doing = || format!("writing {}", path.display());
     let meta = fs::symlink_metadata(path).with_context(doing)?;
     ensure!(meta.is_file(), "{} is no plain file", path.display());
-    replace(path, content, meta.mode() & 0o7777)?;
-    std::os::unix::fs::chown(path, Some(meta.uid()), Some(meta.gid())).with_context(doing)
+    replace_as(path, content, meta.mode() & 0o777, Some((meta.uid(), meta.gid())))
 }
 
 /// New files are for us alone, unless a mode is given: crun runs hooks with umask 0.

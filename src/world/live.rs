@@ -220,7 +220,8 @@ impl World for Live {
             Step::Sysctls { side, dev, values } => self
                 .space(*side)?
                 .netns
-                .visit(|| values.iter().try_for_each(|(key, value)| sysctl::write(dev, key, value))),
+                // One that is refused must not keep the others from being written.
+                .visit(|| values.iter().map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and)),
             Step::Rename { side, dev, name } => Ok(self.space(*side)?.route.rename(dev, name)?),
             Step::AltnameDelete { side, dev, altname } => {
                 gone(self.space(*side)?.route.altname(dev, altname, false), &[ENOENT, EINVAL])
