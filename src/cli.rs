@@ -41,9 +41,6 @@ pub struct Global {
     /// Where plans, reports, the lock and the pins of network namespaces are kept [default: /run/rdmaprep]
     #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Say more on stderr; twice: everything
-    #[arg(short, long, global = true, env = "RDMAPREP_VERBOSE", action = clap::ArgAction::Count)]
-    pub verbose: u8,
 }
 
 /// The commands.

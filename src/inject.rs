@@ -49,7 +49,7 @@ pub struct HookEdit {
     pub stage: Stage,
     /// Absolute path of the program.
     pub path: String,
-    /// Arguments from argv[0] on: `rdmaprep hook STAGE …`.
+    /// Arguments from `argv[0]` on: `rdmaprep hook STAGE …`.
     pub args: Vec<String>,
     /// Seconds until the runtime kills it.
     pub timeout: u32,

@@ -1,7 +1,7 @@
 //! What shall be done, as data: the plan that `prepare` stores, and the steps that a hook derives from it.
 //!
 //! A [`Plan`] holds decisions (which NICs, which environment, which device nodes) and the identities they were made for.
-//! At create time [`Plan::attach`](crate::plan::Plan) lowers it, with a fresh look at the world, to [`Step`]s: the state that
+//! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`crate::step::Step`]s: the state that
 //! has to come back is the state at the move, not at `prepare`.
 
 use serde::{Deserialize, Serialize};
@@ -87,7 +87,7 @@ impl ArpProfile {
     /// 2/1/1/1.
     pub const STRICT: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 1, rp_filter: 1 };
 
-    /// The values under the names that [`Netdev::sysctls`] uses.
+    /// The values under the names that [`crate::snapshot::Netdev::sysctls`] uses.
     pub fn sysctls(&self) -> [(&'static str, u8); 4] {
         [
             ("ipv4/conf/arp_announce", self.announce),
@@ -125,7 +125,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for what was selected; `predicted` are the device nodes that re-created soft-RoCE links will get.
+    /// The plan for what was selected, with the device nodes that re-created soft-RoCE links will get.
     pub fn new(name: &str, request: &Request, snapshot: &Snapshot, selection: &Selection, options: &Options) -> Plan {
         let kept: Vec<&Verdict> = selection.kept().collect();
         let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic(v, snapshot)).collect();

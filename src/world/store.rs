@@ -113,11 +113,6 @@ impl Store {
         // No fsync: a report is news, not truth.
         std::fs::write(&path, json).with_context(|| format!("writing {}", path.display()))
     }
-
-    /// Forgets a report.
-    pub fn forget_report(&self, id: &str) -> Result<()> {
-        files::remove(&self.reports().join(report_name(id)))
-    }
 }
 
 /// A container's id is its runtime's choice: what is no plain name is spelled in hex.
