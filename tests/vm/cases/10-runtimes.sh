@@ -55,7 +55,6 @@ whole() { # RUNTIME
   said=$(rdmaprep status)
   says "held by     $1"
   stop "$1" "$1" "$runner"
-  clean
 }
 
 case_runc() { whole runc; }

@@ -46,7 +46,6 @@ case_the_second_keeps_the_nics_and_they_work() {
   stop runc two "$second"
   # The namespace is still there, and empty.
   equal "the pod's NICs" lo "$(ip netns exec pod ls /sys/class/net)"
-  clean
 }
 
 case_restarts_of_one_container() {

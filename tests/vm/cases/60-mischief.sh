@@ -12,7 +12,6 @@ take() {
   hook poststop bad
   report bad '.notes[] | "# " + .'
   said=$(report bad .notes[])
-  clean
 }
 
 bad() { within bad "$@"; }

@@ -39,7 +39,6 @@ case_the_runtime_while_its_hook_works() {
   until_true 30 sh -c '! pgrep -x rdmaprep'
   tail -n 2 /var/log/rdmaprep.log
   rdmaprep restore --all
-  clean
 }
 
 later_hook_fails() { # RUNTIME STATUS
@@ -62,7 +61,6 @@ later_hook_fails() { # RUNTIME STATUS
   else
     echo "# $1 calls poststop when a later hook fails"
   fi
-  clean
 }
 
 case_a_later_hook_fails_under_runc() { later_hook_fails runc 1; }

@@ -22,5 +22,4 @@ case_the_deadline_undoes_everything() {
   # With light on the fibre the same bundle starts.
   start runc dark
   stop runc dark "$runner"
-  clean
 }

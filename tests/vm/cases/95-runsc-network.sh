@@ -20,5 +20,4 @@ case_poststart_gives_the_addresses_back() {
   said=$(ip netns exec box sh -c 'grep . /sys/class/infiniband/rxe[03]/ports/1/gids/*')
   for gid in ffff:c633:6401 ffff:c000:0201 2001:0db8:0000:0000:0000:0000:0000:0001; do says "$gid"; done
   stop runsc box "$runner"
-  clean
 }
