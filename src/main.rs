@@ -24,8 +24,11 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    let line = report::printable(&format!("{error:#}"));
+    let text = format!("{error:#}");
+    let fault = Fault::of(error);
+    // One line, but for the table that tells why no NIC is left.
+    let line = if fault == Fault::Nothing { report::printable_lines(&text) } else { report::printable(&text) };
     // A runtime may have closed stderr; the hook's log has the line as well.
     let _ = writeln!(std::io::stderr(), "rdmaprep: {line}");
-    ExitCode::from(Fault::of(error).code())
+    ExitCode::from(fault.code())
 }

@@ -421,3 +421,68 @@ fn files_are_private_although_a_runtime_calls_with_umask_0() {
         c.stop(host).ok();
     });
 }
+
+#[test]
+fn names_and_aliases_that_are_no_text_hide_no_nic() {
+    alone(|host| {
+        let names = host.rails(2);
+        let before = host.look();
+        host.prepare(&names).ok();
+        let mut container = Container::new("c1");
+        container.create(host).ok();
+        container.sh("ip link set r0 down");
+        container.sh(r"ip link set r0 alias $(printf '\377\376')");
+        container.sh(r"ip link set r0 name $(printf '\376x')");
+        container.sh(r"ip link set r1 name $(printf 'b\007ll')");
+        container.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_broken_config_file_keeps_no_nic_away() {
+    alone(|host| {
+        let names = host.rails(1);
+        let before = host.look();
+        host.prepare(&names).ok();
+        let mut container = Container::new("c1");
+        container.create(host).ok();
+        host.configure("nonsense");
+        container.stop(host).ok();
+        host.configure("");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_namespace_holds_one_plan() {
+    alone(|host| {
+        host.rails(2);
+        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"]).ok();
+        host.prepare("r0").ok();
+        let mut first = Container::new("c1");
+        first.create(host).ok();
+        let second = Container::beside("c2", &first).annotated(serde_json::json!({"rdmaprep.io/plan": "other"}));
+        second.create(host).fails(3, &["plan default", "not other"]);
+        first.stop(host).ok();
+        host.is_clean();
+    });
+}
+
+#[test]
+fn frozen_lifetimes_do_not_run_down() {
+    alone(|host| {
+        let names = host.rails(1);
+        host.ip("address add 203.0.113.7/24 dev r0 valid_lft 900 preferred_lft 600");
+        host.rdmaprep(&["prepare", "--ifaces", &names]).fails(4, &["finite_lifetime"]);
+        host.rdmaprep(&["prepare", "--ifaces", &names, "--freeze-lifetimes"]).ok();
+        let mut container = Container::new("c1");
+        container.create(host).ok();
+        let inside = container.sh("ip -json address show dev r0 | jq '[.[].addr_info[] | select(.family == \"inet\") | .valid_life_time] | unique'");
+        assert_eq!(inside.split_whitespace().collect::<String>(), "[4294967295]");
+        container.stop(host).ok();
+        host.is_clean();
+    });
+}

@@ -13,6 +13,7 @@ use crate::step::{NicState, Side, Step};
 
 pub mod files;
 pub mod handle;
+mod legible;
 mod live;
 pub mod mount;
 pub mod netns;

@@ -1,4 +1,5 @@
-//! Route netlink in one network namespace. rtnetlink is asynchronous: its runtime stays in this file.
+//! Route netlink in one network namespace. netlink-proto, which rtnetlink is made of, is asynchronous: its runtime stays in
+//! this file.
 
 use std::io;
 use std::net::IpAddr;
@@ -15,10 +16,14 @@ use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::route::{RouteHeader, RouteMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use netlink_proto::ConnectionHandle;
+use netlink_proto::sys::protocols::NETLINK_ROUTE;
+use netlink_proto::sys::{SocketAddr, TokioSocket};
 
 use crate::ident::{IfName, Mac};
 use crate::snapshot::{Address, Neighbour, Netdev, Route, Rule};
 use crate::step::Settings;
+use crate::world::legible::Legible;
 use crate::world::netns::Netns;
 use crate::world::rtnl;
 
@@ -40,7 +45,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// A route netlink socket, bound for good to the namespace of the thread that opened it.
 pub struct RouteSocket {
     runtime: tokio::runtime::Runtime,
-    handle: rtnetlink::Handle,
+    handle: ConnectionHandle<Message>,
 }
 
 /// Links, addresses, routes, rules and neighbours of a namespace.
@@ -58,7 +63,8 @@ impl RouteSocket {
     pub fn open() -> Result<RouteSocket> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
         let entered = runtime.enter();
-        let (connection, handle, _) = rtnetlink::new_connection().context("opening a route netlink socket")?;
+        let opened = netlink_proto::new_connection_with_codec::<Message, TokioSocket, Legible>(NETLINK_ROUTE);
+        let (connection, handle, _) = opened.context("opening a route netlink socket")?;
         runtime.spawn(connection);
         drop(entered);
         Ok(RouteSocket { runtime, handle })
@@ -68,7 +74,7 @@ impl RouteSocket {
     fn exchange(&mut self, message: Message, flags: u16) -> io::Result<(Vec<Message>, bool)> {
         let mut request = NetlinkMessage::from(message);
         request.header.flags = NLM_F_REQUEST | flags;
-        let answers = self.handle.request(request).map_err(io::Error::other)?;
+        let answers = self.handle.request(request, SocketAddr::new(0, 0)).map_err(io::Error::other)?;
         let collected =
             self.runtime.block_on(async { tokio::time::timeout(ANSWER, answers.collect::<Vec<_>>()).await });
         let (mut messages, mut interrupted) = (Vec::new(), false);
@@ -155,7 +161,7 @@ impl RouteSocket {
 
     fn link_by_name(&mut self, name: &IfName) -> io::Result<LinkMessage> {
         let mut ask = LinkMessage::default();
-        ask.attributes.push(LinkAttribute::IfName(name.to_string()));
+        call(&mut ask, name);
         let (messages, _) = self.exchange(Message::GetLink(ask), 0)?;
         let found = messages.into_iter().find_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None });
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
@@ -163,7 +169,10 @@ impl RouteSocket {
 
     /// The link's index.
     pub fn index(&mut self, name: &IfName) -> io::Result<u32> {
-        self.link_by_name(name).map(|l| l.header.index)
+        match rtnl::nameless(name) {
+            Some(index) => Ok(index),
+            None => self.link_by_name(name).map(|l| l.header.index),
+        }
     }
 
     /// One link message that moves the link: to `target`, there as `new_name`, and with `new_index` if that is free.
@@ -196,7 +205,7 @@ impl RouteSocket {
     /// no moment in which the index could become another link's.
     fn set_link(&mut self, name: &IfName, edit: impl FnOnce(&mut LinkMessage)) -> io::Result<()> {
         let mut m = LinkMessage::default();
-        m.attributes.push(LinkAttribute::IfName(name.to_string()));
+        call(&mut m, name);
         edit(&mut m);
         self.change(Message::SetLink(m), 0)
     }
@@ -337,5 +346,13 @@ impl RouteSocket {
     /// Deletes a rule.
     pub fn rule_delete(&mut self, rule: &Rule) -> io::Result<()> {
         self.change(Message::DelRule(rtnl::rule_message(rule)), 0)
+    }
+}
+
+/// Says which link a message is about.
+fn call(message: &mut LinkMessage, name: &IfName) {
+    match rtnl::nameless(name) {
+        Some(index) => message.header.index = index,
+        None => message.attributes.push(LinkAttribute::IfName(name.to_string())),
     }
 }

@@ -49,13 +49,21 @@ fn family_of(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// The name in a link message, or nothing if it is none that we could use.
+/// The index in a link message, and its name. One that is no text, or none that we take, is called `?INDEX` instead, and is
+/// addressed by that index: whatever a container calls a NIC, it must not lose it for us.
 pub fn link_name(message: &LinkMessage) -> Option<(u32, IfName)> {
-    let name = message.attributes.iter().find_map(|a| match a {
-        LinkAttribute::IfName(n) => n.parse().ok(),
+    let index = message.header.index;
+    let told = message.attributes.iter().find_map(|a| match a {
+        LinkAttribute::IfName(n) => Some(n),
         _ => None,
     })?;
-    Some((message.header.index, name))
+    let usable = told.parse().ok().filter(|_| !told.contains('?'));
+    Some((index, usable.or_else(|| format!("?{index}").parse().ok())?))
+}
+
+/// The index of a link that goes by none of its names, see [`link_name`].
+pub fn nameless(name: &IfName) -> Option<u32> {
+    name.as_str().strip_prefix('?')?.parse().ok()
 }
 
 /// A link message as a netdev; `names` resolves its master.
