@@ -11,6 +11,7 @@ use crate::cli::{Cli, Command, Global, HookArgs, PrepareArgs, RestoreArgs, Selec
 use crate::config::{CONFIG, Config, Host};
 use crate::fault::{Fault, WithFault};
 use crate::hook::{self, Hook};
+use crate::ident::IfName;
 use crate::inject::{self, Edit, Injected, Stage};
 use crate::journal::{Phase, Record};
 use crate::nccl::{self, Options};
@@ -18,9 +19,10 @@ use crate::plan::Plan;
 use crate::report::{self, Holder, PhaseName, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::select::{self, Selection, select};
-use crate::snapshot::{self, Snapshot};
+use crate::snapshot::{self, Netdev, Snapshot};
 use crate::state::{self, State};
 use crate::step::Side;
+use crate::uplink;
 use crate::verify;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
@@ -93,8 +95,18 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
 
 /// A plan from a fresh look, with the selection that explains it.
 pub fn fresh_plan(request: &Request, name: &str, snapshot: &Snapshot, store: &Store) -> Result<(Plan, Selection)> {
+    plan_with(request, name, snapshot, store, options(request))
+}
+
+fn plan_with(
+    request: &Request,
+    name: &str,
+    snapshot: &Snapshot,
+    store: &Store,
+    options: Options,
+) -> Result<(Plan, Selection)> {
     let selection = select(request, snapshot, &held(store)?)?;
-    let plan = Plan::new(name, request, snapshot, &selection, &options(request));
+    let plan = Plan::new(name, request, snapshot, &selection, &options);
     Ok((plan, selection))
 }
 
@@ -145,7 +157,9 @@ fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
         None => request,
     };
     let snapshot = look(None, args.snapshot.as_deref())?;
-    let (plan, selection) = fresh_plan(&request, &args.plan, &snapshot, &store)?;
+    let mut options = options(&request);
+    options.bootstrap_iface = config.as_deref().and_then(bootstrap);
+    let (plan, selection) = plan_with(&request, &args.plan, &snapshot, &store, options)?;
     warn(&snapshot.warnings);
     warn(&selection.warnings);
     warn(&missing_topology(&request));
@@ -168,6 +182,17 @@ fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
         }
     }
     say(&report::summary(&plan, &selection))
+}
+
+/// The interface that NCCL and Gloo meet over, where the namespace exists before the container (a pod's): the one with the
+/// default route. In a namespace that is yet to be made nobody knows.
+fn bootstrap(config: &str) -> Option<IfName> {
+    let inside = Netns::open(&inject::netns_path(config)?).ok()?;
+    let mut live = Live::open(Netns::current().ok()?, Some(inside)).ok()?;
+    let snapshot = live.observe(Side::Inside, &Scope::links()).ok()?;
+    let uplinks = uplink::uplinks(false, &snapshot).ok()?;
+    let usable = |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
+    snapshot.netdevs.iter().find(usable).map(|n| n.name.clone())
 }
 
 fn missing_topology(request: &Request) -> Vec<String> {

@@ -7,6 +7,7 @@ mod text;
 mod work;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -146,6 +147,14 @@ pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
 /// The annotations of a config.json: what a container's author asks for.
 pub fn annotations(config_json: &str) -> Result<BTreeMap<String, String>> {
     Ok(Config::read(config_json, &[])?.annotations.into_iter().collect())
+}
+
+/// The network namespace that a config.json names by path: one that exists before the container.
+pub fn netns_path(config_json: &str) -> Option<PathBuf> {
+    let config: serde_json::Value = serde_json::from_str(config_json).ok()?;
+    let namespaces = config.get("linux")?.get("namespaces")?.as_array()?;
+    let network = namespaces.iter().find(|n| n.get("type").and_then(|t| t.as_str()) == Some("network"))?;
+    network.get("path")?.as_str().filter(|p| !p.is_empty()).map(PathBuf::from)
 }
 
 /// Edits a config.json.

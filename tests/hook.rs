@@ -486,3 +486,33 @@ fn frozen_lifetimes_do_not_run_down() {
         host.is_clean();
     });
 }
+
+#[test]
+fn the_bootstrap_interface_is_named_where_it_is_known() {
+    alone(|host| {
+        let names = host.rails(1);
+        let pod = Container::new("pod");
+        pod.sh("ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
+            ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1");
+        let bundle = host.run.with_file_name("bundle");
+        fs::create_dir(&bundle).unwrap();
+        let config = |network: serde_json::Value| {
+            let config = serde_json::json!({
+                "ociVersion": "1.0.2",
+                "process": {"cwd": "/", "args": ["true"], "env": ["PATH=/bin"]},
+                "linux": {"namespaces": [network]},
+            });
+            fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+            host.rdmaprep(&["prepare", "--ifaces", &names, "--bundle", bundle.to_str().unwrap()]).ok();
+            fs::read_to_string(bundle.join("config.json")).unwrap()
+        };
+        let path = format!("/proc/{}/ns/net", pod.pid());
+        let joined = config(serde_json::json!({"type": "network", "path": path}));
+        assert!(
+            joined.contains("\"NCCL_SOCKET_IFNAME==eth0\"") && joined.contains("\"GLOO_SOCKET_IFNAME=eth0\""),
+            "{joined}"
+        );
+        let own = config(serde_json::json!({"type": "network"}));
+        assert!(!own.contains("SOCKET_IFNAME"), "{own}");
+    });
+}
