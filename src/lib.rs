@@ -26,6 +26,7 @@ pub mod state;
 
 pub mod ident;
 pub mod snapshot;
+pub mod tree;
 
 pub mod candidate;
 pub mod rules;
@@ -34,6 +35,7 @@ pub mod uplink;
 
 pub mod inject;
 pub mod nccl;
+pub mod outfit;
 pub mod plan;
 
 pub mod attach;

@@ -1,0 +1,62 @@
+//! What a container finds when its payload begins, put there by the create hook: data for `world/dress.rs`.
+
+use std::path::PathBuf;
+
+use crate::plan::EnvVar;
+use crate::snapshot::CharDevice;
+use crate::tree::Tree;
+
+/// A container as its config.json describes it, before its runtime changes to its root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wearer {
+    /// Its init: the way to its mount namespace.
+    pub pid: i32,
+    /// `root.path`, made absolute with the bundle.
+    pub rootfs: PathBuf,
+    /// `root.readonly`.
+    pub readonly: bool,
+    /// `linux.mountLabel`: the SELinux context of what is mounted for it.
+    pub label: Option<String>,
+}
+
+/// All that is to be put there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outfit {
+    /// What to put over directories of its /sys.
+    pub covers: Vec<Cover>,
+    /// NCCL's settings for its `/etc/nccl.conf`; lines of the image win.
+    pub conf: Vec<EnvVar>,
+}
+
+/// A tree that is mounted over a directory, read-only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// The directory below the container's root: `sys/class/infiniband`.
+    pub at: String,
+    /// What is seen there.
+    pub tree: Tree,
+}
+
+/// What became of the settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// `/etc/nccl.conf` holds all of them already, or there were none.
+    Nothing,
+    /// A merged file lies over the image's.
+    Merged,
+    /// An overlay over `/etc` has the file.
+    Overlay,
+    /// Neither could be done, and why: the settings have to reach the payload another way.
+    Refused(String),
+}
+
+/// What `world/dress.rs` found and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dressed {
+    /// What became of the settings.
+    pub conf: Given,
+    /// Settings that the image's own file has otherwise: they stay. `NAME=VALUE` each.
+    pub kept: Vec<String>,
+    /// Device nodes that are not below the container's /dev/infiniband.
+    pub lacking: Vec<CharDevice>,
+}

@@ -1,0 +1,191 @@
+//! Directories, files and symbolic links as data: what is read below /sys, and what a container shall see.
+//!
+//! As JSON it is one document: `schema`, and `entries` in path order, each a directory, a file with its contents verbatim, or
+//! a link with its target verbatim.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+
+/// Version of the JSON form; a reader refuses any other.
+pub const SCHEMA: u32 = 1;
+
+/// One thing in a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A directory.
+    Dir,
+    /// A regular file with its contents.
+    File(Vec<u8>),
+    /// A symbolic link with its target.
+    Link(String),
+}
+
+/// A tree by path. Paths are relative to its top, without `.`, `..` or empty parts, and every directory above an entry is an
+/// entry; the top itself is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Document", into = "Document")]
+pub struct Tree {
+    entries: BTreeMap<String, Node>,
+}
+
+impl Tree {
+    /// Adds an entry, and the directories above it that are not there yet.
+    pub fn put(&mut self, path: &str, node: Node) {
+        let above = path.match_indices('/').filter_map(|(at, _)| path.get(..at));
+        for dir in above.collect::<Vec<_>>().into_iter().rev() {
+            if self.entries.contains_key(dir) {
+                break;
+            }
+            self.entries.insert(dir.to_owned(), Node::Dir);
+        }
+        self.entries.insert(path.to_owned(), node);
+    }
+
+    /// An entry.
+    pub fn get(&self, path: &str) -> Option<&Node> {
+        self.entries.get(path)
+    }
+
+    /// All entries in path order: a directory comes before what is in it.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.entries.iter().map(|(path, node)| (path.as_str(), node))
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The names in a directory, sorted; the top is `""`.
+    pub fn names<'t>(&'t self, dir: &str) -> impl Iterator<Item = &'t str> + use<'t> {
+        let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
+        let below = self.entries.range(prefix.clone()..).take_while({
+            let prefix = prefix.clone();
+            move |(path, _)| path.starts_with(&prefix)
+        });
+        below.filter_map(move |(path, _)| path.get(prefix.len()..).filter(|name| !name.contains('/')))
+    }
+
+    /// Where a path ends when its links are followed: a path of this tree. None where it dangles, turns in a circle or leaves
+    /// the tree.
+    pub fn resolve(&self, path: &str) -> Option<String> {
+        let mut todo: Vec<&str> = path.split('/').rev().collect();
+        let mut at: Vec<&str> = Vec::new();
+        let mut links = 0;
+        while let Some(part) = todo.pop() {
+            match part {
+                "" | "." => continue,
+                ".." => {
+                    at.pop()?;
+                    continue;
+                }
+                _ => at.push(part),
+            }
+            if let Node::Link(target) = self.entries.get(&at.join("/"))? {
+                // As many as the kernel follows (MAXSYMLINKS, include/linux/namei.h).
+                links += 1;
+                if links > 40 || target.starts_with('/') {
+                    return None;
+                }
+                at.pop();
+                todo.extend(target.split('/').rev());
+            }
+        }
+        Some(at.join("/"))
+    }
+}
+
+impl FromIterator<(String, Node)> for Tree {
+    fn from_iter<I: IntoIterator<Item = (String, Node)>>(entries: I) -> Tree {
+        let mut tree = Tree::default();
+        entries.into_iter().for_each(|(path, node)| tree.put(&path, node));
+        tree
+    }
+}
+
+/// The JSON form.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    schema: u32,
+    entries: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum Entry {
+    Dir {
+        path: String,
+    },
+    File {
+        path: String,
+        text: String,
+    },
+    /// Contents that are no UTF-8, such as PCI configuration space, as hexadecimal digits.
+    Binary {
+        path: String,
+        hex: String,
+    },
+    Link {
+        path: String,
+        target: String,
+    },
+}
+
+impl From<Tree> for Document {
+    fn from(tree: Tree) -> Document {
+        let entry = |(path, node)| match node {
+            Node::Dir => Entry::Dir { path },
+            Node::Link(target) => Entry::Link { path, target },
+            Node::File(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => Entry::File { path, text },
+                Err(e) => {
+                    let hex = e.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+                    Entry::Binary { path, hex }
+                }
+            },
+        };
+        Document { schema: SCHEMA, entries: tree.entries.into_iter().map(entry).collect() }
+    }
+}
+
+impl TryFrom<Document> for Tree {
+    type Error = anyhow::Error;
+
+    fn try_from(document: Document) -> Result<Tree> {
+        ensure!(document.schema == SCHEMA, Fault::Usage.error(format!("schema {} is unknown", document.schema)));
+        let mut tree = Tree::default();
+        for entry in document.entries {
+            let (path, node) = match entry {
+                Entry::Dir { path } => (path, Node::Dir),
+                Entry::File { path, text } => (path, Node::File(text.into_bytes())),
+                Entry::Binary { path, hex } => (path, Node::File(bytes(&hex)?)),
+                Entry::Link { path, target } => (path, Node::Link(target)),
+            };
+            let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+            ensure!(path.split('/').all(good), Fault::Usage.error(format!("{path:?} is no path below the tree's top")));
+            let above = path.rsplit_once('/').map(|(above, _)| above);
+            let held = above.is_none_or(|above| tree.get(above) == Some(&Node::Dir));
+            ensure!(held, Fault::Usage.error(format!("{path:?} comes before its directory")));
+            ensure!(tree.get(&path).is_none(), Fault::Usage.error(format!("{path:?} is there twice")));
+            tree.entries.insert(path, node);
+        }
+        Ok(tree)
+    }
+}
+
+fn bytes(hex: &str) -> Result<Vec<u8>> {
+    let pairs = hex.as_bytes().chunks(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|p| p.len() == 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = pairs.map(byte).collect();
+    bytes.ok_or_else(|| Fault::Usage.error("a file's hexadecimal digits are not in pairs"))
+}
