@@ -37,6 +37,7 @@ pub mod inject;
 pub mod nccl;
 pub mod outfit;
 pub mod plan;
+pub mod view;
 
 pub mod attach;
 pub mod journal;

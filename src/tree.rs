@@ -104,6 +104,54 @@ impl Tree {
     }
 }
 
+/// In words, what another look at the same place shows otherwise: a line for each directory where something is missing or new,
+/// and one for each file or link that reads otherwise.
+pub fn differences(here: &Tree, there: &Tree) -> Vec<String> {
+    let mut lines = only(here, there, "not seen");
+    lines.extend(only(there, here, "seen there alone"));
+    for (path, node) in here.iter() {
+        match (node, there.get(path)) {
+            (Node::File(a), Some(Node::File(b))) if a != b => {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+                lines.push(format!("{path}: {:?} here, {:?} there", text(a), text(b)));
+            }
+            (Node::Link(a), Some(Node::Link(b))) if a != b => {
+                lines.push(format!("{path}: leads to {a} here, to {b} there"))
+            }
+            (a, Some(b)) if std::mem::discriminant(a) != std::mem::discriminant(b) => {
+                lines.push(format!("{path}: {} here, {} there", a.kind(), b.kind()));
+            }
+            _ => {}
+        }
+    }
+    lines
+}
+
+/// What is in one tree alone, by the directory that it is missing from; what is below something missing goes without saying.
+fn only(one: &Tree, other: &Tree, how: &str) -> Vec<String> {
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (path, _) in one.iter().filter(|(path, _)| other.get(path).is_none()) {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if dir.is_empty() || other.get(dir).is_some() {
+            missing.entry(dir).or_default().push(name);
+        }
+    }
+    let line = |(dir, names): (&str, Vec<&str>)| {
+        format!("{}: {how}: {}", if dir.is_empty() { "." } else { dir }, names.join(", "))
+    };
+    missing.into_iter().map(line).collect()
+}
+
+impl Node {
+    fn kind(&self) -> &'static str {
+        match self {
+            Node::Dir => "a directory",
+            Node::File(_) => "a file",
+            Node::Link(_) => "a link",
+        }
+    }
+}
+
 impl FromIterator<(String, Node)> for Tree {
     fn from_iter<I: IntoIterator<Item = (String, Node)>>(entries: I) -> Tree {
         let mut tree = Tree::default();

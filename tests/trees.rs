@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod trees_support;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -20,41 +22,9 @@ use rdmaprep::world::nldev::{CharDev, Device, Port};
 use rdmaprep::world::rdma::{NlFacts, NlHca};
 use rdmaprep::world::sysfs::{self, Scope};
 use tempfile::TempDir;
+use trees_support::{TREES, captured, unpacked};
 
 // ---- captured trees
-
-/// What the description of a tree promises: ibdevs, netdevs with data, PCI functions, GPUs.
-const TREES: [(&str, usize, usize, usize, usize); 9] = [
-    ("dgx-a100", 10, 10, 281, 8),
-    ("gpud-h100-class-infiniband", 9, 0, 0, 0),
-    ("hwloc-32em64t-2n8c+dax+nvme+mic+dimms", 1, 3, 137, 0),
-    ("hwloc-32intel64-2p8co2t+8ve", 0, 2, 28, 0),
-    ("hwloc-fakepcilocalities", 1, 5, 30, 0),
-    ("nfd-pci-rootfs-1", 0, 0, 11, 0),
-    ("pcp-ib-root-001", 2, 0, 0, 0),
-    ("pcp-ib-root-002", 2, 0, 0, 0),
-    ("procfs-fixtures", 3, 1, 3, 0),
-];
-
-fn captured() -> Option<PathBuf> {
-    let given = std::env::var_os("RDMAPREP_REALDATA").map(PathBuf::from);
-    let data = given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/realdata"));
-    let trees = data.join("trees");
-    if !trees.is_dir() {
-        println!("not run: no captured trees in {} (RDMAPREP_REALDATA names another place)", trees.display());
-        return None;
-    }
-    Some(trees)
-}
-
-fn unpacked(trees: &Path, name: &str) -> (TempDir, PathBuf) {
-    let dir = TempDir::new().unwrap();
-    let archive = trees.join(format!("{name}.tar.xz"));
-    let tar = Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(dir.path()).status().unwrap();
-    assert!(tar.success(), "unpacking {}", archive.display());
-    let root = dir.path().join(name).join("sys");
-    (dir, root)
-}
 
 #[test]
 fn captured_trees_hold_what_their_description_says() {

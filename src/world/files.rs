@@ -1,8 +1,8 @@
 //! Files on disk: folders that only root reads, atomic replacement, locks with a deadline, and the log.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::fault::{Fault, WithFault};
+use crate::tree::{Node, Tree};
 
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;
@@ -44,6 +45,46 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
+/// The same, where `-` is stdin.
+pub fn read_or_stdin(path: &Path) -> Result<Option<String>> {
+    if path != Path::new("-") {
+        return read(path);
+    }
+    let mut text = String::new();
+    let read = std::io::stdin().take(LIMIT + 1).read_to_string(&mut text).context("reading stdin")?;
+    ensure!(read as u64 <= LIMIT, "stdin is larger than {LIMIT} bytes");
+    Ok(Some(text))
+}
+
+/// Writes a tree into a folder that is empty or yet to be made. All may read it, whatever our umask; nobody may write.
+pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
+    let doing = |path: &Path| format!("writing {}", path.display());
+    let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).with_context(|| doing(path));
+    match fs::create_dir(folder) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            ensure!(
+                fs::read_dir(folder)?.next().is_none(),
+                Fault::Usage.error(format!("{} is not empty", folder.display()))
+            );
+        }
+        other => other.fault(Fault::Usage, doing(folder))?,
+    }
+    mode(folder, 0o755)?;
+    for (path, node) in tree.iter() {
+        let path = folder.join(path);
+        match node {
+            Node::Dir => fs::create_dir(&path).with_context(|| doing(&path)).and_then(|()| mode(&path, 0o755))?,
+            Node::Link(target) => std::os::unix::fs::symlink(target, &path).with_context(|| doing(&path))?,
+            Node::File(bytes) => {
+                let new = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path);
+                new.and_then(|mut file| file.write_all(bytes)).with_context(|| doing(&path))?;
+                mode(&path, 0o444)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary file, fsync, rename, fsync
 /// of the folder.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
@@ -55,7 +96,7 @@ fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>)
     let doing = || format!("writing {}", path.display());
     let mut temporary = tempfile::Builder::new()
         .prefix(".new-")
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))
+        .permissions(Permissions::from_mode(mode))
         .tempfile_in(folder)
         .with_context(doing)?;
     temporary.write_all(content).with_context(doing)?;

@@ -29,6 +29,7 @@ mod sysfs_hca;
 mod sysfs_net;
 mod sysfs_pci;
 mod sysfs_root;
+mod sysfs_tree;
 
 pub use live::{Live, boot_id};
 

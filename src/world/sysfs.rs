@@ -8,10 +8,11 @@ use anyhow::Result;
 use super::nldev::{self, CharDev};
 use super::rdma::{NlFacts, NlHca};
 use super::sysfs_root::Root;
-use super::{sysfs_hca, sysfs_net, sysfs_pci};
+use super::{sysfs_hca, sysfs_net, sysfs_pci, sysfs_tree};
 use crate::fault::{Fault, WithFault};
 use crate::ident::{HcaName, IfName};
 use crate::snapshot::{CharDevice, Gid, Hca, Netdev, PciFunction, Port, Snapshot};
+use crate::tree::Tree;
 
 /// Facts of one /sys.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -78,10 +79,37 @@ pub fn gids(root: &Path, hca: &HcaName, port: u32) -> Vec<Gid> {
     Root::open(root).map(|root| sysfs_hca::gids(&root, hca, port)).unwrap_or_default()
 }
 
+/// A /sys that is looked at: facts, and what a container may see of it. No file of it is read twice, whatever is asked.
+pub struct Survey(Root);
+
+impl Survey {
+    /// `root` is a /sys, or a directory that holds one as `sys`.
+    ///
+    /// # Errors
+    /// [`Fault::Usage`] where it is none.
+    pub fn open(root: &Path) -> Result<Survey> {
+        Root::open(root).map(Survey).fault(Fault::Usage, format!("reading {} as a /sys tree", root.display()))
+    }
+
+    /// Its facts.
+    pub fn facts(&self, scope: Scope) -> SysTree {
+        read_root(&self.0, scope)
+    }
+
+    /// Every directory of links below class, bus and dev.
+    pub fn links(&self) -> Tree {
+        sysfs_tree::links(&self.0)
+    }
+
+    /// All that a container may see of every device.
+    pub fn whole(&self) -> Tree {
+        sysfs_tree::whole(&self.0)
+    }
+}
+
 /// A snapshot of a captured /sys, or of a directory that holds one as `sys`.
 pub fn tree_snapshot(root: &Path) -> Result<Snapshot> {
-    let sys = Root::open(root).fault(Fault::Usage, format!("reading {} as a /sys tree", root.display()))?;
-    Ok(merge(read_root(&sys, Scope::FULL), None, None))
+    Ok(merge(Survey::open(root)?.facts(Scope::FULL), None, None))
 }
 
 /// Joins the sources into a snapshot: RDMA facts from netlink, then sysfs; netdevs from `live` (route netlink) where

@@ -68,7 +68,7 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         ports: ports(dir, with_gids),
         conflicts: Vec::new(),
     };
-    FoundHca { hca, device: device.map(|d| d.path().to_owned()), carrier }
+    FoundHca { hca, device: device.map(|d| PathBuf::from(d.path())), carrier }
 }
 
 fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {

@@ -29,7 +29,7 @@ pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String
         match (name.parse(), class.sub(&name)) {
             (Err(e), _) => warnings.push(format!("class/net: {e}")),
             (_, None) => warnings.push(format!("class/net/{name} leads nowhere")),
-            (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual") => {}
+            (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual/") => {}
             (Ok(name), Some(dir)) => found.push(netdev(name, &dir)),
         }
     }
@@ -78,7 +78,7 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         neighbours: Vec::new(),
         sysctls: Default::default(),
     };
-    FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()) }
+    FoundNetdev { netdev, device: device.map(|d| PathBuf::from(d.path())) }
 }
 
 /// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they

@@ -1,0 +1,100 @@
+//! Commands about the /sys that a container sees.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::say;
+use crate::cli::{DiffArgs, MaterializeArgs, SysfsCommand, ViewArgs};
+use crate::fault::{Fault, WithFault};
+use crate::ident::HcaName;
+use crate::report;
+use crate::snapshot::Snapshot;
+use crate::tree::{Tree, differences};
+use crate::view::{self, Carrier, Keep};
+use crate::world::files;
+use crate::world::sysfs::{self, Scope, Survey};
+
+/// Runs one.
+pub(super) fn run(command: &SysfsCommand) -> Result<()> {
+    match command {
+        SysfsCommand::Export(args) => say(&report::json(&seen(&args.view)?)?),
+        SysfsCommand::Materialize(args) => materialize(args),
+        SysfsCommand::Diff(args) => diff(args),
+    }
+}
+
+fn survey(args: &ViewArgs) -> Result<Survey> {
+    Survey::open(args.root.as_deref().unwrap_or(Path::new("/sys")))
+}
+
+/// What a container with these HCAs sees.
+fn seen(args: &ViewArgs) -> Result<Tree> {
+    view_of(&survey(args)?, args)
+}
+
+fn view_of(survey: &Survey, args: &ViewArgs) -> Result<Tree> {
+    let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
+    let keep = wanted(&args.hca, &facts)?;
+    Ok(match (args.mode, keep) {
+        (Carrier::Snapshot, None) => survey.whole(),
+        (Carrier::Snapshot, Some(keep)) => view::snapshot(&keep, &facts, &survey.whole()),
+        // Nothing is hidden, so nothing lies over the kernel's own.
+        (Carrier::Live, None) => Tree::default(),
+        (Carrier::Live, Some(keep)) => view::live(&keep, &facts, &survey.links()),
+    })
+}
+
+/// The HCAs of a list; none for `all`.
+fn wanted(list: &str, facts: &Snapshot) -> Result<Option<Keep>> {
+    if list.trim() == "all" {
+        return Ok(None);
+    }
+    let names = list.split([',', ' ']).filter(|name| !name.is_empty());
+    let names: BTreeSet<HcaName> = names.map(str::parse).collect::<Result<_>>().fault(Fault::Usage, "reading --hca")?;
+    if let Some(unknown) = names.iter().find(|name| facts.hca(name).is_none()) {
+        let there: Vec<&str> = facts.hcas.iter().map(|h| h.name.as_str()).collect();
+        return Err(Fault::Usage.error(format!("--hca: there is no {unknown}; there are: {}", there.join(", "))));
+    }
+    Ok(Some(Keep::hcas(names, facts)))
+}
+
+fn document(path: &Path) -> Result<Tree> {
+    let doing = || format!("reading {}", path.display());
+    let text = files::read_or_stdin(path).fault(Fault::Usage, doing())?;
+    let text = text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", path.display())))?;
+    serde_json::from_str(&text).fault(Fault::Usage, doing())
+}
+
+fn materialize(args: &MaterializeArgs) -> Result<()> {
+    files::write_tree(&args.dir, &document(&args.from)?)
+}
+
+fn diff(args: &DiffArgs) -> Result<()> {
+    let survey = survey(&args.view)?;
+    let words = match &args.from {
+        Some(file) => differences(&survey.whole(), &document(file)?),
+        None => {
+            let view = view_of(&survey, &args.view)?;
+            match args.view.mode {
+                Carrier::Snapshot => differences(&survey.whole(), &view),
+                Carrier::Live => differences_live(&survey.links(), &view),
+            }
+        }
+    };
+    if args.json {
+        return say(&report::json(&words)?);
+    }
+    if words.is_empty() {
+        return say("no difference");
+    }
+    say(report::printable_lines(&words.join("\n")).trim_end())
+}
+
+fn differences_live(links: &Tree, view: &Tree) -> Vec<String> {
+    let places = view::covers(view).into_iter().filter(|c| links.get(&c.at).is_none());
+    let mut words = differences(links, &view::laid_over(links, view));
+    words.extend(places.map(|c| format!("{}: empty", c.at)));
+    words
+}

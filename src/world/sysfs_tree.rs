@@ -1,0 +1,274 @@
+//! What of a /sys a container may see, verbatim: the raw material of [`crate::view`].
+//!
+//! The lists are what NCCL, libibverbs, librdmacm, libfabric, hwloc, lspci and gVisor read. Counters are never read: on some
+//! NICs that makes the firmware act; nor is anything that no list names, since some attributes act when they are read
+//! (class/zram-control/hot_add).
+
+use std::net::Ipv6Addr;
+
+use super::sysfs_root::{Contents, Dir, Kind, Root, join};
+use crate::tree::{Node, Tree};
+
+/// Of a PCI function. `irq` and `resource` are for lspci, which refuses to work without them.
+const PCI: &[&str] = &[
+    "class",
+    "vendor",
+    "device",
+    "subsystem_vendor",
+    "subsystem_device",
+    "revision",
+    "max_link_speed",
+    "max_link_width",
+    "current_link_speed",
+    "current_link_width",
+    "numa_node",
+    "local_cpus",
+    "local_cpulist",
+    "modalias",
+    "uevent",
+    "config",
+    "irq",
+    "resource",
+];
+
+/// Of an RDMA device; `parent` is soft-RoCE's.
+const HCA: &[&str] =
+    &["node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type", "hw_rev", "board_id", "node_desc", "parent"];
+
+/// Of a port.
+const PORT: &[&str] = &["state", "phys_state", "rate", "lid", "sm_lid", "sm_sl", "link_layer", "cap_mask"];
+
+/// Of a netdev.
+const NETDEV: &[&str] = &[
+    "address",
+    "addr_len",
+    "type",
+    "dev_id",
+    "dev_port",
+    "mtu",
+    "speed",
+    "duplex",
+    "operstate",
+    "carrier",
+    "ifindex",
+    "iflink",
+    "flags",
+    "tx_queue_len",
+    "uevent",
+];
+
+/// Of a device node's device.
+const NODE: &[&str] = &["ibdev", "dev", "abi_version", "uevent"];
+
+/// Of a NUMA node.
+const NUMA: &[&str] = &["cpumap", "cpulist", "distance", "meminfo"];
+
+/// Of a processor's place.
+const PLACE: &[&str] =
+    &["physical_package_id", "core_id", "core_cpus", "core_cpus_list", "package_cpus", "package_cpus_list"];
+
+/// Files at fixed places: who reads them is said in [`crate::view`]'s sources.
+const FIXED: &[(&str, &[&str])] = &[
+    ("class/infiniband_verbs", &["abi_version"]),
+    ("devices/system/node", &["online", "possible", "has_cpu", "has_memory", "has_normal_memory"]),
+    ("devices/system/cpu", &["online", "possible", "present"]),
+    ("devices/virtual/dmi/id", &["product_name", "sys_vendor", "board_name"]),
+    ("module/nvidia_peermem", &["version"]),
+    ("kernel/mm/memory_peers/nv_mem", &["version"]),
+    ("kernel/mm/memory_peers/nv_mem_nc", &["version"]),
+    ("kernel/mm/memory_peers/nvidia-peermem", &["version"]),
+];
+
+/// Every directory of links below class, bus and dev, with the links as they are written: enough to know what leads where.
+pub(super) fn links(root: &Root) -> Tree {
+    let mut shot = Shot { root, tree: Tree::default() };
+    let below = |path: &str| root.dir(path).map(|dir| (dir.path().to_owned(), dir.names())).unwrap_or_default();
+    let (class, names) = below("class");
+    names.iter().for_each(|name| shot.farm(&join(&class, name)));
+    let (bus, names) = below("bus");
+    for name in &names {
+        shot.farm(&format!("{bus}/{name}/devices"));
+        let (drivers, names) = below(&format!("{bus}/{name}/drivers"));
+        names.iter().for_each(|driver| shot.farm(&join(&drivers, driver)));
+    }
+    shot.farm("dev/char");
+    shot.farm("dev/block");
+    shot.files("class/infiniband_verbs", &["abi_version"]);
+    shot.files("class/infiniband_mad", &["abi_version"]);
+    shot.tree
+}
+
+/// All that the lists name, of every NIC, GPU, bridge and whatever else is on a PCI bus.
+pub(super) fn whole(root: &Root) -> Tree {
+    let mut shot = Shot { root, tree: Tree::default() };
+    for device in shot.linked("bus/pci/devices") {
+        shot.files(&device, PCI);
+        shot.links_of(&device, |name| matches!(name, "subsystem" | "driver" | "physfn") || name.starts_with("virtfn"));
+    }
+    shot.linked("class/pci_bus");
+    for hca in shot.linked("class/infiniband") {
+        shot.files(&hca, HCA);
+        shot.device_links(&hca);
+        for port in shot.subdirs(&join(&hca, "ports")) {
+            shot.port(&port);
+        }
+    }
+    for node in shot.linked("class/infiniband_verbs") {
+        shot.files(&node, NODE);
+        shot.device_links(&node);
+    }
+    for netdev in shot.linked("class/net") {
+        shot.files(&netdev, NETDEV);
+        shot.device_links(&netdev);
+    }
+    shot.rdma_cm();
+    shot.system();
+    shot.char_devices();
+    shot.tree
+}
+
+struct Shot<'r> {
+    root: &'r Root,
+    tree: Tree,
+}
+
+impl Shot<'_> {
+    /// Files of a directory, those that can be read.
+    fn files(&mut self, dir: &str, names: &[&str]) {
+        let Some(found) = self.root.dir(dir) else { return };
+        for name in names {
+            if let Contents::Bytes(bytes) = found.contents(name) {
+                self.tree.put(&join(found.path(), name), Node::File(lines(name, &bytes)));
+            }
+        }
+    }
+
+    /// A link with the directory that it leads to, so that it does not dangle unless it does so here.
+    fn link(&mut self, dir: &Dir, name: &str) -> Option<String> {
+        let target = dir.target(name)?;
+        let path = join(dir.path(), name);
+        self.tree.put(&path, Node::Link(target.to_string()));
+        let end = self.root.dir(&path)?.path().to_owned();
+        if self.tree.get(&end).is_none() {
+            self.tree.put(&end, Node::Dir);
+        }
+        Some(end)
+    }
+
+    fn links_of(&mut self, dir: &str, wanted: impl Fn(&str) -> bool) {
+        let Some(dir) = self.root.dir(dir) else { return };
+        for name in dir.names().iter().filter(|name| wanted(name)) {
+            self.link(&dir, name);
+        }
+    }
+
+    fn device_links(&mut self, dir: &str) {
+        self.links_of(dir, |name| matches!(name, "device" | "subsystem"));
+    }
+
+    /// Every link of a directory, verbatim, whatever it leads to.
+    fn farm(&mut self, dir: &str) {
+        let Some(found) = self.root.dir(dir) else { return };
+        self.tree.put(found.path(), Node::Dir);
+        for name in found.names() {
+            if let Some(target) = found.target(&name) {
+                self.tree.put(&join(found.path(), &name), Node::Link(target.to_string()));
+            }
+        }
+    }
+
+    /// The devices of a directory of links, each by its real path. A copy may have directories there instead.
+    fn linked(&mut self, dir: &str) -> Vec<String> {
+        let Some(dir) = self.root.dir(dir) else { return Vec::new() };
+        self.tree.put(dir.path(), Node::Dir);
+        let device = |name: String| match dir.kind(&name)? {
+            Kind::Link => self.link(&dir, &name),
+            Kind::Dir => {
+                let path = join(dir.path(), &name);
+                self.tree.put(&path, Node::Dir);
+                Some(path)
+            }
+            Kind::File => None,
+        };
+        dir.names().into_iter().filter_map(device).collect()
+    }
+
+    fn subdirs(&mut self, dir: &str) -> Vec<String> {
+        let Some(dir) = self.root.dir(dir) else { return Vec::new() };
+        let names = dir.names().into_iter().filter(|name| dir.is_dir(name));
+        names.map(|name| join(dir.path(), &name)).inspect(|path| self.tree.put(path, Node::Dir)).collect()
+    }
+
+    fn port(&mut self, port: &str) {
+        self.files(port, PORT);
+        let Some(dir) = self.root.dir(port) else { return };
+        let table = |name: &str| dir.sub(name);
+        if let Some(keys) = table("pkeys") {
+            self.files(keys.path(), &keys.names().iter().map(String::as_str).collect::<Vec<_>>());
+        }
+        let Some(gids) = table("gids") else { return };
+        self.tree.put(gids.path(), Node::Dir);
+        let attributes = [table("gid_attrs/types"), table("gid_attrs/ndevs")];
+        for index in gids.names() {
+            let Contents::Bytes(gid) = gids.contents(&index) else { continue };
+            let text = lines(&index, &gid);
+            let unused =
+                std::str::from_utf8(&gid).ok().and_then(|g| g.trim().parse().ok()) == Some(Ipv6Addr::UNSPECIFIED);
+            self.tree.put(&join(gids.path(), &index), Node::File(text));
+            for table in attributes.iter().flatten() {
+                // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a file can only be empty.
+                let told = match table.contents(&index) {
+                    _ if unused => Vec::new(),
+                    Contents::Bytes(bytes) => lines(&index, &bytes),
+                    _ => Vec::new(),
+                };
+                self.tree.put(&join(table.path(), &index), Node::File(told));
+            }
+        }
+    }
+
+    /// librdmacm's.
+    fn rdma_cm(&mut self) {
+        let Some(misc) = self.root.dir("class/misc") else { return };
+        if let Some(end) = misc.kind("rdma_cm").and_then(|_| self.link(&misc, "rdma_cm")) {
+            self.files(&end, NODE);
+            self.device_links(&end);
+        }
+    }
+
+    fn system(&mut self) {
+        FIXED.iter().for_each(|(dir, names)| self.files(dir, names));
+        for node in self.numbered("devices/system/node", "node") {
+            self.files(&node, NUMA);
+        }
+        for cpu in self.numbered("devices/system/cpu", "cpu") {
+            self.files(&join(&cpu, "topology"), PLACE);
+        }
+    }
+
+    fn numbered(&self, dir: &str, prefix: &str) -> Vec<String> {
+        let Some(dir) = self.root.dir(dir) else { return Vec::new() };
+        let is_one = |name: &String| name.strip_prefix(prefix).is_some_and(|n| n.parse::<u32>().is_ok());
+        dir.names().into_iter().filter(is_one).map(|name| join(dir.path(), &name)).collect()
+    }
+
+    /// The numbers of the device nodes that are in the tree.
+    fn char_devices(&mut self) {
+        let Some(dir) = self.root.dir("dev/char") else { return };
+        for name in dir.names() {
+            let verbs = |target: &str| target.contains("/infiniband_verbs/") || target.ends_with("/misc/rdma_cm");
+            if dir.target(&name).is_some_and(|target| verbs(&target)) {
+                self.link(&dir, &name);
+            }
+        }
+    }
+}
+
+/// NCCL strips the last byte of every file, whatever it is (src/os/linux.cc:659 in 2.30.7).
+fn lines(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    if name != "config" && bytes.last().is_some_and(|last| *last != b'\n') {
+        bytes.push(b'\n');
+    }
+    bytes
+}
