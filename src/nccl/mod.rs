@@ -3,6 +3,8 @@
 //! Names are always given in the exact form, whose value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would
 //! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
 
+pub mod conf;
+
 use std::collections::BTreeMap;
 
 use crate::ident::{HcaName, IfName};
