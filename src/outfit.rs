@@ -57,6 +57,8 @@ pub struct Dressed {
     pub conf: Given,
     /// Settings that the image's own file has otherwise: they stay. `NAME=VALUE` each.
     pub kept: Vec<String>,
+    /// Settings that no `/etc/nccl.conf` can bring, such as those of Gloo. `NAME: why` each.
+    pub left: Vec<String>,
     /// Device nodes that are not below the container's /dev/infiniband.
     pub lacking: Vec<CharDevice>,
 }

@@ -1,0 +1,168 @@
+//! Puts an outfit on a container whose namespaces exist and whose payload does not run yet.
+//!
+//! Three steps, each on a thread of its own: look inside the container's mount namespace; make what is to be put there in a
+//! private namespace; put it there. Nothing is written into the image, and nothing is mounted on the host: what is made lives
+//! in file systems of its own and ends with the container's mount namespace. If anything fails, the container is not to be
+//! started; its namespace takes along what is already there.
+//!
+//! A container's root decides what is found, never where: see [`crate::world::rootfs`].
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::FileType;
+
+use crate::fault::{Fault, WithFault};
+use crate::outfit::{Cover, Dressed, Outfit, Wearer};
+use crate::snapshot::CharDevice;
+use crate::tree::{Node, Tree};
+use crate::world::dress_conf::{self, Conf};
+use crate::world::handle::Process;
+use crate::world::mntns::{Mntns, workshop};
+use crate::world::mountinfo::{self, Mount};
+use crate::world::newmount::{self, attach};
+use crate::world::rootfs::{self, Root};
+
+/// A place for a mount, and what is mounted below it now and shall still be seen afterwards.
+#[derive(Debug)]
+pub(super) struct Spot {
+    /// How messages call it.
+    pub name: String,
+    /// The place itself.
+    pub over: OwnedFd,
+    /// The options of the mount that it is on.
+    pub options: Vec<String>,
+    kept: Vec<Kept>,
+}
+
+/// A copy of a mount below a place.
+#[derive(Debug)]
+struct Kept {
+    at: PathBuf,
+    tree: OwnedFd,
+    is_dir: bool,
+}
+
+/// What was found in a container.
+struct Look {
+    spots: Vec<Spot>,
+    conf: Conf,
+    lacking: Vec<CharDevice>,
+}
+
+/// Gives a container what [`Outfit`] says, and tells which of `devices` it lacks. The caller holds the process's pidfd and
+/// checks afterwards that it still lives.
+pub fn dress(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result<Dressed> {
+    let process = Process::open(wearer.pid).fault(Fault::State, "finding the container's init")?;
+    let inside = Mntns::of(wearer.pid).fault(Fault::State, "finding the container's mount namespace")?;
+    ensure!(process.alive(), Fault::State.error("the container's init has ended"));
+    let own = !inside.is(&Mntns::current()?);
+    ensure!(own, Fault::Refused.error("the container has no mount namespace of its own"));
+    let Look { spots, conf, lacking } = inside.visit(|| look(wearer, outfit, devices))?;
+    let label = wearer.label.as_deref();
+    let (mut made, given) = match spots.is_empty() && conf.spot().is_none() {
+        true => (Vec::new(), conf.make(label)),
+        false => workshop(|| Ok((sew(&spots, &outfit.covers, label)?, conf.make(label))))?,
+    };
+    let mut places: Vec<&Spot> = spots.iter().collect();
+    if let (Some(spot), Some(mount)) = (conf.spot(), given.mount) {
+        places.push(spot);
+        made.push(mount);
+    }
+    if !made.is_empty() {
+        inside.visit(|| places.iter().zip(&made).try_for_each(|(spot, mount)| put(spot, mount)))?;
+    }
+    Ok(Dressed { conf: given.given, kept: conf.kept, left: conf.left, lacking })
+}
+
+fn look(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result<Look> {
+    let root = Root::open(&wearer.rootfs).fault(Fault::State, "finding the container's root")?;
+    let mounts = root.mounts()?;
+    let spots: Result<Vec<Spot>> = outfit.covers.iter().map(|cover| place(&root, &mounts, &cover.at)).collect();
+    let conf = dress_conf::look(&root, &mounts, outfit, wearer);
+    Ok(Look { spots: spots?, conf, lacking: lacking(&root, devices) })
+}
+
+/// Finds the directory that a cover is for.
+fn place(root: &Root, mounts: &[Mount], at: &str) -> Result<Spot> {
+    let over = root.find(at).fault(Fault::Refused, format!("finding the container's /{at}"))?;
+    if at == "sys" || at.starts_with("sys/") {
+        ensure!(rootfs::is_sysfs(&over), Fault::Refused.error(format!("the container's /{at} is not on a sysfs")));
+    }
+    ensure!(is_dir(&over)?, Fault::Refused.error(format!("the container's /{at} is no directory")));
+    spot(root, mounts, at, over).fault(Fault::Refused, format!("looking at the container's /{at}"))
+}
+
+/// A place for a mount, with copies of what is mounted below it.
+pub(super) fn spot(root: &Root, mounts: &[Mount], name: &str, over: OwnedFd) -> Result<Spot> {
+    let id = rootfs::mount_of(&over).context("asking for its mount")?;
+    let on = mounts.iter().find(|m| m.id == id).context("its mount is not in mountinfo")?;
+    // Else it would show up wherever that mount is, too: on the host, if the container has the host's /sys.
+    ensure!(
+        !on.shared,
+        "what is mounted there would be seen outside of the container: {} is shared",
+        on.point.display()
+    );
+    let below = mountinfo::below(mounts, id, &root.path_of(over.as_fd())?);
+    let keep = |at: PathBuf| -> Result<Kept> {
+        let doing = || format!("copying the mount at {}", at.display());
+        let found = rootfs::find_below(over.as_fd(), &at).with_context(doing)?;
+        let tree = newmount::copy(&found, "", true).with_context(doing)?;
+        Ok(Kept { is_dir: is_dir(&found)?, at, tree })
+    };
+    let kept = below.into_iter().map(keep).collect::<Result<Vec<Kept>>>()?;
+    Ok(Spot { name: name.to_owned(), options: on.options.clone(), over, kept })
+}
+
+fn is_dir(found: &OwnedFd) -> Result<bool> {
+    let stat = rootfs::stat_of(found).context("asking what it is")?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// Those of the devices that no node below the container's /dev/infiniband is for.
+fn lacking(root: &Root, devices: &[CharDevice]) -> Vec<CharDevice> {
+    let nodes = root.find("dev/infiniband").and_then(rootfs::nodes).unwrap_or_default();
+    devices.iter().filter(|d| !nodes.contains(&(d.major, d.minor))).cloned().collect()
+}
+
+/// Makes the covers, all in one file system.
+fn sew(spots: &[Spot], covers: &[Cover], label: Option<&str>) -> Result<Vec<OwnedFd>> {
+    if covers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let doing = "making the covers";
+    let cloth = newmount::tmpfs(label, newmount::PLAIN).fault(Fault::Kernel, doing)?;
+    for (number, (spot, cover)) in spots.iter().zip(covers).enumerate() {
+        let dir = newmount::folder(&cloth, &number.to_string()).fault(Fault::Kernel, doing)?;
+        let tree = with_room(cover.tree.clone(), &spot.kept)?;
+        newmount::plant(&dir, &tree).fault(Fault::Kernel, format!("making the cover of /{}", cover.at))?;
+    }
+    newmount::freeze(&cloth).fault(Fault::Kernel, "making the covers read-only")?;
+    let cut = |number: usize| newmount::copy(&cloth, &number.to_string(), false).fault(Fault::Kernel, doing);
+    (0..covers.len()).map(cut).collect()
+}
+
+/// The tree with a place for each mount that is to stay seen.
+fn with_room(mut tree: Tree, kept: &[Kept]) -> Result<Tree> {
+    for mount in kept {
+        let path = mount.at.to_str().context("a mount's path is no text").fault(Fault::Refused, "reading mountinfo")?;
+        match (tree.get(path), mount.is_dir) {
+            (None, true) => tree.put(path, Node::Dir),
+            (None, false) => tree.put(path, Node::File(Vec::new())),
+            // Where the kinds differ, the kernel refuses to put the mount there.
+            (Some(_), _) => {}
+        }
+    }
+    Ok(tree)
+}
+
+fn put(spot: &Spot, mount: &OwnedFd) -> Result<()> {
+    attach(mount, &spot.over).fault(Fault::Kernel, format!("covering the container's /{}", spot.name))?;
+    for kept in &spot.kept {
+        let doing = || format!("mounting /{}/{} again", spot.name, kept.at.display());
+        let over = rootfs::find_below(mount.as_fd(), &kept.at).fault(Fault::Kernel, doing())?;
+        attach(&kept.tree, &over).fault(Fault::Kernel, doing())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! NCCL's settings as `/etc/nccl.conf` of a container whose image is not written to.
+//!
+//! Where the image has the file, a merged one is mounted over it. Where it has none, there is nothing to mount over, and none
+//! may be created: an overlay over the container's /etc then has the file. Its upper layer is a tmpfs, so what the container
+//! writes to its /etc ends with the container; a container whose root is read-only gets an overlay without upper layer.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::{FileType, Mode, OFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat};
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+use rustix::process::fchdir;
+
+use crate::nccl::conf::merge;
+use crate::outfit::{Given, Outfit, Wearer};
+use crate::world::dress::{Spot, spot};
+use crate::world::mountinfo::Mount;
+use crate::world::newmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
+use crate::world::rootfs::{Root, is_talking, read, stat_of};
+
+/// Where NCCL looks in every container.
+const PATH: &str = "etc/nccl.conf";
+
+/// The largest file of an image that is read; NCCL has some 400 variables.
+const LIMIT: u64 = 64 << 10;
+
+/// What is to become of the settings.
+#[derive(Debug)]
+pub(super) struct Conf {
+    way: Way,
+    /// [`crate::outfit::Dressed::kept`].
+    pub kept: Vec<String>,
+    /// [`crate::outfit::Dressed::left`].
+    pub left: Vec<String>,
+}
+
+#[derive(Debug)]
+enum Way {
+    Nothing,
+    Refused(String),
+    /// Over the image's file.
+    Over {
+        spot: Spot,
+        bytes: Vec<u8>,
+        owner: Owner,
+    },
+    /// Over the image's /etc, of which `lower` is a copy.
+    Overlay {
+        spot: Spot,
+        lower: OwnedFd,
+        bytes: Vec<u8>,
+        readonly: bool,
+    },
+}
+
+/// Who may read a file or directory.
+#[derive(Clone, Copy, Debug)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+/// What was made of it.
+pub(super) struct Made {
+    pub given: Given,
+    pub mount: Option<OwnedFd>,
+}
+
+/// Looks at the container's file; to be called in its mount namespace.
+pub(super) fn look(root: &Root, mounts: &[Mount], outfit: &Outfit, wearer: &Wearer) -> Conf {
+    let new = merge(b"", &outfit.conf);
+    let mut conf = Conf { way: Way::Nothing, kept: Vec::new(), left: new.left };
+    if new.added.is_empty() {
+        return conf;
+    }
+    let found = match root.find(PATH) {
+        Ok(found) => over(root, mounts, found, outfit, &mut conf.kept),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => overlay(root, mounts, new.bytes, wearer),
+        Err(e) => Err(e.to_string()),
+    };
+    conf.way = found.unwrap_or_else(|why| Way::Refused(format!("the container's /{PATH}: {why}")));
+    conf
+}
+
+/// The image has the file.
+fn over(root: &Root, mounts: &[Mount], found: OwnedFd, outfit: &Outfit, kept: &mut Vec<String>) -> Result<Way, String> {
+    let file = root.open_file(&found)?;
+    let bytes = read(&file, LIMIT)?;
+    // The merged file is readable for whom the image's is, by owner and mode; lists are more than these two can say.
+    match fgetxattr(&file, "system.posix_acl_access", &mut [0_u8; 0]) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+        _ => return Err("it has an access control list".into()),
+    }
+    let merged = merge(&bytes, &outfit.conf);
+    *kept = merged.kept;
+    if merged.added.is_empty() {
+        return Ok(Way::Nothing);
+    }
+    let stat = stat_of(&found).map_err(|e| e.to_string())?;
+    let owner = Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o777 };
+    let spot = spot(root, mounts, PATH, found).map_err(|e| format!("{e:#}"))?;
+    Ok(Way::Over { spot, bytes: merged.bytes, owner })
+}
+
+/// The image has no such file, or a link that leads nowhere.
+fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, wearer: &Wearer) -> Result<Way, String> {
+    if root.find_itself(PATH).is_ok() {
+        return Err("it is a link that leads nowhere".into());
+    }
+    // A link here could make us cover the root, /dev or /proc, which the runtime is not done with.
+    let etc = root.find_itself("etc").map_err(|e| format!("finding its directory: {e}"))?;
+    let stat = stat_of(&etc).map_err(|e| e.to_string())?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory || is_talking(&etc) {
+        return Err("there is none, and /etc is no directory of the image".into());
+    }
+    let lower = copy(&etc, "", false).map_err(|e| format!("copying the mount of /etc: {e}"))?;
+    let spot = spot(root, mounts, "etc", etc).map_err(|e| format!("{e:#}"))?;
+    let readonly = wearer.readonly || spot.options.iter().any(|o| o == "ro");
+    Ok(Way::Overlay { spot, lower, bytes, readonly })
+}
+
+impl Conf {
+    /// Where something is to be put.
+    pub fn spot(&self) -> Option<&Spot> {
+        match &self.way {
+            Way::Over { spot, .. } | Way::Overlay { spot, .. } => Some(spot),
+            Way::Nothing | Way::Refused(_) => None,
+        }
+    }
+
+    /// Makes what is to be put there; to be called in the workshop. What cannot be made is refused.
+    pub fn make(&self, label: Option<&str>) -> Made {
+        let (done, made) = match &self.way {
+            Way::Nothing => return Made { given: Given::Nothing, mount: None },
+            Way::Refused(why) => return Made { given: Given::Refused(why.clone()), mount: None },
+            Way::Over { bytes, owner, .. } => (Given::Merged, merged(bytes, *owner, label)),
+            Way::Overlay { spot, lower, bytes, readonly } => {
+                (Given::Overlay, layered(lower, bytes, *readonly, &spot.options, label))
+            }
+        };
+        match made {
+            Ok(mount) => Made { given: done, mount: Some(mount) },
+            Err(why) => Made { given: Given::Refused(format!("{why:#}")), mount: None },
+        }
+    }
+}
+
+/// A read-only file.
+fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
+    let cloth = tmpfs(label, newmount::PLAIN)?;
+    owner.give(&file(&cloth, "conf", bytes)?)?;
+    freeze(&cloth).context("making the merged file read-only")?;
+    copy(&cloth, "conf", false).context("taking the merged file")
+}
+
+/// An overlay over a copy of /etc that has the file.
+fn layered(lower: &OwnedFd, bytes: &[u8], readonly: bool, options: &[String], label: Option<&str>) -> Result<OwnedFd> {
+    let cloth = tmpfs(label, MountAttrFlags::empty())?;
+    let upper = folder(&cloth, "upper")?;
+    file(&upper, "nccl.conf", bytes)?;
+    folder(&cloth, "work")?;
+    attach(lower, folder(&cloth, "lower")?).context("laying out /etc")?;
+    like(&upper, lower, label.is_some())?;
+    // Names without a path keep the layers' real places out of the container's mountinfo.
+    fchdir(&cloth).context("entering the tmpfs")?;
+    let mut settings: Vec<Setting<'_>> = vec![("source", Some("rdmaprep"))];
+    match readonly {
+        true => settings.push(("lowerdir", Some("upper:lower"))),
+        false => settings.extend([("lowerdir", Some("lower")), ("upperdir", Some("upper")), ("workdir", Some("work"))]),
+    }
+    settings.extend(label.map(|label| ("context", Some(label))));
+    create("overlay", &settings, attributes(options, readonly)).context("making an overlay over /etc")
+}
+
+/// Gives the overlay's own directory what /etc has: owner, mode, extended attributes.
+fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let etc = openat(lower, ".", flags, Mode::empty()).context("opening /etc")?;
+    let stat = stat_of(&etc).context("reading /etc")?;
+    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.give(upper)?;
+    let (mut names, mut value) = (vec![0; XATTR_MAX], vec![0; XATTR_MAX]);
+    let length = match flistxattr(&etc, names.as_mut_slice()) {
+        Err(Errno::OPNOTSUPP) => 0,
+        other => other.context("listing the attributes of /etc")?,
+    };
+    for name in names.get(..length).unwrap_or_default().split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let text = String::from_utf8_lossy(name);
+        // Those of an overlay below mean that one, EVM's its own file; a label is given to the whole file system.
+        if text.contains(".overlay.") || text == "security.evm" || (labelled && text == "security.selinux") {
+            continue;
+        }
+        let doing = || format!("copying {text} of /etc");
+        let length = fgetxattr(&etc, name, value.as_mut_slice()).with_context(doing)?;
+        match fsetxattr(upper, name, value.get(..length).unwrap_or_default(), rustix::fs::XattrFlags::empty()) {
+            // user.* came to tmpfs in Linux 6.6; nothing of the system's depends on those.
+            Err(Errno::OPNOTSUPP) if text.starts_with("user.") => {}
+            other => other.with_context(doing)?,
+        }
+    }
+    Ok(())
+}
+
+/// The kernel's limit for a list of names and for a value (XATTR_LIST_MAX, XATTR_SIZE_MAX in linux/limits.h).
+const XATTR_MAX: usize = 64 << 10;
+
+impl Owner {
+    fn give(self, to: &OwnedFd) -> Result<()> {
+        if self.uid == OVERFLOW || self.gid == OVERFLOW {
+            bail!("its owner does not exist in this user namespace");
+        }
+        std::os::unix::fs::fchown(to.as_fd(), Some(self.uid), Some(self.gid)).context("giving it its owner")?;
+        fchmod(to, Mode::from_raw_mode(self.mode)).context("giving it its mode")
+    }
+}
+
+/// Who owns what has no owner here (/proc/sys/kernel/overflowuid).
+const OVERFLOW: u32 = 65534;
+
+/// What the mount that is covered allows, the one on it allows.
+fn attributes(options: &[String], readonly: bool) -> MountAttrFlags {
+    let known = [
+        ("nosuid", MountAttrFlags::MOUNT_ATTR_NOSUID),
+        ("nodev", MountAttrFlags::MOUNT_ATTR_NODEV),
+        ("noexec", MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        ("noatime", MountAttrFlags::MOUNT_ATTR_NOATIME),
+        ("nodiratime", MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        ("nosymfollow", MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
+    ];
+    let given = known.into_iter().filter(|(name, _)| options.iter().any(|o| o == name)).map(|(_, flag)| flag);
+    given.fold(if readonly { MountAttrFlags::MOUNT_ATTR_RDONLY } else { MountAttrFlags::empty() }, |all, one| all | one)
+}

@@ -1,0 +1,74 @@
+//! Mount namespaces: visits to a container's, and a private one to prepare things in; both on a thread that ends there.
+//!
+//! A mount namespace is entered with file system attributes (root, working directory, umask) of the thread's own: setns(2)
+//! wants them unshared, and nothing of a visit can reach the caller's thread.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+
+use anyhow::{Context, Result, anyhow};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::{Mode, umask};
+use rustix::mount::{MountPropagationFlags, mount_change};
+
+/// An open mount namespace.
+#[derive(Debug)]
+pub struct Mntns {
+    file: File,
+    id: (u64, u64),
+}
+
+impl Mntns {
+    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that it still lives,
+    /// which proves that the pid was not reused meanwhile.
+    pub fn of(pid: i32) -> Result<Mntns> {
+        Mntns::open(&format!("/proc/{pid}/ns/mnt"))
+    }
+
+    /// The namespace of the calling thread.
+    pub fn current() -> Result<Mntns> {
+        Mntns::open("/proc/thread-self/ns/mnt")
+    }
+
+    fn open(path: &str) -> Result<Mntns> {
+        let file = File::open(path).with_context(|| format!("opening mount namespace {path}"))?;
+        let meta = file.metadata().with_context(|| format!("reading {path}"))?;
+        Ok(Mntns { file, id: (meta.dev(), meta.ino()) })
+    }
+
+    /// Whether both are one namespace.
+    pub fn is(&self, other: &Mntns) -> bool {
+        self.id == other.id
+    }
+
+    /// Runs `visit` on a new thread inside this namespace.
+    pub fn visit<T: Send>(&self, visit: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        apart(|| {
+            unshare(CloneFlags::CLONE_FS).context("leaving the shared working directory")?;
+            setns(self.file.as_fd(), CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
+            visit()
+        })
+    }
+}
+
+/// Runs `work` on a new thread in a copy of this mount namespace. What is mounted there is seen nowhere else and ends with
+/// the thread, unless it was taken out as a detached mount. What the host mounts and unmounts meanwhile still comes in: the
+/// copy must not keep a file system busy.
+pub fn workshop<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    apart(|| {
+        unshare(CloneFlags::CLONE_NEWNS).context("making a mount namespace")?;
+        let receive_only = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+        mount_change("/", receive_only).context("closing the mount namespace")?;
+        // The thread's own, since a new mount namespace comes with unshared file system attributes.
+        umask(Mode::empty());
+        work()
+    })
+}
+
+fn apart<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(work);
+        thread.join().map_err(|_| anyhow!("a thread inside a mount namespace panicked"))?
+    })
+}

@@ -1,0 +1,101 @@
+//! Mounts as descriptors: made, copied and put somewhere without naming a path that somebody else could change.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
+};
+
+use crate::tree::{Node, Tree};
+
+/// What our own files need no more than.
+pub const PLAIN: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// A setting of a new file system; without a value, a flag.
+pub type Setting<'s> = (&'s str, Option<&'s str>);
+
+/// A new file system, mounted nowhere yet.
+pub fn create(kind: &str, settings: &[Setting<'_>], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in settings {
+        match value {
+            Some(value) => fsconfig_set_string(&context, *key, *value)?,
+            None => fsconfig_set_flag(&context, *key)?,
+        }
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+/// A tmpfs in this thread's private namespace, seen through its descriptor alone: it lies over the root, which the thread has
+/// entered before. Only an attached mount can be copied or be a layer of an overlay before Linux 6.15.
+pub fn tmpfs(label: Option<&str>, attributes: MountAttrFlags) -> Result<OwnedFd> {
+    let mut settings = vec![("mode", Some("755")), ("source", Some("rdmaprep"))];
+    settings.extend(label.map(|label| ("context", Some(label))));
+    let made = create("tmpfs", &settings, attributes).context("making a tmpfs")?;
+    let root = openat(CWD, "/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("opening /")?;
+    attach(&made, &root).context("mounting a tmpfs")?;
+    Ok(made)
+}
+
+/// Makes a file system read-only for good: unlike a mount, whoever wants it back needs privileges where the file system was
+/// made, not where it is mounted.
+pub fn freeze(mount: &OwnedFd) -> io::Result<()> {
+    let context = fspick(mount, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
+    fsconfig_set_flag(&context, "ro")?;
+    Ok(fsconfig_reconfigure(&context)?)
+}
+
+/// A copy of what is mounted at a path below `dir` (`""`: there), itself mounted nowhere; `deep`: with all that is on it.
+pub fn copy(dir: impl AsFd, path: &str, deep: bool) -> io::Result<OwnedFd> {
+    let plain = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    Ok(open_tree(dir, path, if deep { plain | OpenTreeFlags::AT_RECURSIVE } else { plain })?)
+}
+
+/// Puts a mount over what is held.
+pub fn attach(mount: impl AsFd, over: impl AsFd) -> io::Result<()> {
+    let held = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", over, "", held)?)
+}
+
+/// Makes a directory that everybody may read.
+pub fn folder(dir: impl AsFd, name: &str) -> Result<OwnedFd> {
+    let doing = || format!("creating folder {name}");
+    mkdirat(&dir, name, Mode::from_raw_mode(0o755)).with_context(doing)?;
+    openat(dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).with_context(doing)
+}
+
+/// Writes a file that everybody may read, and returns it open.
+pub fn file(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let made = openat(dir, name, flags, Mode::from_raw_mode(0o444)).with_context(|| format!("creating {name}"))?;
+    let mut open = std::fs::File::from(made);
+    io::Write::write_all(&mut open, bytes).with_context(|| format!("writing {name}"))?;
+    Ok(open.into())
+}
+
+/// Writes a tree into a directory of ours. Nothing is written through one of the tree's own links.
+pub fn plant(dir: &OwnedFd, tree: &Tree) -> Result<()> {
+    for (path, node) in tree.iter() {
+        let above = path.rsplit_once('/').map(|(above, _)| above);
+        let sound = !path.split('/').any(|part| matches!(part, "" | "." | ".."));
+        ensure!(
+            sound && above.is_none_or(|a| tree.get(a) == Some(&Node::Dir)),
+            "{path:?} is in no directory of its tree"
+        );
+        match node {
+            Node::Dir => mkdirat(dir, path, Mode::from_raw_mode(0o755)).with_context(|| format!("creating {path}"))?,
+            Node::Link(target) => symlinkat(target, dir, path).with_context(|| format!("linking {path}"))?,
+            Node::File(bytes) => drop(file(dir, path, bytes)?),
+        }
+    }
+    Ok(())
+}
