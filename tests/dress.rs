@@ -8,122 +8,17 @@
     reason = "a test fails by panicking"
 )]
 mod support;
+mod support_dress;
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rdmaprep::outfit::{Cover, Dressed, Given, Outfit, Wearer};
-use rdmaprep::plan::EnvVar;
+use rdmaprep::fault::Fault;
+use rdmaprep::outfit::{Cover, Outfit, Wearer};
 use rdmaprep::snapshot::CharDevice;
 use rdmaprep::tree::{Node, Tree};
 use rdmaprep::world::dress::dress;
-use support::{Said, alone, run, same, sh};
-
-/// The container's root, and what must not be touched, both on the test's own tmpfs.
-const ROOTFS: &str = "/run/rootfs";
-const CANARY: &str = "/run/canary";
-
-/// A container whose runtime has mounted everything and not yet changed to its root.
-struct Container {
-    init: Child,
-    /// Whether it has a user namespace of its own.
-    apart: bool,
-}
-
-/// An image with the usual folders.
-fn image() {
-    sh(&format!(
-        "mkdir -p {ROOTFS}/etc {ROOTFS}/sys {ROOTFS}/dev {ROOTFS}/proc {ROOTFS}/opt {CANARY}/etc
-        echo root:x: >{ROOTFS}/etc/passwd; chmod 751 {ROOTFS}/etc
-        echo secret >{CANARY}/secret; echo NCCL_CANARY=1 >{CANARY}/nccl.conf"
-    ));
-}
-
-impl Container {
-    fn new(more: &str) -> Container {
-        Container::start(&["--mount"], more)
-    }
-
-    /// In a user namespace of its own.
-    fn apart(more: &str) -> Container {
-        Container::start(&["--user", "--map-root-user", "--net", "--mount"], more)
-    }
-
-    /// Runs the shell lines `more` after the mounts, with the root as working directory.
-    fn start(flags: &[&str], more: &str) -> Container {
-        let script = format!(
-            "mount --rbind {ROOTFS} {ROOTFS}; cd {ROOTFS}; mount -t sysfs sysfs sys
-            mount -t tmpfs -o mode=755 tmpfs dev; mkdir dev/infiniband; mount --rbind /proc proc
-            {more}
-            echo; exec cat"
-        );
-        let mut command = Command::new("unshare");
-        command.args(flags).args(["sh", "-ec", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut init = command.spawn().expect("unshare (util-linux) is needed");
-        let mut line = String::new();
-        BufReader::new(init.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "\n", "the container did not start");
-        Container { init, apart: flags.contains(&"--user") }
-    }
-
-    fn wearer(&self) -> Wearer {
-        let pid = i32::try_from(self.init.id()).unwrap();
-        Wearer { pid, rootfs: ROOTFS.into(), readonly: false, label: None }
-    }
-
-    fn dress(&self, outfit: &Outfit) -> Dressed {
-        dress(&self.wearer(), outfit, &[]).unwrap_or_else(|e| panic!("{e:#}"))
-    }
-
-    /// Gives it these settings and returns what became of them.
-    fn give(&self, settings: &[(&str, &str)]) -> Dressed {
-        self.dress(&Outfit { covers: Vec::new(), conf: vars(settings) })
-    }
-
-    /// Runs a shell line in it, in its root.
-    fn said(&self, line: &str) -> Said {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--target={}", self.init.id())).arg("--mount");
-        if self.apart {
-            command.args(["--user", "--net", "--preserve-credentials"]);
-        }
-        run(command.args(["sh", "-ec", &format!("cd {ROOTFS}; {line}")]), "")
-    }
-
-    fn sh(&self, line: &str) -> String {
-        self.said(line).ok().out
-    }
-
-    fn mountinfo(&self) -> String {
-        fs::read_to_string(format!("/proc/{}/mountinfo", self.init.id())).unwrap()
-    }
-}
-
-impl Drop for Container {
-    fn drop(&mut self) {
-        let _ = self.init.kill();
-        let _ = self.init.wait();
-    }
-}
-
-fn vars(settings: &[(&str, &str)]) -> Vec<EnvVar> {
-    let var =
-        |(name, value): &(&str, &str)| EnvVar { name: (*name).into(), value: (*value).into(), why: String::new() };
-    settings.iter().map(var).collect()
-}
-
-/// Everything that could be left behind or changed: the host's mounts, the image, and what is outside of it.
-fn outside() -> String {
-    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-    mounts
-        + &sh(&format!(
-            "cd /run; find rootfs canary -printf '%p %y %m %U %G %s %T@ %C@ %l\\n' | sort
-        find rootfs canary -type f -size -9999k -exec cksum {{}} + | sort; ls /"
-        ))
-}
+use support::{alone, same, sh};
+use support_dress::{Container, ROOTFS, image, outside, vars};
 
 /// A farm as the view has it: links into the living sysfs around it.
 fn farm() -> Tree {
@@ -205,5 +100,81 @@ fn forty_covers_take_little_time() {
         container.dress(&Outfit { covers, conf: vars(&[("NCCL_DEBUG", "INFO")]) });
         println!("40 covers and an overlay: {:?}", start.elapsed());
         assert_eq!(container.mountinfo().matches("- tmpfs rdmaprep").count(), 40);
+    });
+}
+
+#[test]
+fn what_would_reach_the_host_is_refused() {
+    alone(|_| {
+        image();
+        let refused = |container: &Container, outfit: &Outfit, word: &str| {
+            let before = outside();
+            let error = dress(&container.wearer(), outfit, &[]).unwrap_err();
+            assert_eq!(Fault::of(&error), Fault::Refused, "{error:#}");
+            assert!(format!("{error:#}").contains(word), "{error:#}");
+            same("the outside", &before, &outside());
+        };
+        // The host's /sys with propagation, as privileged pods have it.
+        sh("mount --make-rshared /");
+        let shared = "umount sys; mount --rbind /sys sys; mount --make-rshared sys";
+        refused(&Container::new(shared), &covers(), "shared");
+        sh("mount --make-rprivate /");
+        refused(&Container::new("umount sys"), &covers(), "finding the container's /sys/class/net");
+        refused(&Container::new("umount sys; mkdir -p sys/class/net"), &covers(), "is not on a sysfs");
+        let file = Cover { at: "sys/kernel/uevent_seqnum".into(), tree: farm() };
+        refused(&Container::new(""), &Outfit { covers: vec![file], conf: Vec::new() }, "is no directory");
+        // No mount namespace of its own: all would be mounted on the host.
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let error = dress(&Wearer { pid, rootfs: ROOTFS.into(), ..Wearer::default() }, &covers(), &[]).unwrap_err();
+        assert_eq!(format!("{error:#}"), "the container has no mount namespace of its own");
+    });
+}
+
+#[test]
+fn trees_are_written_nowhere_else() {
+    alone(|_| {
+        image();
+        let container = Container::new("");
+        for (link, below) in [("out", "out/x"), ("a/out", "a/out/x"), ("b", "../x")] {
+            let mut tree = Tree::default();
+            tree.put(link, Node::Link("/run/canary".into()));
+            tree.put(below, Node::File(b"escaped".to_vec()));
+            let before = outside();
+            let covers = vec![Cover { at: "sys/class/net".into(), tree }];
+            let error = dress(&container.wearer(), &Outfit { covers, conf: Vec::new() }, &[]).unwrap_err();
+            assert!(format!("{error:#}").contains("is in no directory of its tree"), "{error:#}");
+            same("the outside", &before, &outside());
+        }
+    });
+}
+
+#[test]
+fn devices_are_found_by_their_numbers() {
+    alone(|_| {
+        image();
+        let container = Container::new(
+            "cd dev/infiniband; touch other file; mkdir uverbs7; ln -s /dev/null uverbs5; mkfifo rdma_cm
+            mount --bind /dev/zero other",
+        );
+        let device = |name: &str, minor: u32| CharDevice { name: name.into(), major: 1, minor };
+        // 1:5 is /dev/zero, under whatever name; 1:3 is /dev/null, to which there is but a link.
+        let devices = [device("uverbs0", 5), device("uverbs5", 3), device("uverbs7", 7)];
+        let dressed = dress(&container.wearer(), &Outfit::default(), &devices).unwrap();
+        assert_eq!(dressed.lacking, devices[1..]);
+        let none = Container::new("rmdir dev/infiniband");
+        assert_eq!(dress(&none.wearer(), &Outfit::default(), &devices).unwrap().lacking, devices);
+    });
+}
+
+#[test]
+fn a_folder_of_very_many_names_hurts_nobody() {
+    alone(|_| {
+        image();
+        let container = Container::new("cd dev/infiniband; seq 1 100000 | xargs touch");
+        let device = CharDevice { name: "uverbs0".into(), major: 1, minor: 5 };
+        let start = Instant::now();
+        let dressed = dress(&container.wearer(), &Outfit::default(), std::slice::from_ref(&device)).unwrap();
+        assert!(start.elapsed().as_millis() < 500, "{:?}", start.elapsed());
+        assert_eq!(dressed.lacking, [device]);
     });
 }

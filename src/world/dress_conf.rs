@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::{FileType, Mode, OFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat};
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
@@ -161,12 +161,16 @@ fn layered(lower: &OwnedFd, bytes: &[u8], readonly: bool, options: &[String], la
     let cloth = tmpfs(label, MountAttrFlags::empty())?;
     let upper = folder(&cloth, "upper")?;
     file(&upper, "nccl.conf", bytes)?;
-    folder(&cloth, "work")?;
+    let work = folder(&cloth, "work")?;
     attach(lower, folder(&cloth, "lower")?).context("laying out /etc")?;
     like(&upper, lower, label.is_some())?;
     // Names without a path keep the layers' real places out of the container's mountinfo.
     fchdir(&cloth).context("entering the tmpfs")?;
     let mut settings: Vec<Setting<'_>> = vec![("source", Some("rdmaprep"))];
+    // The overlay's own notes (what was removed, …) are trusted.* attributes, which only the host's root may write.
+    if fsetxattr(&work, "trusted.overlay.probe", b"", XattrFlags::empty()) == Err(Errno::PERM) {
+        settings.push(("userxattr", None));
+    }
     match readonly {
         true => settings.push(("lowerdir", Some("upper:lower"))),
         false => settings.extend([("lowerdir", Some("lower")), ("upperdir", Some("upper")), ("workdir", Some("work"))]),
@@ -194,7 +198,7 @@ fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
         }
         let doing = || format!("copying {text} of /etc");
         let length = fgetxattr(&etc, name, value.as_mut_slice()).with_context(doing)?;
-        match fsetxattr(upper, name, value.get(..length).unwrap_or_default(), rustix::fs::XattrFlags::empty()) {
+        match fsetxattr(upper, name, value.get(..length).unwrap_or_default(), XattrFlags::empty()) {
             // user.* came to tmpfs in Linux 6.6; nothing of the system's depends on those.
             Err(Errno::OPNOTSUPP) if text.starts_with("user.") => {}
             other => other.with_context(doing)?,
