@@ -51,6 +51,11 @@ pub enum Command {
     Snapshot(SnapshotArgs),
     /// Choose the NICs for a container, store the plan, show what was chosen and why
     Prepare(Box<PrepareArgs>),
+    /// Edit an OCI config.json: stdin to stdout, as podman's precreate hook wants it
+    ///
+    /// Does what `prepare --bundle` does. A container that did not opt in (see `hook`) comes out as it went in. Uses the
+    /// stored plan; where there is none it is made and stored.
+    Spec(Box<SpecArgs>),
     /// Act as an OCI hook: the runtime's state JSON comes on stdin
     ///
     /// Does nothing and exits 0 for a container that did not opt in: by the annotation rdmaprep.io/plan, by --plan, or
@@ -169,6 +174,21 @@ pub struct PrepareArgs {
     pub select: SelectArgs,
 }
 
+/// `rdmaprep spec`.
+#[derive(Debug, Args)]
+pub struct SpecArgs {
+    /// The plan that this container uses; an annotation that names another one is refused
+    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
+    pub plan: Option<String>,
+    /// Timeout of the hooks that it writes; their own deadline is this less the time that an undo takes
+    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub hook_timeout: u32,
+    /// Which NICs, where no plan is stored.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
 /// `rdmaprep hook`.
 #[derive(Debug, Args)]
 pub struct HookArgs {
@@ -263,6 +283,10 @@ pub struct SelectArgs {
     #[arg(long, env = "RDMAPREP_FREEZE_LIFETIMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub freeze_lifetimes: Option<String>,
+    /// What the container's /sys shows: auto, live (the kernel's, without the other NICs), snapshot (a tree of files, for
+    /// sandboxes with a kernel of their own), off (all) [default: auto]
+    #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]
+    pub sysfs: Option<String>,
     /// Set NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's debug log and strace;
     /// each one that you set wins. It costs: strace slows a sandbox 5 to 10 times
     #[arg(long, env = "DEBUG_ALL", value_name = "BOOL")]

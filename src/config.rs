@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::Global;
 use crate::fault::Fault;
 use crate::ident::IfName;
+use crate::view::Sysfs;
 
 /// The config file that is read unless `--config` names another; this one may be absent.
 pub const CONFIG: &str = "/etc/rdmaprep/config.toml";
@@ -213,6 +214,7 @@ pub struct SelectConfig {
     pub family: Option<Family>,
     pub ib: Option<bool>,
     pub freeze_lifetimes: Option<bool>,
+    pub sysfs: Option<Sysfs>,
     pub debug_all: Option<bool>,
     pub nccl_topo: Option<PathBuf>,
     pub include_nccl_topo: Option<bool>,

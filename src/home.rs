@@ -14,7 +14,7 @@ use crate::step::{NicState, Side};
 use crate::verify::{self, Drift};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, handle, mount};
+use crate::world::{Live, Scope, World, files, handle, mount};
 
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
@@ -78,6 +78,7 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let drift = settle(live, &here, patience)?;
     if home.stuck.is_empty() && drift.is_empty() {
         mount::unpin(&store.pin(record.netns))?;
+        files::remove(&store.profile(record.netns))?;
         store.forget(&record)?;
         return Ok(Done { steps: home.steps.len(), notes: home.notes });
     }
@@ -159,6 +160,9 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
     }
     for pin in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
         unpin(&store.pin(pin)).unwrap_or_else(|e| told.push(format!("{e:#}")));
+    }
+    for profile in store.all_profiles()?.into_iter().filter(|p| !known.contains(p)) {
+        files::remove(&store.profile(profile)).unwrap_or_else(|e| told.push(format!("{e:#}")));
     }
     Ok(told)
 }

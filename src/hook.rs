@@ -6,12 +6,12 @@ use anyhow::Result;
 
 use crate::apply::apply;
 use crate::attach::attach;
+use crate::dressing::{Fitting, fit};
 use crate::fault::{Fault, WithFault};
 use crate::flow::fresh_plan;
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
-use crate::plan::Plan;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
@@ -50,15 +50,21 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let _lock = hook.store.lock(hook.deadline)?;
     watch.lap(PhaseName::Lock);
     report.notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
-    if join(hook, request, &process, inside.inode(), report)? {
-        return Ok(());
-    }
-    let (here, there) = (host.inode(), inside.inode());
+    let netns = inside.inode();
     let mut live = Live::open(host, Some(inside))?;
-    let plan = plan(hook, request, name.as_str(), &mut live)?;
+    if let Some(record) = join(hook, request, &process, netns, report)? {
+        return dress_too(hook, &record, process.pid(), &mut live, report);
+    }
+    let stored = hook.store.plan(name.as_str())?;
+    let made = stored.is_none();
+    let plan = match stored {
+        Some(plan) => plan,
+        None => fresh_plan(request, name.as_str(), &mut live, hook.store)?,
+    };
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
     let forbidden = |n: &IfName| request.narrowing.forbids(n).or_else(|| request.host.forbids(n.as_str())).is_some();
+    let before = plan.nics.len();
     let plan = plan.narrowed(forbidden, &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
@@ -66,32 +72,51 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
     let attach = attach(&plan, &outside, &within)?;
+    let fitting = fit(hook, &plan, process.pid(), &mut live, report)?;
     watch.lap(PhaseName::Plan);
     if attach.held.is_empty() {
-        // InfiniBand alone: its device nodes came with config.json, and no netdev moves.
-        return Ok(());
+        // InfiniBand alone: no netdev moves.
+        return fitting.map_or(Ok(()), |f| f.conclude(f.put_on()?, hook, netns, report));
     }
     let record = Record {
         schema: SCHEMA,
         boot_id: outside.boot_id,
-        netns: there,
-        host_netns: here,
+        netns,
+        host_netns: live.host_inode(),
         phase: Phase::Attaching,
-        plan: plan.name,
+        plan: plan.name.clone(),
         members: vec![member(hook.state, &process)?],
+        view: plan.view.clone(),
+        made: (made || plan.nics.len() < before).then(|| Box::new(plan)),
         held: attach.held,
     };
     report.nics = home::names(&record.held);
-    carry_out(hook, &process, &mut live, record, &attach.steps, report, watch)
+    carry_out(hook, &process, &mut live, record, &attach.steps, fitting.as_ref(), report, watch)
 }
 
-/// Records, moves, verifies; and undoes everything when anything of that fails.
+/// A second container in a namespace has a /sys, an environment and device nodes of its own.
+fn dress_too(hook: &Hook, record: &Record, pid: i32, live: &mut Live, report: &mut Report) -> Result<()> {
+    let plan = match &record.made {
+        Some(plan) => Some((**plan).clone()),
+        None => hook.store.plan(&record.plan)?,
+    };
+    let plan = plan.ok_or_else(|| Fault::Refused.error(format!("plan {} is not stored any more", record.plan)))?;
+    match fit(hook, &plan, pid, live, report)? {
+        Some(fitting) => fitting.conclude(fitting.put_on()?, hook, record.netns, report),
+        None => Ok(()),
+    }
+}
+
+/// Records, moves, verifies; and undoes everything when anything of that fails. What the container shall find is put there while
+/// the kernel moves the NICs.
+#[allow(clippy::too_many_arguments, reason = "the whole of a create comes together here")]
 fn carry_out(
     hook: &Hook,
     process: &Process,
     live: &mut Live,
     mut record: Record,
     steps: &[Step],
+    fitting: Option<&Fitting>,
     report: &mut Report,
     watch: &mut Stopwatch,
 ) -> Result<()> {
@@ -99,20 +124,28 @@ fn carry_out(
     let pinned = live.pin(&hook.store.pin(record.netns));
     watch.lap(PhaseName::Journal);
     let result = pinned.and_then(|()| {
-        apply(steps, live, hook.deadline, |step| {
-            report.steps_done += 1;
-            watch.lap(phase_of(step));
-        })?;
-        let now = verify_inside(live, &record, report)?;
-        for held in &mut record.held {
-            held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
-        }
-        if !process.alive() {
-            return Err(Fault::State.error("the container's init died while its NICs were moved"));
-        }
-        watch.lap(PhaseName::Verify);
-        record.phase = Phase::Attached;
-        hook.store.save(&record)
+        std::thread::scope(|threads| {
+            let dressing = fitting.map(|f| (f, threads.spawn(|| f.put_on())));
+            apply(steps, live, hook.deadline, |step| {
+                report.steps_done += 1;
+                watch.lap(phase_of(step));
+            })?;
+            let now = verify_inside(live, &record, report)?;
+            for held in &mut record.held {
+                held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
+            }
+            watch.lap(PhaseName::Verify);
+            if let Some((fitting, thread)) = dressing {
+                let dressed = thread.join().map_err(|_| Fault::Other.error("a thread panicked"))??;
+                fitting.conclude(dressed, hook, record.netns, report)?;
+                watch.lap(PhaseName::Dress);
+            }
+            if !process.alive() {
+                return Err(Fault::State.error("the container's init died while its NICs were moved"));
+            }
+            record.phase = Phase::Attached;
+            hook.store.save(&record)
+        })
     });
     watch.lap(PhaseName::Journal);
     let Err(e) = result else { return Ok(()) };
@@ -158,14 +191,14 @@ fn member(state: &State, process: &Process) -> Result<Member> {
 }
 
 /// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
-fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &mut Report) -> Result<bool> {
+fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &mut Report) -> Result<Option<Record>> {
     let boot = boot_id()?;
     let ours = |r: &Record| r.netns == netns && r.boot_id == boot;
-    let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(false) };
+    let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(None) };
     if record.phase != Phase::Attached || !record.members.iter().any(alive) {
         // A hook died in the middle, or all that held the namespace did: start anew.
         home::bring(hook.store, record)?;
-        return Ok(false);
+        return Ok(None);
     }
     if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
         let holder = record.members.first().map_or("another container", |m| m.id.as_str());
@@ -184,7 +217,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     if !process.alive() {
         return Err(Fault::State.error("the container's init has ended"));
     }
-    Ok(true)
+    Ok(Some(record))
 }
 
 /// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where it is told.
@@ -195,14 +228,6 @@ fn is_of(member: &Member, state: &State) -> bool {
 /// The records that can be read; a damaged one is told by `status` and `restore`.
 fn records(store: &Store) -> Result<Vec<Record>> {
     Ok(store.all_records()?.into_iter().filter_map(|(_, r)| r.ok()).collect())
-}
-
-/// The stored plan, or a fresh one where none was stored.
-fn plan(hook: &Hook, request: &Request, name: &str, live: &mut Live) -> Result<Plan> {
-    match hook.store.plan(name)? {
-        Some(plan) => Ok(plan),
-        None => fresh_plan(request, name, &live.observe(Side::Host, &Scope::full())?, hook.store).map(|(p, _)| p),
-    }
 }
 
 fn states_inside(record: &Record) -> Vec<NicState> {

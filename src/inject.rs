@@ -20,6 +20,7 @@ use crate::snapshot::CharDevice;
 use config::Config;
 pub use config::MAX_BYTES;
 use work::Work;
+pub use work::is_view;
 
 /// The annotation by which a container opts in to a plan.
 pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
@@ -38,8 +39,20 @@ pub struct Edit {
     pub annotations: Vec<(String, String)>,
     /// RDMA pins memory: lift RLIMIT_MEMLOCK.
     pub memlock_unlimited: bool,
+    /// Directories of ours, mounted read-only below the container's /sys.
+    pub mounts: Vec<MountEdit>,
     /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
     pub netdevs: Vec<IfName>,
+}
+
+/// One of our directories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MountEdit {
+    /// Where the container sees it: `/sys`, or a directory below.
+    pub destination: String,
+    /// Where it is on the host.
+    pub source: String,
 }
 
 /// One of our hooks.
@@ -95,6 +108,8 @@ pub struct Injected {
     pub changes: Vec<String>,
     /// What we would have set but found set: one clause each.
     pub kept: Vec<String>,
+    /// Whether it mounts directories of ours.
+    pub mounts_view: bool,
 }
 
 impl Edit {
@@ -106,6 +121,7 @@ impl Edit {
             hooks: hooks(plan, program, timeout),
             annotations: vec![(PLAN_ANNOTATION.to_owned(), plan.name.clone())],
             memlock_unlimited: true,
+            mounts: Vec::new(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
         }
     }
@@ -149,6 +165,18 @@ pub fn annotations(config_json: &str) -> Result<BTreeMap<String, String>> {
     Ok(Config::read(config_json, &[])?.annotations.into_iter().collect())
 }
 
+/// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
+pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
+    let mounts = Config::read(config_json, &[])?.mounts;
+    let below = mounts.iter().filter_map(|m| m.destination.strip_prefix("/sys/"));
+    Ok(below.map(|path| path.trim_end_matches('/').to_owned()).filter(|path| !path.is_empty()).collect())
+}
+
+/// Why nothing can be mounted below a config.json's /sys before the container is made, if that is so.
+pub fn no_mounts(config_json: &str) -> Result<Option<&'static str>> {
+    Ok(Config::read(config_json, &[])?.no_mounts())
+}
+
 /// The network namespace that a config.json names by path: one that exists before the container.
 pub fn netns_path(config_json: &str) -> Option<PathBuf> {
     let config: serde_json::Value = serde_json::from_str(config_json).ok()?;
@@ -169,11 +197,12 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.hooks.iter().try_for_each(|h| work.hook(h))?;
     edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;
     edit.devices.iter().try_for_each(|d| work.device(d))?;
+    work.mounts(&edit.mounts)?;
     // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
     let json = text::rewrite(config_json, &work.config.value, &work.new)
         .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))
         .ok_or_else(|| Fault::Other.error("the edited config.json could not be written out"))?;
-    Ok(Injected { json, changes: work.changes, kept: work.kept })
+    Ok(Injected { json, changes: work.changes, kept: work.kept, mounts_view: !edit.mounts.is_empty() })
 }
 
 /// The change as a unified diff; empty where there is none.

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::ident::IfName;
-use crate::plan::Nic;
+use crate::plan::{Nic, Plan};
 use crate::snapshot::CharDevice;
 use crate::step::NicState;
 
@@ -72,6 +72,12 @@ pub struct Record {
     pub plan: String,
     /// Containers in the namespace; the NICs go home with the last.
     pub members: Vec<Member>,
+    /// The stored view of /sys that its containers may have mounted.
+    #[serde(default)]
+    pub view: Option<String>,
+    /// The plan, where the hook made it: none is stored for a second container in the namespace to find.
+    #[serde(default)]
+    pub made: Option<Box<Plan>>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<Held>,
 }

@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
+pub mod bundle;
 pub mod cli;
 pub mod config;
 pub mod request;
@@ -51,6 +52,7 @@ pub mod world;
 pub mod fault;
 pub mod report;
 
+pub mod dressing;
 pub mod flow;
 pub mod home;
 pub mod hook;

@@ -13,6 +13,7 @@ use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
 use crate::step::NicState;
+use crate::view::Sysfs;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
@@ -118,6 +119,12 @@ pub struct Plan {
     pub env: Vec<EnvVar>,
     /// Written for every moved NIC.
     pub arp: ArpProfile,
+    /// What the container's /sys shows.
+    #[serde(default)]
+    pub sysfs: Sysfs,
+    /// The stored view that it shows ([`crate::world::store::Store::view`]); absent: the hook makes one.
+    #[serde(default)]
+    pub view: Option<String>,
     /// Whether an uplink or the bootstrap interface may be among them (`--allow-bootstrap-iface`).
     pub allow_bootstrap: bool,
     /// Whether addresses with a finite lifetime may be frozen inside.
@@ -150,6 +157,8 @@ impl Plan {
             ib,
             devices,
             arp: ArpProfile::STRICT,
+            sysfs: request.sysfs,
+            view: None,
             allow_bootstrap: request.allow_bootstrap,
             freeze_lifetimes: request.freeze_lifetimes,
         }
@@ -162,6 +171,7 @@ impl Plan {
         self.nics.retain(|n| !forbidden(&n.identity.name));
         if self.nics.len() < before {
             predict(&mut self.nics, snapshot);
+            self.view = None;
         }
         self
     }

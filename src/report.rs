@@ -58,6 +58,12 @@ pub struct Report {
     /// Steps performed and not undone.
     #[serde(default)]
     pub steps_done: usize,
+    /// How the container's /sys shows its NICs alone, or why it does not.
+    #[serde(default)]
+    pub sysfs: Option<String>,
+    /// Where NCCL's settings are, if not in the environment.
+    #[serde(default)]
+    pub settings: Option<String>,
     /// Remarks: NICs of dead containers that were brought home, what a container had done to its NICs.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -97,6 +103,8 @@ pub enum PhaseName {
     GidWait,
     /// Observing again and comparing.
     Verify,
+    /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is done beside the moves.
+    Dress,
     /// Taking back after a failure.
     Undo,
 }
@@ -158,6 +166,8 @@ impl Report {
             phases: Vec::new(),
             nics: Vec::new(),
             steps_done: 0,
+            sysfs: None,
+            settings: None,
             notes: Vec::new(),
             drift: Vec::new(),
         }
@@ -184,6 +194,8 @@ impl Report {
         add("exit", Some(self.exit_code.to_string()));
         add("nics", (!nics.is_empty()).then(|| nics.join(",")));
         add("steps", Some(self.steps_done.to_string()));
+        add("sysfs", self.sysfs.clone());
+        add("settings", self.settings.clone());
         add("drift", (!self.drift.is_empty()).then(|| self.drift.join("; ")));
         add("total_ms", Some(millis(self.micros)));
         self.phases.iter().for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));

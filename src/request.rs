@@ -13,6 +13,7 @@ use crate::config::{EXCLUDE, Family, Host, Pattern, PlanName, SelectConfig};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::nccl::HOST_ENV;
+use crate::view::Sysfs;
 
 /// Prefix of our annotations.
 pub const ANNOTATION: &str = "rdmaprep.io/";
@@ -46,6 +47,8 @@ pub struct Request {
     pub ib: bool,
     /// Make addresses of finite lifetime permanent inside, instead of refusing them.
     pub freeze_lifetimes: bool,
+    /// What the container's /sys shows.
+    pub sysfs: Sysfs,
     /// Set every debug variable.
     pub debug_all: bool,
     /// For NCCL_TOPO_FILE.
@@ -118,6 +121,7 @@ impl Request {
                 "--freeze-lifetimes (RDMAPREP_FREEZE_LIFETIMES)",
                 file.freeze_lifetimes.unwrap_or(false),
             )?,
+            sysfs: value(args.sysfs.as_deref(), "--sysfs (RDMAPREP_SYSFS)")?.or(file.sysfs).unwrap_or_default(),
             debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,
             nccl_topo: value(args.nccl_topo.as_deref(), "--nccl-topo (NCCL_TOPO_FILE)")?.or(file.nccl_topo),
             include_nccl_topo: truth(&args.include_nccl_topo, "--no-nccl-topo (INCLUDE_NCCL_TOPO)", topo)?,

@@ -8,6 +8,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +28,45 @@ pub enum Carrier {
     Live,
     /// The whole tree as it was, for a sandbox with a kernel of its own
     Snapshot,
+}
+
+/// What is asked of a container's /sys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Sysfs {
+    /// `live` where that can be done, else nothing, with the reason
+    #[default]
+    Auto,
+    /// The kernel's own /sys with directories of the kept links over it, or the container does not start
+    Live,
+    /// A tree of files in place of /sys: for sandboxes that have a kernel of their own
+    Snapshot,
+    /// All that the host has
+    Off,
+}
+
+impl FromStr for Sysfs {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Sysfs> {
+        <Sysfs as ValueEnum>::from_str(text, false)
+            .map_err(|_| anyhow!("{text:?} is none of auto, live, snapshot, off"))
+    }
+}
+
+impl Sysfs {
+    /// What of it a container gets that gVisor will run, as its annotations show, and why not the rest. gVisor's own proxy for
+    /// RDMA builds a /sys of the device nodes that config.json lists (runsc/boot/vfs.go); without it nothing below the sandbox's
+    /// own /sys leads anywhere, so that links alone are of no use.
+    pub fn for_annotations(self, annotations: &BTreeMap<String, String>) -> (Sysfs, Option<&'static str>) {
+        let gvisor = annotations.keys().any(|key| key.starts_with("dev.gvisor."));
+        let proxy = annotations.get("dev.gvisor.flag.rdmaproxy").is_some_and(|value| value == "true");
+        match self {
+            Sysfs::Auto if proxy => (Sysfs::Off, Some("gVisor's RDMA proxy builds the container's /sys itself")),
+            Sysfs::Auto if gvisor => (Sysfs::Snapshot, Some("gVisor has a /sys of its own: it gets a tree of files")),
+            other => (other, None),
+        }
+    }
 }
 
 /// What stays visible.
@@ -54,6 +96,21 @@ impl Keep {
         let kept = seen.hcas.iter().filter(|h| names.contains(&h.name));
         let netdevs = kept.flat_map(|h| h.ports.iter().filter_map(|p| p.netdev.clone())).collect();
         Keep { hcas: names, netdevs, verbs: BTreeMap::new() }
+    }
+}
+
+/// What a plan's container shall see, from the same look that the plan was made from; nothing where its /sys stays as it is.
+pub fn of_plan(
+    plan: &Plan,
+    seen: &Snapshot,
+    links: impl FnOnce() -> Tree,
+    whole: impl FnOnce() -> Tree,
+) -> Option<Tree> {
+    let keep = Keep::of(plan);
+    match plan.sysfs {
+        Sysfs::Off => None,
+        Sysfs::Auto | Sysfs::Live => Some(live(&keep, seen, &links())),
+        Sysfs::Snapshot => Some(snapshot(&keep, seen, &whole())),
     }
 }
 

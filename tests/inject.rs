@@ -133,6 +133,8 @@ fn a_plan_becomes_an_edit() {
         devices: Vec::new(),
         env: Vec::new(),
         arp: ArpProfile::STRICT,
+        sysfs: Default::default(),
+        view: None,
         allow_bootstrap: false,
         freeze_lifetimes: false,
     };

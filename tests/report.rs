@@ -143,6 +143,8 @@ fn plan(snapshot: &Snapshot) -> Plan {
             var("NCCL_DEBUG_FILE", "/a/very/long/path/for/logs/%h.%p.log", "long reasons, ".repeat(6).trim_end()),
         ],
         arp: ArpProfile::STRICT,
+        sysfs: Default::default(),
+        view: None,
         allow_bootstrap: false,
         freeze_lifetimes: false,
     }

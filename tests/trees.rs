@@ -13,7 +13,6 @@ mod trees_support;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use nix::unistd::mkfifo;
 use rdmaprep::ident::BusId;

@@ -28,6 +28,19 @@ pub struct Config {
     pub devices: Vec<LinuxDevice>,
     pub rules: Vec<LinuxDeviceCgroup>,
     pub annotations: HashMap<String, String>,
+    pub mounts: Vec<Mount>,
+    labelled: bool,
+}
+
+/// The part of a mount that we read.
+#[derive(Clone, Deserialize)]
+pub struct Mount {
+    #[serde(default)]
+    pub destination: String,
+    #[serde(default, rename = "type")]
+    pub kind: Option<String>,
+    #[serde(default)]
+    pub source: Option<String>,
 }
 
 /// The part of `process` that we read.
@@ -48,11 +61,13 @@ struct Spec {
     #[serde(rename = "hooks")]
     _hooks: Option<Hooks>,
     annotations: Option<HashMap<String, String>>,
+    mounts: Option<Vec<Mount>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Linux {
+    mount_label: Option<String>,
     namespaces: Option<Vec<LinuxNamespace>>,
     devices: Option<Vec<LinuxDevice>>,
     resources: Option<Resources>,
@@ -83,6 +98,7 @@ impl Config {
             serde_json::from_str(json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
         let linux = spec.linux.ok_or_else(|| Fault::State.error("config.json has no linux section"))?;
         linux.check(netdevs)?;
+        let labelled = linux.mount_label.as_ref().is_some_and(|label| !label.is_empty());
         let process = spec.process.ok_or_else(|| Fault::State.error("config.json has no process section"))?;
         Ok(Config {
             value,
@@ -90,7 +106,24 @@ impl Config {
             devices: linux.devices.unwrap_or_default(),
             rules: linux.resources.and_then(|r| r.devices).unwrap_or_default(),
             annotations: spec.annotations.unwrap_or_default(),
+            mounts: spec.mounts.unwrap_or_default(),
+            labelled,
         })
+    }
+
+    /// Why nothing of ours can be put below its /sys.
+    pub fn no_mounts(&self) -> Option<&'static str> {
+        let sys = self.mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/sys");
+        let host = |m: &Mount| m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys");
+        match sys {
+            None => Some("config.json mounts no /sys"),
+            // Ours, from an earlier edit, lies over the first one.
+            Some(_) if !self.mounts.iter().any(|m| m.destination.trim_end_matches('/') == "/sys" && host(m)) => {
+                Some("what config.json mounts at /sys is no sysfs")
+            }
+            Some(_) if self.labelled => Some("linux.mountLabel is set: the create hook mounts with that label"),
+            Some(_) => None,
+        }
     }
 }
 

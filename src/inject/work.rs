@@ -4,14 +4,14 @@ use std::path::Path;
 
 use anyhow::Result;
 use oci_spec::runtime::{
-    Hook, LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType, PosixRlimit,
-    PosixRlimitBuilder, PosixRlimitType,
+    Hook, LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType, Mount,
+    MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::HookEdit;
 use super::config::Config;
+use super::{HookEdit, MountEdit};
 use crate::fault::{Fault, WithFault};
 use crate::plan::EnvVar;
 use crate::snapshot::CharDevice;
@@ -105,6 +105,35 @@ impl Work {
         Ok(())
     }
 
+    /// Ours take the place of those of an earlier edit. A tree for all of /sys comes right after what is mounted there, so that
+    /// what the container has below /sys stays on top; all else comes last.
+    pub fn mounts(&mut self, mounts: &[MountEdit]) -> Result<()> {
+        let list = match self.new.get("mounts") {
+            None if mounts.is_empty() => return Ok(()),
+            _ => list(&mut self.new, &["mounts"])?,
+        };
+        let before = list.clone();
+        let text = |m: &Value, key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        list.retain(|m| !is_view(&text(m, "source")));
+        let below = |m: &Value| text(m, "destination").trim_end_matches('/') == "/sys";
+        for edit in mounts {
+            let last = list.iter().rposition(below).filter(|_| edit.destination == "/sys").map(|at| at + 1);
+            list.insert(last.unwrap_or(list.len()), serde_json::to_value(bind(edit)?)?);
+        }
+        if *list != before {
+            let what = match mounts {
+                [] => "no mounts of ours any more".to_owned(),
+                [one] if one.destination == "/sys" => {
+                    "mount /sys: a tree of files with the container's NICs alone".to_owned()
+                }
+                [_] => "mount below /sys, so that other NICs are not seen".to_owned(),
+                many => format!("{} mounts below /sys, so that other NICs are not seen", many.len()),
+            };
+            self.changes.push(what);
+        }
+        Ok(())
+    }
+
     pub fn device(&mut self, device: &CharDevice) -> Result<()> {
         let path = format!("/dev/infiniband/{}", device.name);
         let (major, minor) = (i64::from(device.major), i64::from(device.minor));
@@ -143,6 +172,19 @@ fn char_node(path: &str, major: i64, minor: i64) -> Result<LinuxDevice> {
 fn allow(major: i64, minor: i64) -> Result<LinuxDeviceCgroup> {
     let rule = LinuxDeviceCgroupBuilder::default().allow(true).typ(LinuxDeviceType::C).major(major).minor(minor);
     Ok(rule.access("rwm").build()?)
+}
+
+/// Whether a mount's source is a view of ours: `/run/rdmaprep/views/0123456789abcdef/…`, wherever the run folder was then.
+pub fn is_view(source: &str) -> bool {
+    let mut parts = source.split('/').skip_while(|part| *part != "views").skip(1);
+    parts.next().is_some_and(|name| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+fn bind(edit: &MountEdit) -> Result<Mount> {
+    let options = ["bind", "ro", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
+    let mount =
+        MountBuilder::default().destination(&edit.destination).typ("bind").source(&edit.source).options(options);
+    Ok(mount.build()?)
 }
 
 /// Whether these rules, of which the last match counts, already allow everything on that character device.

@@ -119,6 +119,13 @@ pub fn remove(path: &Path) -> Result<()> {
     }
 }
 
+/// Removes a file, or a folder with all that is in it; what is not there is fine.
+pub fn remove_all(path: &Path) -> Result<()> {
+    let folder = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    let removed = if folder { fs::remove_dir_all(path) } else { return remove(path) };
+    removed.with_context(|| format!("removing {}", path.display()))
+}
+
 /// File names in a folder, sorted; none if there is no folder.
 pub fn list(folder: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {

@@ -33,6 +33,13 @@ impl Process {
     }
 }
 
+/// The file name of the program that started this one; a hook's is its runtime.
+pub fn parent_program() -> Option<String> {
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok()?;
+    Some(program.file_name()?.to_str()?.to_owned())
+}
+
 /// Field 22 of `/proc/PID/stat`: clock ticks after boot at which the process started. With the pid and the boot id it names
 /// a process for good. `None` when there is no such process.
 pub fn start_time(pid: i32) -> Option<u64> {

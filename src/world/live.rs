@@ -17,6 +17,7 @@ use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
 use crate::world::route::RouteSocket;
+use crate::world::sysfs::Survey;
 use crate::world::{Scope, Sysctls, World, mount, sysctl, sysfs};
 
 /// A namespace with its sockets.
@@ -42,18 +43,30 @@ pub struct Live {
     host: Space,
     inside: Option<Space>,
     boot_id: String,
+    survey: Option<Survey>,
 }
 
 impl Live {
     /// Opens the sockets: `host` is the namespace that NICs belong to.
     pub fn open(host: Netns, inside: Option<Netns>) -> Result<Live> {
         let boot_id = boot_id()?;
-        Ok(Live { host: Space::open(host)?, inside: inside.map(Space::open).transpose()?, boot_id })
+        Ok(Live { host: Space::open(host)?, inside: inside.map(Space::open).transpose()?, boot_id, survey: None })
     }
 
     /// Pins the container's namespace, so that its NICs can be fetched even when all its processes have gone.
     pub fn pin(&self, path: &Path) -> Result<()> {
         mount::pin(&self.inside.as_ref().context("the container's namespace has gone")?.netns, path)
+    }
+
+    /// The host's /sys as the last full observation saw it.
+    pub fn survey(&mut self) -> Result<&Survey> {
+        let survey = self.survey.take().map_or_else(|| Survey::open(Path::new("/sys")), Ok)?;
+        Ok(self.survey.insert(survey))
+    }
+
+    /// The inode of the host's namespace.
+    pub fn host_inode(&self) -> u64 {
+        self.host.netns.inode()
     }
 
     /// Whether the container's namespace is open.
@@ -197,7 +210,8 @@ impl World for Live {
         let space = self.space(side)?;
         let network = space.route.network().with_context(|| format!("observing the network {side}"))?;
         let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
-        let tree = if scope.sysfs { sysfs::read(Path::new("/sys")) } else { sysfs::SysTree::default() };
+        let survey = scope.sysfs.then(|| Survey::open(Path::new("/sys"))).transpose()?;
+        let tree = survey.as_ref().map(|s| s.facts(sysfs::Scope::FULL)).unwrap_or_default();
         let mut snapshot = sysfs::merge(tree, facts, Some(network.netdevs));
         snapshot.boot_id = boot_id;
         snapshot.netns = Some(space.netns.inode());
@@ -208,6 +222,7 @@ impl World for Live {
             read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
             Ok(())
         })?;
+        self.survey = survey.or(self.survey.take());
         Ok(snapshot)
     }
 

@@ -1,5 +1,6 @@
 //! What rdmaprep keeps on disk: plans, pins and reports of this boot below the run folder, records below the state folder.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -7,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::journal::Record;
 use crate::plan::{self, Plan};
+use crate::tree::Tree;
 use crate::world::files::{self, Lock};
 
 /// The two folders.
@@ -24,9 +26,8 @@ impl Store {
 
     /// Makes the folders; only commands that write call this.
     pub fn prepare(&self) -> Result<()> {
-        [&self.run, &self.plans(), &self.pins(), &self.reports(), &self.state, &self.records()]
-            .into_iter()
-            .try_for_each(|folder| files::private_dir(folder))
+        let run = [&self.run, &self.plans(), &self.pins(), &self.reports(), &self.views(), &self.profiles()];
+        run.into_iter().chain([&self.state, &self.records()]).try_for_each(|folder| files::private_dir(folder))
     }
 
     fn plans(&self) -> PathBuf {
@@ -39,6 +40,15 @@ impl Store {
 
     fn reports(&self) -> PathBuf {
         self.run.join("reports")
+    }
+
+    /// Views of /sys for containers, each `NAME.json` and, where a config.json mounts it, the directory `NAME`.
+    pub fn views(&self) -> PathBuf {
+        self.run.join("views")
+    }
+
+    fn profiles(&self) -> PathBuf {
+        self.run.join("profiles")
     }
 
     fn records(&self) -> PathBuf {
@@ -66,6 +76,65 @@ impl Store {
         let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
         files::replace(&path, text.as_bytes(), 0o600)?;
         Ok(path)
+    }
+
+    /// The name under which a view is stored: it follows from what is in it.
+    pub fn view_name(view: &Tree) -> Result<String> {
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_string(view).context("writing the view as JSON")?.hash(&mut hasher);
+        Ok(format!("{:016x}", hasher.finish()))
+    }
+
+    /// Stores what a container shall see of /sys; forgets those that no plan and no record speaks of.
+    pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
+        self.forget_views(name)?;
+        let text = serde_json::to_string(view).context("writing the view as JSON")?;
+        files::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600)
+    }
+
+    fn forget_views(&self, but: &str) -> Result<()> {
+        let mut wanted = vec![but.to_owned()];
+        for plan in files::list(&self.plans())? {
+            // A plan that cannot be read says so when it is used.
+            let plan = plan.strip_suffix(".json").and_then(|name| self.plan(name).ok().flatten());
+            wanted.extend(plan.and_then(|p| p.view));
+        }
+        wanted.extend(self.all_records()?.into_iter().filter_map(|(_, record)| record.ok()?.view));
+        for name in files::list(&self.views())? {
+            if !wanted.iter().any(|w| *w == name || format!("{w}.json") == name) {
+                files::remove_all(&self.views().join(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A stored view.
+    pub fn view(&self, name: &str) -> Result<Option<Tree>> {
+        let path = self.views().join(format!("{name}.json"));
+        let Some(text) = files::read(&path)? else { return Ok(None) };
+        serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// Writes a stored view out for a config.json to mount, once, and returns where.
+    pub fn lay_out(&self, name: &str, view: &Tree) -> Result<PathBuf> {
+        let path = self.views().join(name);
+        if !path.exists() {
+            let new = self.views().join(format!("{name}.new"));
+            files::remove_all(&new)?;
+            files::write_tree(&new, view)?;
+            std::fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(path)
+    }
+
+    /// Where a shell finds the settings for the containers of a namespace that could be given them in no other way.
+    pub fn profile(&self, netns: u64) -> PathBuf {
+        self.profiles().join(format!("{netns}.sh"))
+    }
+
+    /// Namespaces for which there is one.
+    pub fn all_profiles(&self) -> Result<Vec<u64>> {
+        Ok(files::list(&self.profiles())?.iter().filter_map(|n| n.strip_suffix(".sh")?.parse().ok()).collect())
     }
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.

@@ -437,6 +437,8 @@ fn plan(nics: Vec<Nic>) -> Plan {
         devices: Vec::new(),
         env: Vec::new(),
         arp: ArpProfile::STRICT,
+        sysfs: Default::default(),
+        view: None,
         allow_bootstrap: true,
         freeze_lifetimes: true,
     }

@@ -1,0 +1,102 @@
+//! What the create hook reads of a bundle's config.json, which the runtime has accepted by then: no more than it needs, and
+//! tolerant of all else.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+use crate::fault::{Fault, WithFault};
+use crate::inject::{self, is_view};
+use crate::outfit::Wearer;
+use crate::snapshot::CharDevice;
+
+/// A bundle as far as it matters to what its container finds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundle {
+    /// Its container, but for the process.
+    pub wearer: Wearer,
+    /// Names of its process's environment.
+    pub env: BTreeSet<String>,
+    /// Numbers of the character devices that the runtime makes in it.
+    pub devices: BTreeSet<(u32, u32)>,
+    /// Whether config.json mounts a view of ours.
+    pub has_view: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    root: Option<RootFs>,
+    process: Option<Process>,
+    mounts: Option<Vec<Mount>>,
+    linux: Option<Linux>,
+}
+
+#[derive(Deserialize)]
+struct RootFs {
+    path: PathBuf,
+    #[serde(default)]
+    readonly: bool,
+}
+
+#[derive(Deserialize)]
+struct Process {
+    env: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+struct Mount {
+    source: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Linux {
+    devices: Option<Vec<Device>>,
+    mount_label: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Device {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(default)]
+    major: u32,
+    #[serde(default)]
+    minor: u32,
+}
+
+impl Bundle {
+    /// Reads the config.json of the bundle in `dir`, for the container of that init.
+    pub fn parse(config_json: &str, dir: &Path, pid: i32) -> Result<Bundle> {
+        let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
+        ensure!(
+            bytes <= most,
+            Fault::State.error(format!("config.json has {bytes} bytes; no more than {most} are read"))
+        );
+        let spec: Spec =
+            serde_json::from_str(config_json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
+        let root = spec.root.ok_or_else(|| Fault::State.error("config.json has no root"))?;
+        let env = spec.process.and_then(|p| p.env).unwrap_or_default();
+        let linux = spec.linux.unwrap_or(Linux { devices: None, mount_label: None });
+        let devices = linux.devices.unwrap_or_default().into_iter().filter(|d| matches!(d.kind.as_str(), "c" | "u"));
+        Ok(Bundle {
+            wearer: Wearer {
+                pid,
+                rootfs: dir.join(root.path),
+                readonly: root.readonly,
+                label: linux.mount_label.filter(|label| !label.is_empty()),
+            },
+            env: env.iter().map(|e| e.split_once('=').map_or(e.as_str(), |(name, _)| name).to_owned()).collect(),
+            devices: devices.map(|d| (d.major, d.minor)).collect(),
+            has_view: spec.mounts.unwrap_or_default().iter().any(|m| m.source.as_deref().is_some_and(is_view)),
+        })
+    }
+
+    /// Those of the devices that config.json does not have.
+    pub fn lacking(&self, devices: &[CharDevice]) -> Vec<CharDevice> {
+        devices.iter().filter(|d| !self.devices.contains(&(d.major, d.minor))).cloned().collect()
+    }
+}
