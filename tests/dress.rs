@@ -45,8 +45,16 @@ const BELOW: &str = "mount -t tmpfs none sys/devices/virtual/mem/full; echo kept
 
 fn check_covers(container: &Container) {
     let before = outside();
+    let marked = |mark: &str| {
+        let number = |line: &str| line.split(' ').next().map(str::to_owned);
+        let info = container.mountinfo();
+        info.lines().filter(|l| l.contains(mark)).filter_map(number).collect::<Vec<String>>()
+    };
+    let below = marked("/virtual/mem/");
     container.dress(&covers());
     same("the outside", &before, &outside());
+    // They are the same mounts: what the runtime still does to those it holds is done to what is seen.
+    assert_eq!((below.len(), &below), (3, &marked("/virtual/mem/")));
     assert_eq!(container.sh("ls sys/class/net; readlink sys/class/net/lo"), "lo\nsub\n../../devices/virtual/net/lo\n");
     let living = container.sh("cat sys/devices/virtual/net/lo/mtu");
     assert_eq!(container.sh("cat sys/class/net/lo/mtu sys/class/net/sub/inner"), format!("{living}{living}"));

@@ -195,38 +195,51 @@ fn an_etc_that_cannot_be_a_layer_is_refused() {
     });
 }
 
+/// Exchanges these two below the root for a second, over and over, while the settings are given again and again.
+fn while_exchanging(container: &Container, one: &str, other: &str) -> Vec<Given> {
+    let path = |name: &str| format!("{ROOTFS}/{name}");
+    let look = || sh(&format!("cd {CANARY}; find . -printf '%p %m %T@ %C@\\n'; cat secret nccl.conf"));
+    let before = look();
+    let end = AtomicBool::new(false);
+    let given: Vec<Given> = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            use rustix::fs::{CWD, RenameFlags, renameat_with};
+            while !end.load(Ordering::Relaxed) {
+                renameat_with(CWD, path(one), CWD, path(other), RenameFlags::EXCHANGE).unwrap();
+            }
+        });
+        let start = Instant::now();
+        let mut given = Vec::new();
+        while start.elapsed() < Duration::from_secs(1) {
+            given.push(container.give(OURS).conf);
+        }
+        end.store(true, Ordering::Relaxed);
+        given
+    });
+    same("the canary", &before, &look());
+    let info = container.mountinfo();
+    assert!(!info.contains(&format!(" {CANARY}")), "{info}");
+    given
+}
+
 #[test]
 fn nothing_leaves_while_a_directory_becomes_a_link_and_back() {
     alone(|_| {
-        let lines = format!(
-            "echo '#own' >opt/nccl.conf; mkdir opt/dir; echo '#own' >opt/dir/nccl.conf; ln -s ../../../..{CANARY} opt/swap
-            rm -r etc; ln -s opt/dir etc"
-        );
-        let container = container(&lines, "", Container::new);
-        let (one, other) = (format!("{ROOTFS}/opt/dir"), format!("{ROOTFS}/opt/swap"));
-        let before = sh(&format!("cd {CANARY}; find . -printf '%p %T@ %C@\\n'; cat secret nccl.conf"));
-        let end = AtomicBool::new(false);
-        let given: Vec<Given> = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                use rustix::fs::{CWD, RenameFlags, renameat_with};
-                while !end.load(Ordering::Relaxed) {
-                    renameat_with(CWD, &one, CWD, &other, RenameFlags::EXCHANGE).unwrap();
-                }
-            });
-            let start = Instant::now();
-            let mut given = Vec::new();
-            while start.elapsed() < Duration::from_secs(1) {
-                given.push(container.give(OURS).conf);
-            }
-            end.store(true, Ordering::Relaxed);
-            given
-        });
-        let merged = given.iter().filter(|g| **g == Given::Merged).count();
-        let refused = given.iter().filter(|g| matches!(g, Given::Refused(_))).count();
-        println!("{merged} merged, {refused} refused, of {}", given.len());
-        assert!(given.len() > 10 && merged >= 1 && refused >= 1, "{merged} and {refused} of {}", given.len());
-        same("the canary", &before, &sh(&format!("cd {CANARY}; find . -printf '%p %T@ %C@\\n'; cat secret nccl.conf")));
-        let info = container.mountinfo();
-        assert!(!info.contains(&format!(" {CANARY}")), "{info}");
+        let out = format!("../../../..{CANARY}");
+        let file =
+            format!("echo '#own' >opt/nccl.conf; mkdir opt/dir; echo '#own' >opt/dir/nccl.conf; ln -s {out} opt/swap");
+        let cases = [
+            (format!("{file}; rm -r etc; ln -s opt/dir etc"), "opt/dir", "opt/swap", Given::Merged),
+            (format!("{file}; rm -r etc; ln -s opt/dir etc"), "etc", "opt", Given::Merged),
+            (format!("ln -s {out} swap"), "etc", "swap", Given::Overlay),
+        ];
+        for (lines, one, other, wanted) in cases {
+            let container = container(&lines, "", Container::new);
+            let given = while_exchanging(&container, one, other);
+            let done = given.iter().filter(|g| **g == wanted).count();
+            let refused = given.iter().filter(|g| matches!(g, Given::Refused(_))).count();
+            println!("{done} done, {refused} refused, of {}", given.len());
+            assert!(given.len() > 10 && done >= 1 && refused >= 1, "{done} and {refused} of {}", given.len());
+        }
     });
 }

@@ -36,11 +36,11 @@ pub(super) struct Spot {
     kept: Vec<Kept>,
 }
 
-/// A copy of a mount below a place.
+/// A mount below a place. It is moved, not copied: crun holds it and makes it read-only after the hooks.
 #[derive(Debug)]
 struct Kept {
     at: PathBuf,
-    tree: OwnedFd,
+    held: OwnedFd,
     is_dir: bool,
 }
 
@@ -94,7 +94,7 @@ fn place(root: &Root, mounts: &[Mount], at: &str) -> Result<Spot> {
     spot(root, mounts, at, over).fault(Fault::Refused, format!("looking at the container's /{at}"))
 }
 
-/// A place for a mount, with copies of what is mounted below it.
+/// A place for a mount, with what is mounted below it.
 pub(super) fn spot(root: &Root, mounts: &[Mount], name: &str, over: OwnedFd) -> Result<Spot> {
     let id = rootfs::mount_of(&over).context("asking for its mount")?;
     let on = mounts.iter().find(|m| m.id == id).context("its mount is not in mountinfo")?;
@@ -106,10 +106,9 @@ pub(super) fn spot(root: &Root, mounts: &[Mount], name: &str, over: OwnedFd) -> 
     );
     let below = mountinfo::below(mounts, id, &root.path_of(over.as_fd())?);
     let keep = |at: PathBuf| -> Result<Kept> {
-        let doing = || format!("copying the mount at {}", at.display());
-        let found = rootfs::find_below(over.as_fd(), &at).with_context(doing)?;
-        let tree = newmount::copy(&found, "", true).with_context(doing)?;
-        Ok(Kept { is_dir: is_dir(&found)?, at, tree })
+        let doing = || format!("finding the mount at {}", at.display());
+        let held = rootfs::find_below(over.as_fd(), &at).with_context(doing)?;
+        Ok(Kept { is_dir: is_dir(&held)?, at, held })
     };
     let kept = below.into_iter().map(keep).collect::<Result<Vec<Kept>>>()?;
     Ok(Spot { name: name.to_owned(), options: on.options.clone(), over, kept })
@@ -139,7 +138,7 @@ fn sew(spots: &[Spot], covers: &[Cover], label: Option<&str>) -> Result<Vec<Owne
         newmount::plant(&dir, &tree).fault(Fault::Kernel, format!("making the cover of /{}", cover.at))?;
     }
     newmount::freeze(&cloth).fault(Fault::Kernel, "making the covers read-only")?;
-    let cut = |number: usize| newmount::copy(&cloth, &number.to_string(), false).fault(Fault::Kernel, doing);
+    let cut = |number: usize| newmount::copy(&cloth, &number.to_string()).fault(Fault::Kernel, doing);
     (0..covers.len()).map(cut).collect()
 }
 
@@ -160,9 +159,9 @@ fn with_room(mut tree: Tree, kept: &[Kept]) -> Result<Tree> {
 fn put(spot: &Spot, mount: &OwnedFd) -> Result<()> {
     attach(mount, &spot.over).fault(Fault::Kernel, format!("covering the container's /{}", spot.name))?;
     for kept in &spot.kept {
-        let doing = || format!("mounting /{}/{} again", spot.name, kept.at.display());
+        let doing = || format!("moving the mount at /{}/{} up", spot.name, kept.at.display());
         let over = rootfs::find_below(mount.as_fd(), &kept.at).fault(Fault::Kernel, doing())?;
-        attach(&kept.tree, &over).fault(Fault::Kernel, doing())?;
+        attach(&kept.held, &over).fault(Fault::Kernel, doing())?;
     }
     Ok(())
 }

@@ -116,7 +116,7 @@ fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, wearer: &Wearer) -> Re
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory || is_talking(&etc) {
         return Err("there is none, and /etc is no directory of the image".into());
     }
-    let lower = copy(&etc, "", false).map_err(|e| format!("copying the mount of /etc: {e}"))?;
+    let lower = copy(&etc, "").map_err(|e| format!("copying the mount of /etc: {e}"))?;
     let spot = spot(root, mounts, "etc", etc).map_err(|e| format!("{e:#}"))?;
     let readonly = wearer.readonly || spot.options.iter().any(|o| o == "ro");
     Ok(Way::Overlay { spot, lower, bytes, readonly })
@@ -153,7 +153,7 @@ fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
     let cloth = tmpfs(label, newmount::PLAIN)?;
     owner.give(&file(&cloth, "conf", bytes)?)?;
     freeze(&cloth).context("making the merged file read-only")?;
-    copy(&cloth, "conf", false).context("taking the merged file")
+    copy(&cloth, "conf").context("taking the merged file")
 }
 
 /// An overlay over a copy of /etc that has the file.

@@ -51,16 +51,16 @@ pub fn freeze(mount: &OwnedFd) -> io::Result<()> {
     Ok(fsconfig_reconfigure(&context)?)
 }
 
-/// A copy of what is mounted at a path below `dir` (`""`: there), itself mounted nowhere; `deep`: with all that is on it.
-pub fn copy(dir: impl AsFd, path: &str, deep: bool) -> io::Result<OwnedFd> {
-    let plain = OpenTreeFlags::OPEN_TREE_CLONE
+/// A copy of what is mounted at a path below `dir` (`""`: there), without what is mounted on it; itself mounted nowhere.
+pub fn copy(dir: impl AsFd, path: &str) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-    Ok(open_tree(dir, path, if deep { plain | OpenTreeFlags::AT_RECURSIVE } else { plain })?)
+    Ok(open_tree(dir, path, flags)?)
 }
 
-/// Puts a mount over what is held.
+/// Puts a mount, with all that is on it, over what is held; one that is mounted elsewhere is moved.
 pub fn attach(mount: impl AsFd, over: impl AsFd) -> io::Result<()> {
     let held = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, "", over, "", held)?)

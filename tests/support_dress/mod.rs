@@ -107,9 +107,7 @@ pub fn vars(settings: &[(&str, &str)]) -> Vec<EnvVar> {
 /// Everything that could be left behind or changed: the host's mounts, the image, and what is outside of it.
 pub fn outside() -> String {
     let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
-    mounts
-        + &sh(&format!(
-            "cd /run; find rootfs canary -printf '%p %y %m %U %G %s %T@ %C@ %l\\n' | sort
-        find rootfs canary -type f -size -9999k -exec cksum {{}} + | sort; ls /"
-        ))
+    let files = "cd /run; find rootfs canary -printf '%p %y %m %U %G %s %T@ %C@ %l\\n' | sort
+        find rootfs canary -type f -size -9999k -exec cksum {} + | sort; ls /";
+    mounts + &sh(files)
 }
