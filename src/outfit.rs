@@ -28,7 +28,8 @@ pub struct Outfit {
     pub conf: Vec<EnvVar>,
 }
 
-/// A tree that is mounted over a directory, read-only.
+/// A tree that is mounted over a directory, read-only. What the container has mounted below that directory stays seen; no
+/// cover is below another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
     /// The directory below the container's root: `sys/class/infiniband`.
@@ -44,7 +45,7 @@ pub enum Given {
     Nothing,
     /// A merged file lies over the image's.
     Merged,
-    /// An overlay over `/etc` has the file.
+    /// An overlay over `/etc` has the file. What the container writes to its `/etc` ends with the container.
     Overlay,
     /// Neither could be done, and why: the settings have to reach the payload another way.
     Refused(String),

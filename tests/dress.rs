@@ -112,7 +112,7 @@ fn forty_covers_take_little_time() {
 }
 
 #[test]
-fn what_would_reach_the_host_is_refused() {
+fn what_would_reach_the_host_or_nobody_is_refused() {
     alone(|_| {
         image();
         let refused = |container: &Container, outfit: &Outfit, word: &str| {
@@ -131,6 +131,9 @@ fn what_would_reach_the_host_is_refused() {
         refused(&Container::new("umount sys; mkdir -p sys/class/net"), &covers(), "is not on a sysfs");
         let file = Cover { at: "sys/kernel/uevent_seqnum".into(), tree: farm() };
         refused(&Container::new(""), &Outfit { covers: vec![file], conf: Vec::new() }, "is no directory");
+        let nested = ["sys/class", "sys/class/net"].map(|at| Cover { at: at.into(), tree: farm() });
+        let nested = Outfit { covers: nested.to_vec(), conf: Vec::new() };
+        refused(&Container::new(""), &nested, "another cover would hide");
         // No mount namespace of its own: all would be mounted on the host.
         let pid = i32::try_from(std::process::id()).unwrap();
         let error = dress(&Wearer { pid, rootfs: ROOTFS.into(), ..Wearer::default() }, &covers(), &[]).unwrap_err();

@@ -237,9 +237,7 @@ fn nothing_leaves_while_a_directory_becomes_a_link_and_back() {
             let container = container(&lines, "", Container::new);
             let given = while_exchanging(&container, one, other);
             let done = given.iter().filter(|g| **g == wanted).count();
-            let refused = given.iter().filter(|g| matches!(g, Given::Refused(_))).count();
-            println!("{done} done, {refused} refused, of {}", given.len());
-            assert!(given.len() > 10 && done >= 1 && refused >= 1, "{done} and {refused} of {}", given.len());
+            assert!(given.len() > 10 && done >= 1, "{done} of {}", given.len());
         }
     });
 }

@@ -79,6 +79,9 @@ pub fn dress(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result
 fn look(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result<Look> {
     let root = Root::open(&wearer.rootfs).fault(Fault::State, "finding the container's root")?;
     let mounts = root.mounts()?;
+    let below = |cover: &Cover| outfit.covers.iter().any(|other| cover.at.starts_with(&format!("{}/", other.at)));
+    let hidden = outfit.covers.iter().find(|cover| below(cover)).map(|cover| &cover.at);
+    ensure!(hidden.is_none(), Fault::Refused.error(format!("another cover would hide {hidden:?}")));
     let spots: Result<Vec<Spot>> = outfit.covers.iter().map(|cover| place(&root, &mounts, &cover.at)).collect();
     let conf = dress_conf::look(&root, &mounts, outfit, wearer);
     Ok(Look { spots: spots?, conf, lacking: lacking(&root, devices) })
