@@ -189,3 +189,32 @@ fn a_folder_of_very_many_names_hurts_nobody() {
         assert_eq!(dressed.lacking, [device]);
     });
 }
+
+#[test]
+fn a_bound_sys_of_the_host_is_covered_in_the_container_alone() {
+    alone(|_| {
+        image();
+        sh("mount -t tmpfs none /sys/devices/virtual/mem/null");
+        let bound = "umount -l sys; mount --rbind /sys sys";
+        for container in [Container::new(bound), Container::apart(bound)] {
+            let before = outside();
+            let mut outfit = covers();
+            let below = outfit.covers.pop().unwrap();
+            container.dress(&outfit);
+            assert_eq!(container.sh("ls sys/class/net"), "lo\nsub\n");
+            same("the outside", &before, &outside());
+            assert!(!sh("ls /sys/class/net").contains("sub"));
+            // A mount that came from a namespace with more privileges cannot be moved in one with less.
+            let outfit = Outfit { covers: vec![below], conf: Vec::new() };
+            let moved = dress(&container.wearer(), &outfit, &[]).map_err(|e| (Fault::of(&e), format!("{e:#}")));
+            match moved {
+                Ok(_) => assert!(!container.apart),
+                Err((fault, why)) => {
+                    assert!(container.apart && fault == Fault::Kernel, "{why}");
+                    assert!(why.contains("moving the mount at /sys/devices/virtual/mem/null up"), "{why}");
+                }
+            }
+            same("the outside", &before, &outside());
+        }
+    });
+}

@@ -44,7 +44,7 @@ impl Container {
     /// Runs the shell lines `more` after the mounts, with the root as working directory.
     fn start(flags: &[&str], more: &str) -> Container {
         let script = format!(
-            "mount --rbind {ROOTFS} {ROOTFS}; cd {ROOTFS}; mount -t sysfs sysfs sys
+            "mount --rbind {ROOTFS} {ROOTFS}; cd {ROOTFS}; mount -t sysfs sysfs sys 2>/dev/null || mount --rbind /sys sys
             mount -t tmpfs -o mode=755 tmpfs dev; mkdir dev/infiniband; mount --rbind /proc proc
             {more}
             echo; exec cat"
