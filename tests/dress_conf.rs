@@ -210,7 +210,7 @@ fn while_exchanging(container: &Container, one: &str, other: &str) -> Vec<Given>
         });
         let start = Instant::now();
         let mut given = Vec::new();
-        while start.elapsed() < Duration::from_secs(1) {
+        while start.elapsed() < Duration::from_secs(1) || given.len() < 20 {
             given.push(container.give(OURS).conf);
         }
         end.store(true, Ordering::Relaxed);
@@ -237,7 +237,7 @@ fn nothing_leaves_while_a_directory_becomes_a_link_and_back() {
             let container = container(&lines, "", Container::new);
             let given = while_exchanging(&container, one, other);
             let done = given.iter().filter(|g| **g == wanted).count();
-            assert!(given.len() > 10 && done >= 1, "{done} of {}", given.len());
+            assert!(done >= 1, "{done} of {}", given.len());
         }
     });
 }

@@ -104,10 +104,17 @@ pub fn vars(settings: &[(&str, &str)]) -> Vec<EnvVar> {
     settings.iter().map(var).collect()
 }
 
-/// Everything that could be left behind or changed: the host's mounts, the image, and what is outside of it.
+/// Everything that could be left behind or changed: the host's mounts, the image, and what is outside of it. Mounts elsewhere
+/// may go away meanwhile, when somebody else removes what they are on.
 pub fn outside() -> String {
-    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let places = ["/proc", "/sys", "/dev", "/run"];
+    let ours = |line: &&str| {
+        let point = line.split(' ').nth(4).unwrap_or_default();
+        point == "/" || places.iter().any(|place| point.starts_with(place)) || line.contains("rdmaprep")
+    };
+    let all = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    let mounts: Vec<&str> = all.lines().filter(ours).collect();
     let files = "cd /run; find rootfs canary -printf '%p %y %m %U %G %s %T@ %C@ %l\\n' | sort
-        find rootfs canary -type f -size -9999k -exec cksum {} + | sort; ls /";
-    mounts + &sh(files)
+        find rootfs canary -type f -size -9999k -exec cksum {} + | sort; ls -d /nccl.conf /etc/nccl.conf 2>&1 || true";
+    mounts.join("\n") + "\n" + &sh(files)
 }
