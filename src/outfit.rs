@@ -13,7 +13,8 @@ pub struct Wearer {
     pub pid: i32,
     /// `root.path`, made absolute with the bundle.
     pub rootfs: PathBuf,
-    /// `root.readonly`.
+    /// Whether its `/etc` is to be read-only: `root.readonly`, or a mount at `/etc` with the option `ro`, which crun applies
+    /// after the hooks only.
     pub readonly: bool,
     /// `linux.mountLabel`: the SELinux context of what is mounted for it.
     pub label: Option<String>,
