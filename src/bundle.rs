@@ -48,7 +48,10 @@ struct Process {
 
 #[derive(Deserialize)]
 struct Mount {
+    #[serde(default)]
+    destination: String,
     source: Option<String>,
+    options: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -81,17 +84,21 @@ impl Bundle {
         let root = spec.root.ok_or_else(|| Fault::State.error("config.json has no root"))?;
         let env = spec.process.and_then(|p| p.env).unwrap_or_default();
         let linux = spec.linux.unwrap_or(Linux { devices: None, mount_label: None });
+        let mounts = spec.mounts.unwrap_or_default();
+        // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
+        let etc = mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/etc");
+        let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
         let devices = linux.devices.unwrap_or_default().into_iter().filter(|d| matches!(d.kind.as_str(), "c" | "u"));
         Ok(Bundle {
             wearer: Wearer {
                 pid,
                 rootfs: dir.join(root.path),
-                readonly: root.readonly,
+                readonly: etc_readonly.unwrap_or(root.readonly),
                 label: linux.mount_label.filter(|label| !label.is_empty()),
             },
             env: env.iter().map(|e| e.split_once('=').map_or(e.as_str(), |(name, _)| name).to_owned()).collect(),
             devices: devices.map(|d| (d.major, d.minor)).collect(),
-            has_view: spec.mounts.unwrap_or_default().iter().any(|m| m.source.as_deref().is_some_and(is_view)),
+            has_view: mounts.iter().any(|m| m.source.as_deref().is_some_and(is_view)),
         })
     }
 
