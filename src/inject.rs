@@ -39,8 +39,8 @@ pub struct Edit {
     pub annotations: Vec<(String, String)>,
     /// RDMA pins memory: lift RLIMIT_MEMLOCK.
     pub memlock_unlimited: bool,
-    /// Directories of ours, mounted read-only below the container's /sys.
-    pub mounts: Vec<MountEdit>,
+    /// Directories of ours, mounted read-only below the container's /sys, instead of those of an earlier edit.
+    pub mounts: Option<Vec<MountEdit>>,
     /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
     pub netdevs: Vec<IfName>,
 }
@@ -121,7 +121,7 @@ impl Edit {
             hooks: hooks(plan, program, timeout),
             annotations: vec![(PLAN_ANNOTATION.to_owned(), plan.name.clone())],
             memlock_unlimited: true,
-            mounts: Vec::new(),
+            mounts: Some(Vec::new()),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
         }
     }
@@ -197,12 +197,17 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.hooks.iter().try_for_each(|h| work.hook(h))?;
     edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;
     edit.devices.iter().try_for_each(|d| work.device(d))?;
-    work.mounts(&edit.mounts)?;
+    edit.mounts.iter().try_for_each(|mounts| work.mounts(mounts))?;
     // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
     let json = text::rewrite(config_json, &work.config.value, &work.new)
         .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))
         .ok_or_else(|| Fault::Other.error("the edited config.json could not be written out"))?;
-    Ok(Injected { json, changes: work.changes, kept: work.kept, mounts_view: !edit.mounts.is_empty() })
+    Ok(Injected {
+        json,
+        changes: work.changes,
+        kept: work.kept,
+        mounts_view: edit.mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()),
+    })
 }
 
 /// The change as a unified diff; empty where there is none.

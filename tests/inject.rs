@@ -78,7 +78,15 @@ fn nothing_else_changes() {
         let Ok(once) = inject::apply(&config, &edit) else { continue };
         let mut after: serde_json::Value = serde_json::from_str(&once.json).unwrap();
         let before: serde_json::Value = serde_json::from_str(&config).unwrap();
-        let ours = ["/process/env", "/process/rlimits", "/linux/devices", "/linux/resources", "/hooks", "/annotations"];
+        let ours = [
+            "/process/env",
+            "/process/rlimits",
+            "/linux/devices",
+            "/linux/resources",
+            "/hooks",
+            "/annotations",
+            "/mounts",
+        ];
         for path in ours {
             let (parent, key) = path.rsplit_once('/').unwrap();
             let parent = after.pointer_mut(parent).unwrap().as_object_mut().unwrap();
@@ -88,6 +96,14 @@ fn nothing_else_changes() {
             };
         }
         assert_eq!(after, before, "{}", dir.display());
+        // Of the mounts, all but views of ours stay as they are, in their order.
+        let others = |text: &str| -> Vec<serde_json::Value> {
+            let config: serde_json::Value = serde_json::from_str(text).unwrap();
+            let mounts = config.get("mounts").and_then(|m| m.as_array()).cloned().unwrap_or_default();
+            let view = |m: &serde_json::Value| m["source"].as_str().is_some_and(inject::is_view);
+            mounts.into_iter().filter(|m| !view(m)).collect()
+        };
+        assert_eq!(others(&once.json), others(&config), "{}", dir.display());
     }
 }
 

@@ -250,7 +250,7 @@ fn inject(text: &str, decision: &Decision, store: &Store, request: &Request, tim
     let mut edit = Edit::of(&decision.plan, program, timeout);
     edit.annotations.extend(nccl::runsc_annotations(&options(request)));
     let (mounts, why) = mounts(text, decision, store)?;
-    edit.mounts = mounts;
+    edit.mounts = Some(mounts);
     let mut injected = inject::apply(text, &edit)?;
     injected.kept.extend(why.map(|why| format!("no mounts for /sys: {why}")));
     Ok(injected)
