@@ -10,6 +10,7 @@ reference=/run/cases/reference records=/var/lib/rdmaprep/records pins=/run/rdmap
 node() {
   modprobe -a rdma_rxe rdma_ucm
   mkdir -p /run/cases
+  rmmod roce 2>/dev/null || true
   ip -all netns delete
   for link in v0 v1 v2 p0 p1 p2 fabric; do ip link delete "$link" 2>/dev/null || true; done
   for function in /sys/bus/pci/drivers/e1000e/0000:*; do
@@ -46,6 +47,9 @@ node() {
   active 5
   rdmaprep snapshot --normal > "$reference"
 }
+
+# undo: what a case that makes more than containers unmakes; may come twice.
+undo() { :; }
 
 # clean: nothing of ours is left over and the host's network is what it was at boot.
 clean() {

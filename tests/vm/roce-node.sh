@@ -8,17 +8,16 @@
 # In the order of their addresses, the first two (rdma0, rdma1 of ./node.sh) left out.
 mapfile -t roce_nics < <(cd /sys/bus/pci/drivers/e1000e && printf '%s\n' 0000:*/net/* | sed '1,2d; s|.*/||')
 
-# roce PARAMETER...: loads the module, over all four NICs unless told otherwise by netdevs=. What follows it in a case may
-# fail: the module goes, and the NICs are as they were, when the case ends.
+# roce PARAMETER...: loads the module, over all four NICs unless told otherwise by netdevs=. It goes, and the NICs are as
+# they were, when the case ends.
 roce() {
   [ "${#roce_nics[@]}" = 4 ] || die "the guest has no PCI tree: boot it with --tree"
-  trap roce_end EXIT
   modprobe -a ib_uverbs rdma_ucm
   local IFS=,
   modprobe roce "netdevs=${roce_nics[*]}" "$@"
 }
 
-# roce_up N...: those NICs (numbers from 0) get addresses and go up, a subnet for each: 10.1.N.1/24, 2001:db8:1:N::1/64.
+# roce_up N...: those NICs (numbers from 0) get addresses and go up, a subnet for each: 10.1.N.1/24, 2001:db8:1N::1/64.
 roce_up() {
   local n
   for n; do roce_address "$n"; done
@@ -30,13 +29,13 @@ roce_address() { # N [NETNS]
   [ $# = 1 ] || ip+=(-n "$2")
   "${ip[@]}" link set "$dev" up
   "${ip[@]}" address add "10.1.$1.1/24" brd + dev "$dev"
-  "${ip[@]}" -6 address add "2001:db8:1:$1::1/64" dev "$dev" nodad
+  "${ip[@]}" -6 address add "2001:db8:1$1::1/64" dev "$dev" nodad
 }
 
 carrier() { [ "$(cat "/sys/class/net/$1/carrier" 2>/dev/null)" = 1 ]; }
 
 # roce_is STATE HCA [PORT]: now, or soon.
-roce_is() { until_true 20 grep -q ": $1\$" "/sys/class/infiniband/$2/ports/${3:-1}/state"; }
+roce_is() { until_true 20 grep -qs ": $1\$" "/sys/class/infiniband/$2/ports/${3:-1}/state"; }
 
 # roce_gids HCA [PORT]: its used GIDs with type and netdev, without the link-local ones that ib_core makes of the MAC alone.
 roce_gids() {
@@ -53,7 +52,7 @@ roce_expected() {
   local type
   for type in "IB/RoCE v1" "RoCE v2"; do
     printf "$type ${roce_nics[$1]} 0000:0000:0000:0000:0000:ffff:0a01:%02x01\n" "$1"
-    printf "$type ${roce_nics[$1]} 2001:0db8:0001:%04x:0000:0000:0000:0001\n" "$1"
+    printf "$type ${roce_nics[$1]} 2001:0db8:001%x:0000:0000:0000:0000:0001\n" "$1"
   done
 }
 
@@ -64,11 +63,8 @@ roce_has_none() { until_true 10 roce_has_none_now "$@"; }
 roce_has_none_now() { [ -z "$(roce_gids "$@")" ]; }
 
 # The NICs down and naked, as the node was made, and no device; whatever the case has left.
-roce_end() {
-  local code=$? dev
-  rmmod roce || code=1
-  for dev in "${roce_nics[@]}"; do
-    ip link set "$dev" down && ip address flush dev "$dev" || code=1
-  done
-  exit "$code"
+undo() {
+  local dev
+  rmmod roce 2>/dev/null || true
+  for dev in "${roce_nics[@]}"; do ip link set "$dev" down && ip address flush dev "$dev"; done
 }

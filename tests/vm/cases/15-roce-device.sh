@@ -112,14 +112,16 @@ udev() {
   mount -t tmpfs rules /etc/udev/rules.d
   [ "$1" = with ] || ln -s /dev/null /etc/udev/rules.d/60-rdma-persistent-naming.rules
   ln -s /dev/null /etc/udev/rules.d/80-net-setup-link.rules
-  /usr/lib/systemd/systemd-udevd --daemon
+  /usr/lib/systemd/systemd-udevd &
+  udevd=$!
+  until_true 20 udevadm control --ping
 }
 
 named() { # WITH|WITHOUT FIRST THIRD: what the first and the third device are called by then
   local code=0
+  udev "$1"
   (
     set -e
-    udev "$1"
     roce
     udevadm trigger --settle --action=add --subsystem-match=infiniband
     said=$(ls /sys/class/infiniband)
@@ -127,7 +129,8 @@ named() { # WITH|WITHOUT FIRST THIRD: what the first and the third device are ca
     says "$3"
     for hca in "$2" "$3"; do ibv_devinfo -d "$hca" > /dev/null; done
   ) || code=$?
-  udevadm control --exit || true
+  kill "$udevd"
+  wait "$udevd" || true
   umount /etc/udev/rules.d
   rm -rf /run/udev
   return "$code"
@@ -160,7 +163,7 @@ case_a_container_gets_two() {
     roce_has_now "$n" "roce$n"
     said=$(within c ip -brief address show dev "${roce_nics[n]}")
     says "10.1.$n.1/24"
-    says "2001:db8:1:$n::1/64"
+    says "2001:db8:1$n::1/64"
   done
   equal "devices" "$before" "$(cd /sys/class/infiniband_verbs && for n in uverbs*; do echo "$(cat "$n/ibdev") $n"; done | grep roce)"
   stop runc c "$runner"
