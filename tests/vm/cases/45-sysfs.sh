@@ -1,0 +1,222 @@
+# shellcheck shell=bash source=tests/vm/roce-node.sh
+# What a container sees of /sys: its NICs, the GPUs and all bridges, and no other NIC. The container has roce0, and roce3:
+# function 1 of a card whose function 0 belongs to a NIC that stays on the host.
+. "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
+
+# All that matters, told by the container. What is not there is told by nothing.
+# shellcheck disable=SC2016 # the container's shell expands it
+look='
+cd /sys
+echo "== rdma"; find class/infiniband class/infiniband_verbs class/infiniband_mad | sort
+echo "== pci"; find bus/pci/devices bus/pci/drivers/e1000e class/pci_bus class/ptp | sort
+echo "== places"; for hca in class/infiniband/*; do realpath $hca/device; done
+echo "== lspci"; lspci -n | cut -d" " -f1-3
+echo "== verbs"; ibv_devices | tail -n +3 | tr -d "\t "; ibv_devinfo | grep -E "hca_id|state:" | tr -d "\t "
+echo "== nodes"; ls /dev/infiniband
+echo "== settings"; { env | grep ^NCCL_; cat /etc/nccl.conf; } 2>/dev/null | sort
+echo "== leads"; find class bus dev -type l ! -path "class/net/*" ! -path "bus/pci/drivers/*/module" -exec readlink -f {} + | sort -u
+card=$(realpath bus/pci/devices/0000:83:00.0)
+echo "== card"; find $card/infiniband $card/infiniband_verbs $card/infiniband_mad $card/net $card/ptp -mindepth 1 2>/dev/null
+echo "== alive"; cat class/infiniband/roce0/ports/1/state class/infiniband/roce3/ports/1/gid_attrs/ndevs/0
+echo "== written"; touch class/infiniband/x 2>&1; rm class/infiniband/roce0 2>&1
+echo ready; exec sleep infinity'
+
+nics() {
+  modprobe ib_umad
+  roce
+  roce_up 0 1 2 3
+  for n in 0 1 2 3; do roce_is ACTIVE "roce$n"; done
+  rdmaprep snapshot --normal > /run/cases/roce.before
+  find /sys/class /sys/bus/pci ! -path '/sys/class/net/*' | sort > /run/cases/sys.before
+}
+
+part() { sed -n "/^== $2\$/,/^== /p" "/tmp/ctr/$1.out" | grep -v ^==; }
+
+# What every container with a live view has to say, however it got it.
+judge() { # ID
+  local place hidden out=/tmp/ctr/$1.out
+  { part "$1" rdma; part "$1" pci; } > /tmp/listing
+  diff "/repo/tests/cases/guest/sysfs-live.txt" /tmp/listing || die "another listing"
+  equal "places" 2 "$(part "$1" places | grep -c '^/sys/devices/pci')"
+  equal "verbs" "hca_id:roce0 hca_id:roce3 roce0 roce3 state:PORT_ACTIVE(4) state:PORT_ACTIVE(4)" \
+    "$(part "$1" verbs | sed 's/^\(roce.\).*/\1/' | sort | tr '\n' ' ' | sed 's/ $//')"
+  equal "lspci" "$(lspci -n | cut -d' ' -f1-3 | grep -vE "^($hidden_slots) ")" "$(part "$1" lspci)"
+  # Nothing leads to the places of dropped NICs, nor to what is theirs on the card that is shared.
+  hidden="${hidden_slots//|/|0000:}" hidden="/0000:(${hidden//0000:/})(/|\$)"
+  if part "$1" leads | grep -E "$hidden|/roce[12](/|\$)|/rxe"; then die "that leads to a dropped NIC"; fi
+  equal "of the card's function 0" "" "$(part "$1" card)"
+  place=$(part "$1" alive)
+  equal "alive" "4: ACTIVE ${roce_nics[3]}" "${place//$'\n'/ }"
+  grep -q "Read-only file system" <<< "$(part "$1" written)" || die "it could be written: $(part "$1" written)"
+  equal "attempts to write" 2 "$(part "$1" written | wc -l)"
+}
+
+# PCI NICs that the container does not have: rdma0, rdma1, and roce1's.
+hidden_slots='00:1d.0|00:1e.0|44:00.0'
+
+# by_config ID [OPTION...]: config.json is edited.
+by_config() {
+  local id=$1
+  shift
+  bundle "$id" sh -c "$look"
+  prepare "$id" "${roce_nics[0]} ${roce_nics[3]}" "$@"
+}
+
+# by_hook ID: config.json has the annotation, our hooks, and the nodes that an engine's --device gives.
+by_hook() {
+  bundle "$1" sh -c "$look"
+  plan view "${roce_nics[0]} ${roce_nics[3]}"
+  nodes=$(for n in $(for h in roce0 roce3; do ls "/sys/class/infiniband/$h/device/infiniband_verbs"; done); do
+    echo "$n:$(cat "/sys/class/infiniband_verbs/$n/dev")"; done; echo "rdma_cm:$(cat /sys/class/misc/rdma_cm/dev)")
+  edit "$1" '.annotations["rdmaprep.io/plan"] = "view"
+    | .hooks = ({prestart: "prestart", createRuntime: "createRuntime", poststop: "poststop"}
+      | map_values([{path: "'"$(command -v rdmaprep)"'", args: ["rdmaprep", "hook", .]}]))
+    | .process.rlimits = [{type: "RLIMIT_MEMLOCK", hard: 1073741824, soft: 1073741824}]
+    | .linux.devices = ["'"${nodes//$'\n'/\",\"}"'" | split(":") | {path: "/dev/infiniband/\(.[0])", type: "c",
+        major: (.[1] | tonumber), minor: (.[2] | tonumber), fileMode: 438}]'
+}
+
+ended() { # RUNTIME ID
+  stop "$1" "$2" "$runner"
+  same /run/cases/roce.before
+  find /sys/class /sys/bus/pci ! -path '/sys/class/net/*' | sort | diff /run/cases/sys.before - || die "the host's /sys changed"
+}
+
+both() { # RUNTIME
+  nics
+  by_config a
+  start "$1" a
+  judge a
+  equal "the hook" "mounted by config.json" "$(report a .sysfs)"
+  ended "$1" a
+  by_hook b
+  start "$1" b
+  judge b
+  grep -q "directories covered by the hook" <<< "$(report b .sysfs)" || die "$(report b .sysfs)"
+  diff /tmp/ctr/a.out /tmp/ctr/b.out || die "the two containers differ"
+  equal "the image's own /etc/nccl.conf" "" "$(find /tmp/ctr/b/up -type f)"
+  ended "$1" b
+}
+
+case_runc() { both runc; }
+case_crun() { both crun; }
+
+# A user namespace, whose root may unmount what its runtime mounted: the nodes and the cgroup are the wall.
+userns() { # RUNTIME
+  nics
+  by_hook u
+  edit u '.linux.namespaces += [{type: "user"}] | .root.readonly = true
+    | .linux.uidMappings = [{containerID: 0, hostID: 100000, size: 65536}] | .linux.gidMappings = .linux.uidMappings
+    | .process.capabilities |= map_values(. + ["CAP_SYS_ADMIN"])'
+  # As udev makes them; the runtime binds the host's own.
+  chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm
+  chmod 711 /tmp/ctr /tmp/ctr/u
+  start "$1" u
+  judge u
+  "$1" exec u umount /sys/class/infiniband /sys/class/infiniband_verbs
+  equal "what it sees after umount" "$(ls /sys/class/infiniband)" "$("$1" exec u ls /sys/class/infiniband)"
+  equal "what it can open after umount" "roce0 roce3" "$("$1" exec u ibv_devinfo -l | grep -o 'roce.' | tr '\n' ' ' | sed 's/ $//')"
+  ended "$1" u
+}
+case_a_user_namespace_can_unmount_it_under_runc() { userns runc; }
+case_a_user_namespace_can_unmount_it_under_crun() { userns crun; }
+
+# The whole tree as files, in place of /sys: what differs from the live one is what is said here.
+case_a_tree_of_files() {
+  local own='.mounts += [{destination: "/rdmaprep", type: "bind", source: "'"$(dirname "$(command -v rdmaprep)")"'",
+    options: ["bind", "ro"]}]'
+  nics
+  by_config live
+  edit live "$own"
+  start runc live
+  runc exec live /rdmaprep/rdmaprep sysfs export > /tmp/live.json
+  ended runc live
+  by_config files --sysfs snapshot
+  edit files "$own"
+  start runc files
+  equal "the cgroup is there" cgroup.controllers "$(runc exec files ls /sys/fs/cgroup | grep -x cgroup.controllers)"
+  diff <(part live rdma | grep -v infiniband_mad) <(part files rdma) || die "other HCAs"
+  diff <(part live verbs) <(part files verbs) || die "other verbs"
+  diff <(part live lspci) <(part files lspci) || die "another lspci"
+  runc exec files /rdmaprep/rdmaprep sysfs diff --from - < /tmp/live.json > /tmp/differences
+  ended runc files
+  sed 's/^/# /' /tmp/differences
+  # The first node's counts of free memory, and the netdevs' own: these are of the moment, or of the namespace.
+  if grep -vE '^(devices/system/node/node[01]/meminfo|.*/net/[^/]*/(ifindex|iflink|carrier|flags|operstate|uevent|speed|duplex)|class/ptp): ' \
+    /tmp/differences; then die "they differ in that"; fi
+}
+
+case_gvisor_gets_files() {
+  nics
+  by_config g --sysfs snapshot
+  oci runsc
+  start runsc g
+  diff "/repo/tests/cases/guest/sysfs-live.txt" <({ part g rdma; part g pci; }) > /tmp/differences || true
+  # No management datagrams, no drivers' own attributes, no clocks in a tree of files.
+  if grep '^[<>]' /tmp/differences | grep -vE '^< (class/infiniband_mad|class/ptp|bus/pci/drivers)'; then die "it sees that"; fi
+  equal "places" 2 "$(part g places | grep -c '^/sys/devices/pci')"
+  stop runsc g "$runner"
+  same /run/cases/roce.before
+}
+
+# Nothing can be put into a sandbox any more when hooks run: it has to be said.
+case_gvisor_without_a_prepared_bundle() {
+  nics
+  by_hook g
+  oci runsc
+  start runsc g
+  said=$(report g .sysfs)
+  says "off: the sandbox has a /sys of its own"
+  said=$(report g .settings)
+  says "source it"
+  equal "the profile" "export NCCL_IB_HCA='=roce0,roce3'" "$(cat /run/rdmaprep/profiles/*.sh)"
+  stop runsc g "$runner"
+  same /run/cases/roce.before
+  equal "profiles" 0 "$(find /run/rdmaprep/profiles -type f | wc -l)"
+}
+
+case_device_nodes_that_the_engine_did_not_give() {
+  local code=0
+  nics
+  by_hook n
+  edit n '.linux.devices |= .[1:]'
+  said=$(runc run --bundle /tmp/ctr/n n 2>&1 < /dev/null) || code=$?
+  equal "exit status" 1 "$code"
+  says "the container lacks device nodes: add --device /dev/infiniband/uverbs"
+  says "everything is undone"
+  same /run/cases/roce.before
+}
+
+# A file that NCCL reads in the image, and one that nobody can add to.
+case_settings_in_the_image() {
+  nics
+  by_hook own
+  printf '# the image'"'"'s\nNCCL_IB_HCA=mine\nNCCL_DEBUG=WARN' > /tmp/ctr/own/rootfs/etc/nccl.conf
+  start runc own
+  equal "merged" "# the image's NCCL_DEBUG=WARN NCCL_IB_HCA=mine" "$(part own settings | tr '\n' ' ' | sed 's/ $//')"
+  said=$(report own '.notes[]')
+  says "NCCL_IB_HCA=mine of the image's /etc/nccl.conf stays"
+  ended runc own
+  by_hook pipe
+  mkfifo /tmp/ctr/pipe/rootfs/etc/nccl.conf
+  edit pipe '.process.args = ["sh", "-c", "echo ready; exec sleep infinity"]'
+  start runc pipe
+  said=$(report pipe .settings)
+  says "source it"
+  ended runc pipe
+}
+
+# The second container of a pod has a mount namespace of its own.
+case_a_second_container_sees_the_same() {
+  nics
+  by_hook one
+  start runc one
+  first=$runner
+  by_hook two
+  edit two '(.linux.namespaces[] | select(.type == "network")).path = "'"$(pin one)"'"'
+  start runc two
+  judge two
+  stop runc two "$runner"
+  ended_first=$first runner=$first
+  ended runc one
+}
