@@ -45,6 +45,15 @@ case_never_active() {
   equal "its state" "1: DOWN" "$(cat /sys/class/infiniband/roce1/ports/1/state)"
 }
 
+# As a card of two ports has them: a GUID for each function, one for the whole.
+case_guids() {
+  roce
+  cd /sys/class/infiniband
+  equal "different node GUIDs" 4 "$(cat roce?/node_guid | sort -u | wc -l)"
+  equal "different system image GUIDs" 3 "$(cat roce?/sys_image_guid | sort -u | wc -l)"
+  equal "the card's" "$(cat roce2/node_guid)" "$(cat roce3/sys_image_guid)"
+}
+
 case_verbs_open_it() {
   roce gids=64 "netdevs=${roce_nics[0]},${roce_nics[1]}" link_layers=ethernet,infiniband
   roce_up 0

@@ -7,9 +7,9 @@
  *
  *   modprobe roce netdevs=eth4,eth5+eth6 [names=roce%d] [link_layers=ethernet,infiniband] [down=0,1] [gids=16]
  *
- * One device for each entry of netdevs (names in the initial network namespace, each on a PCI function), with one port
- * for each netdev joined by "+"; its PCI function is the first one's. names, link_layers and down have an entry for each
- * device, too; the last entry given goes on for those that follow.
+ * One device for each entry of netdevs (names in the initial network namespace, each on a PCI function), with one
+ * port for each netdev joined by "+"; its PCI function is the first one's. names, link_layers and down have an entry for
+ * each device, too; the last entry given goes on for those that follow.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -76,6 +76,7 @@ struct roce_device {
 	bool registered;		/* under RTNL */
 	bool infiniband;
 	bool inert;
+	__be64 card;			/* system image GUID: one for all functions of a card */
 	unsigned int ports;
 	struct roce_port port[MAX_PORTS];
 };
@@ -127,7 +128,7 @@ static int roce_query_device(struct ib_device *ib, struct ib_device_attr *attr, 
 
 	memset(attr, 0, sizeof(*attr));
 	attr->fw_ver = 1ULL << 32;
-	attr->sys_image_guid = ib->node_guid;
+	attr->sys_image_guid = to_roce(ib)->card;
 	attr->vendor_id = pci->vendor;
 	attr->vendor_part_id = pci->device;
 	attr->hw_ver = pci->revision;
@@ -371,6 +372,20 @@ static void roce_remove(struct roce_device *dev)
 	roce_free(dev);
 }
 
+/* That of the card's first device, which has its node GUID. */
+static __be64 roce_card(struct roce_device *dev)
+{
+	struct pci_dev *pci = to_pci_dev(dev->ib.dev.parent), *its;
+	struct roce_device *other;
+
+	list_for_each_entry(other, &roce_devices, list) {
+		its = to_pci_dev(other->ib.dev.parent);
+		if (its->bus == pci->bus && PCI_SLOT(its->devfn) == PCI_SLOT(pci->devfn))
+			return other->card;
+	}
+	return dev->ib.node_guid;
+}
+
 /* The netdevs of an entry: "eth5+eth6". */
 static int roce_add_ports(struct roce_device *dev, const char *entry)
 {
@@ -421,8 +436,10 @@ static int roce_add(int i)
 	dev->inert = OF(inert, i);
 	rtnl_lock();
 	err = roce_add_ports(dev, netdevs[i]);
-	if (!err)
+	if (!err) {
+		dev->card = roce_card(dev);
 		list_add_tail(&dev->list, &roce_devices);
+	}
 	rtnl_unlock();
 	if (err) {
 		roce_free(dev);
