@@ -1,24 +1,28 @@
 //! The filtered sysfs: what a container sees of the kept NICs, the GPUs and all bridges above them, and of no other NIC.
 //!
-//! A NIC is what has an RDMA device or a netdev, what a driver of such a one drives, or a network controller that no driver
-//! drives; the PCI class alone proves nothing (real RDMA NICs carry 0x0200, 0x0207, 0x0280 and 0x0c06).
+//! A NIC is a function that has an RDMA device or a netdev of its own, or is driven by a driver of such a one, or has one for
+//! its PF or VF; and every network controller, whatever drives it. The PCI class alone is not enough to know a NIC by: RDMA
+//! NICs carry 0x0200, 0x0207, 0x0280 and 0x0c06.
 //!
 //! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
 //! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
 
-use std::collections::{BTreeMap, BTreeSet};
-
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{BusId, HcaName, IfName};
+use crate::ident::{HcaName, IfName};
 use crate::outfit::Cover;
 use crate::plan::{Nic, Plan};
-use crate::snapshot::{CharDevice, PciFunction, Snapshot};
+use crate::snapshot::{CharDevice, Snapshot};
 use crate::tree::{Node, Tree};
+
+mod hidden;
+
+use hidden::{Hidden, above, is_top};
 
 /// How a view reaches a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -117,11 +121,9 @@ pub fn of_plan(
 /// What is left of the whole tree (`world::sysfs::Survey::whole`): the snapshot carrier.
 pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: &Tree) -> Tree {
     let mut hidden = Hidden::of(keep, seen, whole);
-    for name in whole.names("class/net") {
-        if name != "lo" && !keep.netdevs.iter().any(|n| n.as_str() == name) {
-            hidden.dirs.extend(end(whole, &format!("class/net/{name}")));
-            hidden.links.insert(format!("class/net/{name}"));
-        }
+    let kept: BTreeSet<&str> = keep.netdevs.iter().map(IfName::as_str).chain(["lo"]).collect();
+    for name in whole.names("class/net").filter(|name| !kept.contains(name)) {
+        hidden.hide(whole, format!("class/net/{name}"));
     }
     let mut view = rest(whole, &hidden);
     for (hca, verbs) in &keep.verbs {
@@ -137,45 +139,37 @@ pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: &Tree) -> Tree {
 
 /// What is not hidden; and of the directories only those that something is in or a link leads to, as before.
 fn rest(whole: &Tree, hidden: &Hidden) -> Tree {
-    let ends = |links: &mut dyn Iterator<Item = (&str, &Node)>| -> BTreeSet<String> {
+    let ends = |entries: &mut dyn Iterator<Item = (&str, &Node)>| -> HashSet<String> {
         let end = |(path, node): (&str, &Node)| if let Node::Link(to) = node { Some(joined(path, to)) } else { None };
-        links.filter_map(end).collect()
+        entries.filter_map(end).collect()
     };
-    let seen = || whole.iter().filter(|(path, node)| !hidden.hides(path, node));
-    let (before, after) = (ends(&mut whole.iter()), ends(&mut seen()));
+    let seen: Vec<(&str, &Node)> = whole.iter().filter(|(path, node)| !hidden.hides(path, node)).collect();
+    let (before, after) = (ends(&mut whole.iter()), ends(&mut seen.iter().copied()));
     let bare = |path: &str| whole.names(path).next().is_none() && !before.contains(path);
-    let stays = |(path, node): &(&str, &Node)| **node != Node::Dir || after.contains(*path) || bare(path);
-    seen().filter(stays).map(|(path, node)| (path.to_owned(), node.clone())).collect()
+    // The kernel's own directories of links are there with nothing in them as well.
+    let is_farm = |path: &str| is_top(path) && !path.contains("/drivers/");
+    let stays =
+        |(path, node): &(&str, &Node)| **node != Node::Dir || after.contains(*path) || is_farm(path) || bare(path);
+    seen.into_iter().filter(stays).map(|(path, node)| (path.to_owned(), node.clone())).collect()
 }
 
 /// The directories of links (`world::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped
 /// NICs as empty directories: what [`covers`] makes mounts of.
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let hidden = Hidden::of(keep, seen, links);
-    let mut view = Tree::default();
-    let dirs = links.iter().filter(|(_, node)| **node == Node::Dir).map(|(path, _)| path);
+    let farm = |path: &str| path.rsplit_once('/').map_or(String::new(), |(dir, _)| dir.to_owned());
+    let (gone, left): (Vec<_>, Vec<_>) =
+        links.iter().filter(|(_, node)| **node != Node::Dir).partition(|(path, node)| hidden.hides(path, node));
     // Every namespace has a class/net of its own.
-    for dir in dirs.filter(|dir| *dir != "class/net") {
-        let entries = || links.names(dir).map(|name| format!("{dir}/{name}"));
-        let is_hidden = |path: &String| links.get(path).is_some_and(|node| hidden.hides(path, node));
-        if !entries().any(|path| is_hidden(&path)) {
-            continue;
-        }
-        view.put(dir, Node::Dir);
-        for path in entries().filter(|path| !is_hidden(path)) {
-            if let Some(node) = links.get(&path).filter(|node| **node != Node::Dir) {
-                view.put(&path, node.clone());
-            }
-        }
-    }
+    let farms: BTreeSet<String> = gone.iter().map(|(path, _)| farm(path)).filter(|dir| dir != "class/net").collect();
+    let left = left.into_iter().filter(|(path, _)| farms.contains(&farm(path)));
+    let mut view: Tree = left.map(|(path, node)| (path.to_owned(), node.clone())).collect();
+    farms.iter().for_each(|dir| view.put(dir, Node::Dir));
     // The places of software devices come and go with them: nothing can be mounted there in advance.
-    let places = hidden.dirs.iter().filter(|dir| !dir.starts_with("devices/virtual/") && !hidden.hides_above(dir));
+    let places = hidden.dirs.iter().filter(|dir| !dir.starts_with("devices/virtual/") && !hidden.is_below(dir));
     places.for_each(|dir| view.put(dir, Node::Dir));
-    for (path, link) in keep.verbs.values().flat_map(soft_links) {
-        let farm = path.rsplit_once('/').map_or("", |(dir, _)| dir);
-        if view.get(farm).is_some() {
-            view.put(&path, link);
-        }
+    for (path, link) in keep.verbs.values().flat_map(soft_links).filter(|(path, _)| farms.contains(&farm(path))) {
+        view.put(&path, link);
     }
     view
 }
@@ -194,8 +188,8 @@ pub fn covers(view: &Tree) -> Vec<Cover> {
 /// The directories of links as they are seen with the covers over them.
 pub fn laid_over(links: &Tree, view: &Tree) -> Tree {
     let covers = covers(view);
-    let covered =
-        |path: &str| covers.iter().any(|c| path.strip_prefix(c.at.as_str()).is_some_and(|rest| rest.starts_with('/')));
+    let dirs: HashSet<&str> = covers.iter().map(|c| c.at.as_str()).collect();
+    let covered = |path: &str| above(path).any(|at| path.get(..at).is_some_and(|dir| dirs.contains(dir)));
     let mut seen: Tree =
         links.iter().filter(|(path, _)| !covered(path)).map(|(p, n)| (p.to_owned(), n.clone())).collect();
     for cover in covers.iter().filter(|c| links.get(&c.at).is_some()) {
@@ -217,97 +211,6 @@ fn soft_links(verbs: &CharDevice) -> [(String, Node); 2] {
     ]
 }
 
-/// What is not to be seen.
-struct Hidden {
-    /// Directories with all that is in them.
-    dirs: BTreeSet<String>,
-    /// Links whatever they lead to.
-    links: BTreeSet<String>,
-}
-
-impl Hidden {
-    fn of(keep: &Keep, seen: &Snapshot, tree: &Tree) -> Hidden {
-        let mut hidden = Hidden { dirs: BTreeSet::new(), links: BTreeSet::new() };
-        hidden.hcas(keep, seen, tree);
-        hidden.functions(keep, seen, tree);
-        hidden
-    }
-
-    /// RDMA devices, and the nodes of those: what is not known to be a kept one's is hidden.
-    fn hcas(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
-        let kept = || seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name));
-        let umad = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
-        let mads: BTreeSet<String> = kept()
-            .flat_map(|h| h.umad.iter().flat_map(|c| [Some(c.name.clone()), umad(c)].into_iter().flatten()))
-            .collect();
-        let firm = kept().filter(|h| !keep.verbs.contains_key(&h.name));
-        let verbs: BTreeSet<String> = firm.filter_map(|h| Some(h.uverbs.as_ref()?.name.clone())).collect();
-        let names: BTreeSet<String> = keep.hcas.iter().map(ToString::to_string).collect();
-        let classes = [
-            ("class/infiniband", &names),
-            ("class/infiniband_cm", &names),
-            ("class/infiniband_verbs", &verbs),
-            ("class/infiniband_mad", &mads),
-        ];
-        for (class, kept) in classes {
-            for name in tree.names(class).filter(|name| *name != "abi_version" && !kept.contains(*name)) {
-                let path = format!("{class}/{name}");
-                self.dirs.extend(end(tree, &path));
-                self.links.insert(path);
-            }
-        }
-    }
-
-    /// PCI functions: dropped NICs, and what kept NICs' cards have besides.
-    fn functions(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
-        let kept = kept_functions(keep, seen);
-        let cards: BTreeSet<BusId> = kept.iter().flat_map(|id| card(*id, seen)).collect();
-        let mut anchors = BTreeSet::new();
-        for id in nics(seen).difference(&kept) {
-            let Some(dir) = end(tree, &format!("bus/pci/devices/{id}")) else { continue };
-            if cards.contains(id) {
-                anchors.insert(format!("{dir}/"));
-            } else {
-                self.dirs.insert(dir);
-                self.links.insert(format!("bus/pci/devices/{id}"));
-            }
-        }
-        if anchors.is_empty() {
-            return;
-        }
-        // Of a card's function that stays for its place alone, nothing is seen that a class or bus leads to.
-        for (path, node) in tree.iter().filter(|(path, _)| top(path)) {
-            let Node::Link(target) = node else { continue };
-            let end = joined(path, target);
-            for anchor in &anchors {
-                let child = end.strip_prefix(anchor.as_str()).and_then(|below| below.split('/').next());
-                // The buses below a function are no devices of it.
-                self.dirs.extend(child.filter(|child| *child != "pci_bus").map(|child| format!("{anchor}{child}")));
-            }
-        }
-    }
-
-    fn hides(&self, path: &str, node: &Node) -> bool {
-        self.links.contains(path)
-            || self.within(path)
-            || matches!(node, Node::Link(to) if self.within(&joined(path, to)))
-    }
-
-    /// Whether a path is a hidden directory or below one.
-    fn within(&self, path: &str) -> bool {
-        self.dirs.contains(path) || self.hides_above(path)
-    }
-
-    fn hides_above(&self, path: &str) -> bool {
-        path.match_indices('/').any(|(at, _)| path.get(..at).is_some_and(|above| self.dirs.contains(above)))
-    }
-}
-
-/// Whether a path is below what leads to devices.
-fn top(path: &str) -> bool {
-    ["class/", "bus/", "dev/"].iter().any(|top| path.starts_with(top))
-}
-
 /// Where a name of a directory of links leads, by its text alone: what is there need not be in the tree.
 fn end(tree: &Tree, path: &str) -> Option<String> {
     match tree.get(path)? {
@@ -319,47 +222,17 @@ fn end(tree: &Tree, path: &str) -> Option<String> {
 
 /// A link's target from the top, by its text.
 fn joined(link: &str, target: &str) -> String {
-    let mut parts: Vec<&str> = link.split('/').collect();
-    parts.pop();
+    let mut path = link.rsplit_once('/').map_or(String::new(), |(dir, _)| dir.to_owned());
     for part in target.split('/') {
         match part {
             "" | "." => {}
-            ".." => drop(parts.pop()),
-            part => parts.push(part),
+            ".." => path.truncate(path.rfind('/').unwrap_or(0)),
+            part if path.is_empty() => path.push_str(part),
+            part => {
+                path.push('/');
+                path.push_str(part);
+            }
         }
     }
-    parts.join("/")
-}
-
-/// PCI functions that are NICs.
-fn nics(seen: &Snapshot) -> BTreeSet<BusId> {
-    let hcas = seen.hcas.iter().filter_map(|h| h.pci);
-    let known: BTreeSet<BusId> = hcas.chain(seen.netdevs.iter().filter_map(|n| n.pci)).collect();
-    let functions = || seen.pci.iter();
-    // virtio-pci drives disks, too.
-    let driver_of = |f: &&PciFunction| f.driver.clone().filter(|d| d != "virtio-pci");
-    let drivers: BTreeSet<String> =
-        functions().filter(|f| known.contains(&f.address)).filter_map(|f| driver_of(&f)).collect();
-    let network = |class: u32| class >> 16 == 0x02;
-    let is_nic = |f: &&PciFunction| {
-        known.contains(&f.address) || driver_of(f).is_some_and(|d| drivers.contains(&d)) || network(f.class)
-    };
-    known.iter().copied().chain(functions().filter(is_nic).map(|f| f.address)).collect()
-}
-
-fn kept_functions(keep: &Keep, seen: &Snapshot) -> BTreeSet<BusId> {
-    let hcas = seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name)).filter_map(|h| h.pci);
-    let netdevs = seen.netdevs.iter().filter(|n| keep.netdevs.contains(&n.name)).filter_map(|n| n.pci);
-    hcas.chain(netdevs).collect()
-}
-
-/// The functions that stand for a kept function's card. NCCL sets the last digit of an address to 0, and with NCCL_IB_MERGE_VFS
-/// the device's as well (src/transport/net_ib/init.cc:69 in 2.30.7), and takes that function's place and link; a VF's `physfn`
-/// leads to its PF.
-fn card(id: BusId, seen: &Snapshot) -> Vec<BusId> {
-    let pf = seen.pci.iter().find(|f| f.address == id).and_then(|f| f.physfn);
-    let first = BusId { function: 0, ..id };
-    let mut card = vec![first, BusId { device: 0, ..first }];
-    card.extend(pf);
-    card
+    path
 }

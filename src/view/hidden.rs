@@ -1,0 +1,192 @@
+//! What is not to be seen: the directories and links of NICs that are not kept.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use super::{Keep, end, joined};
+use crate::ident::{BusId, HcaName, IfName};
+use crate::snapshot::{CharDevice, Netdev, PciFunction, Snapshot};
+use crate::tree::{Node, Tree};
+
+const FUNCTIONS: &str = "bus/pci/devices";
+
+/// Drivers that drive functions of any kind: that one of theirs is a NIC says nothing of the others.
+const SHARED: [&str; 7] =
+    ["virtio-pci", "vfio-pci", "pci-stub", "pci-pf-stub", "uio_pci_generic", "igb_uio", "pcieport"];
+
+/// What is not to be seen.
+pub(super) struct Hidden {
+    /// Directories with all that is in them.
+    pub(super) dirs: HashSet<String>,
+    /// Links whatever they lead to.
+    pub(super) links: HashSet<String>,
+}
+
+impl Hidden {
+    pub(super) fn of(keep: &Keep, seen: &Snapshot, tree: &Tree) -> Hidden {
+        let mut hidden = Hidden { dirs: HashSet::new(), links: HashSet::new() };
+        hidden.hcas(keep, seen, tree);
+        hidden.functions(keep, seen, tree);
+        hidden.subfunctions(keep, tree);
+        hidden
+    }
+
+    /// RDMA devices, and the nodes of those: what is not known to be a kept one's is hidden.
+    fn hcas(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
+        // What soft-RoCE has is numbered anew where it is re-created.
+        let kept = || seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name) && !keep.verbs.contains_key(&h.name));
+        let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
+        let mads: BTreeSet<String> = kept()
+            .flat_map(|h| h.umad.iter().flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten()))
+            .collect();
+        let verbs: BTreeSet<String> = kept().filter_map(|h| Some(h.uverbs.as_ref()?.name.clone())).collect();
+        let names: BTreeSet<String> = keep.hcas.iter().map(ToString::to_string).collect();
+        let classes = [
+            ("class/infiniband", &names),
+            ("class/infiniband_cm", &names),
+            ("class/infiniband_verbs", &verbs),
+            ("class/infiniband_mad", &mads),
+        ];
+        for (class, kept) in classes {
+            for name in tree.names(class).filter(|name| *name != "abi_version" && !kept.contains(*name)) {
+                self.hide(tree, format!("{class}/{name}"));
+            }
+        }
+    }
+
+    /// A name of a directory of links, and what it leads to.
+    pub(super) fn hide(&mut self, tree: &Tree, path: String) {
+        self.dirs.extend(end(tree, &path));
+        self.links.insert(path);
+    }
+
+    /// PCI functions: dropped NICs, and what kept NICs' cards have besides.
+    fn functions(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
+        let functions: BTreeMap<BusId, &PciFunction> = seen.pci.iter().map(|f| (f.address, f)).collect();
+        let (nics, kept) = (nics(seen, &functions), kept_functions(keep, seen));
+        let cards: BTreeSet<BusId> = kept.iter().flat_map(|id| card(*id, &functions)).collect();
+        let stays = |id: &BusId| cards.contains(id) || functions.get(id).is_some_and(|f| is_accelerator(f));
+        let mut places = HashSet::new();
+        // The same function may be there twice, under two spellings: names are read, not made.
+        for name in tree.names(FUNCTIONS) {
+            let Some(id) = name.parse().ok().filter(|id| nics.contains(id) && !kept.contains(id)) else { continue };
+            let path = format!("{FUNCTIONS}/{name}");
+            if stays(&id) {
+                places.extend(end(tree, &path));
+            } else {
+                self.hide(tree, path);
+            }
+        }
+        if !places.is_empty() {
+            self.all_in(&places, tree);
+        }
+    }
+
+    /// Of a function that stays for its place alone, nothing is seen that a class or bus leads to.
+    fn all_in(&mut self, places: &HashSet<String>, tree: &Tree) {
+        for (path, node) in tree.iter().filter(|(path, _)| is_top(path)) {
+            let Node::Link(target) = node else { continue };
+            let end = joined(path, target);
+            let Some(at) = above(&end).find(|at| end.get(..*at).is_some_and(|dir| places.contains(dir))) else {
+                continue;
+            };
+            let child = end.get(at + 1..).and_then(|below| below.split('/').next()).unwrap_or_default();
+            // Buses and functions below a function are no part of it.
+            if child != "pci_bus" && child.parse::<BusId>().is_err() {
+                self.dirs.extend(end.get(..at + 1 + child.len()).map(str::to_owned));
+            }
+        }
+    }
+
+    /// A sub-function (`mlx5_core.sf.N` on the auxiliary bus) is a NIC of its own below its card's function.
+    fn subfunctions(&mut self, keep: &Keep, tree: &Tree) {
+        let aux = "bus/auxiliary/devices";
+        let dirs: HashSet<String> = tree.names(aux).filter_map(|name| end(tree, &format!("{aux}/{name}"))).collect();
+        let (hcas, netdevs): (HashSet<&str>, HashSet<&str>) =
+            (keep.hcas.iter().map(HcaName::as_str).collect(), keep.netdevs.iter().map(IfName::as_str).collect());
+        let mut holds: BTreeMap<String, bool> = BTreeMap::new();
+        for (class, kept) in [("class/infiniband", hcas), ("class/net", netdevs)] {
+            for name in tree.names(class) {
+                let device = end(tree, &format!("{class}/{name}")).unwrap_or_default();
+                for dir in above(&device).filter_map(|at| device.get(..at)).filter(|dir| dirs.contains(*dir)) {
+                    *holds.entry(dir.to_owned()).or_default() |= kept.contains(name);
+                }
+            }
+        }
+        self.dirs.extend(holds.into_iter().filter(|(_, is_kept)| !is_kept).map(|(dir, _)| dir));
+    }
+
+    pub(super) fn hides(&self, path: &str, node: &Node) -> bool {
+        self.links.contains(path)
+            || self.within(path)
+            || matches!(node, Node::Link(to) if self.within(&joined(path, to)))
+    }
+
+    /// Whether a path is a hidden directory or below one.
+    fn within(&self, path: &str) -> bool {
+        self.dirs.contains(path) || self.is_below(path)
+    }
+
+    /// Whether a path is below a hidden directory.
+    pub(super) fn is_below(&self, path: &str) -> bool {
+        above(path).any(|at| path.get(..at).is_some_and(|dir| self.dirs.contains(dir)))
+    }
+}
+
+/// Where the directories above a path end in it.
+pub(super) fn above(path: &str) -> impl Iterator<Item = usize> {
+    path.match_indices('/').map(|(at, _)| at)
+}
+
+/// Whether a path is below what leads to devices.
+pub(super) fn is_top(path: &str) -> bool {
+    ["class/", "bus/", "dev/"].iter().any(|top| path.starts_with(top))
+}
+
+/// PCI functions that are NICs.
+fn nics(seen: &Snapshot, functions: &BTreeMap<BusId, &PciFunction>) -> BTreeSet<BusId> {
+    let own = |n: &Netdev| n.pci.filter(|id| functions.get(id).is_none_or(|f| is_of(n, f)));
+    let known = seen.hcas.iter().filter_map(|h| h.pci).chain(seen.netdevs.iter().filter_map(own));
+    let mut nics: BTreeSet<BusId> = known.collect();
+    let driver_of = |f: &PciFunction| f.driver.clone().filter(|d| !SHARED.contains(&d.as_str()));
+    let drivers: BTreeSet<String> = nics.iter().filter_map(|id| driver_of(functions.get(id)?)).collect();
+    let is_nic = |f: &&PciFunction| is_network(f) || driver_of(f).is_some_and(|d| drivers.contains(&d));
+    nics.extend(seen.pci.iter().filter(is_nic).map(|f| f.address));
+    // A VF is what its PF is, whatever drives the one or the other.
+    let pairs = || seen.pci.iter().filter_map(|f| Some((f.address, f.physfn?)));
+    let pfs: Vec<BusId> = pairs().filter(|(vf, _)| nics.contains(vf)).map(|(_, pf)| pf).collect();
+    nics.extend(pfs);
+    let vfs: Vec<BusId> = pairs().filter(|(_, pf)| nics.contains(pf)).map(|(vf, _)| vf).collect();
+    nics.extend(vfs);
+    nics.retain(|id| functions.get(id).is_none_or(|f| f.class >> 16 != 0x06));
+    nics
+}
+
+/// Whether a netdev is of its function itself. That of a USB adapter is below the function of a USB controller.
+fn is_of(netdev: &Netdev, function: &PciFunction) -> bool {
+    is_network(function) || function.driver.is_none() || function.driver == netdev.driver
+}
+
+fn is_network(function: &PciFunction) -> bool {
+    function.class >> 16 == 0x02
+}
+
+/// GPUs and their like, some of which have ports of their own (Gaudi): a container may use them without these.
+fn is_accelerator(function: &PciFunction) -> bool {
+    matches!(function.class >> 16, 0x03 | 0x0b | 0x12)
+}
+
+fn kept_functions(keep: &Keep, seen: &Snapshot) -> BTreeSet<BusId> {
+    let hcas = seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name)).filter_map(|h| h.pci);
+    let netdevs = seen.netdevs.iter().filter(|n| keep.netdevs.contains(&n.name)).filter_map(|n| n.pci);
+    hcas.chain(netdevs).collect()
+}
+
+/// The functions that stand for a kept function's card. NCCL sets the last digit of an address to 0, and with NCCL_IB_MERGE_VFS
+/// the device's as well (src/transport/net_ib/init.cc:69 in 2.30.7), and takes that function's place and link; a VF's `physfn`
+/// leads to its PF.
+fn card(id: BusId, functions: &BTreeMap<BusId, &PciFunction>) -> Vec<BusId> {
+    let first = BusId { function: 0, ..id };
+    let mut card = vec![first, BusId { device: 0, ..first }];
+    card.extend(functions.get(&id).and_then(|f| f.physfn));
+    card
+}
