@@ -10,15 +10,19 @@
 
 mod trees_support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
+use proptest::prelude::*;
 use rdmaprep::ident::HcaName;
-use rdmaprep::snapshot::Snapshot;
+use rdmaprep::snapshot::{CharDevice, Snapshot};
 use rdmaprep::tree::{Node, Tree, differences};
 use rdmaprep::view::{self, Keep};
 use rdmaprep::world::files;
 use rdmaprep::world::sysfs::{self, Scope, Survey};
 use tempfile::TempDir;
+use trees_support::made::{Shape, Sys};
 use trees_support::{TREES, captured, unpacked};
 
 fn facts(survey: &Survey) -> Snapshot {
@@ -92,6 +96,177 @@ fn of_captured_trees_no_dropped_nic_is_left() {
             live.iter().filter(|(p, _)| !p.starts_with("class/net/")).map(|(p, n)| (p.to_owned(), n.clone())).collect();
         nothing_leads_to_dropped(name, &keep, &seen, &live);
         println!("{name}: {} of {} entries", view.len(), whole.len());
+    }
+}
+
+// ---- made-up trees
+
+/// `tests/cases/view/NAME/tree.txt` says what is there and what is kept, `expected.txt` what is seen. `UPDATE_GOLDEN=1` writes
+/// what comes out; read the diff.
+#[test]
+fn golden_cases() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/view");
+    let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|e| e.unwrap().path()).collect();
+    cases.sort();
+    assert!(cases.len() >= 15, "cases are missing");
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let dir = TempDir::new().unwrap();
+        let text = fs::read_to_string(case.join("tree.txt")).unwrap();
+        let words = Sys::new(dir.path()).describe(&text);
+        let survey = Survey::open(dir.path()).unwrap();
+        let seen = facts(&survey);
+        let keep = kept(&words, &seen);
+        let (links, whole) = (survey.links(), survey.whole());
+        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, &whole));
+        agree(&keep, &links, &live, &whole, &view).unwrap();
+        let text = told(&view, &live);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(case.join("expected.txt"), &text).unwrap();
+        }
+        if fs::read_to_string(case.join("expected.txt")).unwrap_or_default() != text {
+            wrong.push(format!("{}:\n{text}", case.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
+}
+
+/// `keep HCA…` and `verbs HCA NODE MAJOR:MINOR`.
+fn kept(words: &[Vec<&str>], seen: &Snapshot) -> Keep {
+    let lines = |verb: &'static str| words.iter().filter(move |line| line[0] == verb);
+    let names = lines("keep").flat_map(|line| &line[1..]).map(|name| name.parse().unwrap()).collect();
+    let node = |line: &Vec<&str>| {
+        let (major, minor) = line[3].split_once(':').unwrap();
+        let node =
+            CharDevice { name: line[2].to_owned(), major: major.parse().unwrap(), minor: minor.parse().unwrap() };
+        (line[1].parse().unwrap(), node)
+    };
+    Keep { verbs: lines("verbs").map(node).collect(), ..Keep::hcas(names, seen) }
+}
+
+/// The snapshot's directories with the number of their files, its links, the contents of ports; and what is mounted live.
+fn told(view: &Tree, live: &Tree) -> String {
+    let mut lines = vec!["snapshot".to_owned()];
+    let mut files: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, node) in view.iter() {
+        let (dir, _) = path.rsplit_once('/').unwrap_or(("", path));
+        *files.entry(dir).or_default() += usize::from(matches!(node, Node::File(_)));
+    }
+    for (path, node) in view.iter() {
+        match node {
+            Node::Dir => lines.push(match files.get(path) {
+                Some(n) if *n > 0 => format!("  {path}/ with {n} files"),
+                _ => format!("  {path}/"),
+            }),
+            Node::Link(target) => lines.push(format!("  {path} -> {target}")),
+            Node::File(text) if path.contains("/gid") => {
+                lines.push(format!("  {path}: {:?}", String::from_utf8_lossy(text)))
+            }
+            Node::File(_) => {}
+        }
+    }
+    lines.push("live".to_owned());
+    for cover in view::covers(live) {
+        let names: Vec<&str> = cover.tree.iter().map(|(name, _)| name).collect();
+        lines.push(format!(
+            "  {}: {}",
+            cover.at,
+            if names.is_empty() { "nothing".to_owned() } else { names.join(" ") }
+        ));
+    }
+    lines.join("\n") + "\n"
+}
+
+/// Both carriers show the same of what both show, and neither a link to what it does not show.
+fn agree(keep: &Keep, links: &Tree, live: &Tree, whole: &Tree, view: &Tree) -> Result<(), String> {
+    let laid = view::laid_over(links, live);
+    for dir in ["class/infiniband", "class/infiniband_verbs", "class/pci_bus", "bus/pci/devices", "dev/char"] {
+        let verbs = |node: Option<&Node>| matches!(node, Some(Node::Link(to)) if to.contains("/infiniband_verbs/"));
+        let names = |tree: &Tree| -> Vec<(String, Option<Node>)> {
+            let all = tree.names(dir).map(|name| (name.to_owned(), tree.get(&format!("{dir}/{name}")).cloned()));
+            all.filter(|(_, node)| (dir != "dev/char" || verbs(node.as_ref())) && matches!(node, Some(Node::Link(_))))
+                .collect()
+        };
+        if names(&laid) != names(view) {
+            return Err(format!("{dir}: {:?} live, {:?} in the snapshot", names(&laid), names(view)));
+        }
+    }
+    // A function is with its driver exactly where it is seen.
+    for name in links.names("bus/pci/drivers") {
+        for function in links.names(&format!("bus/pci/drivers/{name}")).filter(|f| f.contains(':')) {
+            let both = [
+                laid.get(&format!("bus/pci/drivers/{name}/{function}")),
+                view.get(&format!("bus/pci/devices/{function}")),
+            ];
+            if both[0].is_some() != both[1].is_some() {
+                return Err(format!("{function} of {name}: {both:?}"));
+            }
+        }
+    }
+    let covers = view::covers(live);
+    let places: Vec<&str> = covers.iter().filter(|c| c.at.starts_with("devices/")).map(|c| c.at.as_str()).collect();
+    for (path, node) in laid.iter().filter(|(path, _)| !path.starts_with("class/net/")) {
+        let Node::Link(target) = node else { continue };
+        if let Some(place) = places.iter().find(|place| format!("/{target}/").contains(&format!("/{place}/"))) {
+            return Err(format!("{path} leads below {place}, which is covered"));
+        }
+    }
+    let new: Vec<String> = dangling(view).difference(&dangling(whole)).cloned().collect();
+    if !new.is_empty() {
+        return Err(format!("dangling: {new:?}"));
+    }
+    match view.names("class/infiniband").find(|name| !keep.hcas.iter().any(|h| h.as_str() == *name)) {
+        Some(name) => Err(format!("{name} is seen")),
+        None => Ok(()),
+    }
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    (1..3usize, 1..3usize, 0..3usize, 0..2usize, 0..4usize, 1..3usize, 0..3usize, 0..6usize).prop_map(
+        |(sockets, switches, gpus, nvswitches, cards, functions, vfs, gids)| Shape {
+            sockets,
+            switches,
+            gpus,
+            nvswitches,
+            cards,
+            functions,
+            vfs,
+            total: 0,
+            gids,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever is kept of whatever node: nothing leads to a dropped NIC, both carriers agree, and what is written out is read
+    /// back as the same.
+    #[test]
+    fn of_any_node_no_dropped_nic_is_left(shape in shape(), choice in any::<u16>()) {
+        let dir = TempDir::new().unwrap();
+        shape.write(dir.path());
+        let survey = Survey::open(dir.path()).unwrap();
+        let seen = facts(&survey);
+        prop_assert_eq!(&seen.warnings, &Vec::<String>::new());
+        let chosen = seen.hcas.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1);
+        let keep = Keep::hcas(chosen.map(|(_, h)| h.name.clone()).collect(), &seen);
+        let (links, whole) = (survey.links(), survey.whole());
+        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, &whole));
+        let agreed = agree(&keep, &links, &live, &whole, &view);
+        prop_assert!(agreed.is_ok(), "{:?}", agreed);
+        nothing_leads_to_dropped("made up", &keep, &seen, &view);
+        // Every GPU, NVSwitch and bridge is there, and every kept HCA's function.
+        for function in seen.pci.iter().filter(|f| f.class >> 16 != 0x02) {
+            let at = format!("bus/pci/devices/{}", function.address);
+            prop_assert!(view.resolve(&at).is_some(), "{at}");
+        }
+        for hca in &keep.hcas {
+            let at = format!("class/infiniband/{hca}/device/subsystem");
+            prop_assert!(view.resolve(&at).is_some(), "{at}");
+        }
+        let copy = written(&view);
+        prop_assert_eq!(differences(&view, &Survey::open(copy.path()).unwrap().whole()), Vec::<String>::new());
     }
 }
 

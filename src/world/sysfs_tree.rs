@@ -217,9 +217,8 @@ impl Shot<'_> {
             self.tree.put(&join(gids.path(), &index), Node::File(text));
             for table in attributes.iter().flatten() {
                 // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a file can only be empty.
-                let told = match table.contents(&index) {
-                    _ if unused => Vec::new(),
-                    Contents::Bytes(bytes) => lines(&index, &bytes),
+                let told = match (!unused).then(|| table.contents(&index)) {
+                    Some(Contents::Bytes(bytes)) => lines(&index, &bytes),
                     _ => Vec::new(),
                 };
                 self.tree.put(&join(table.path(), &index), Node::File(told));
@@ -255,6 +254,7 @@ impl Shot<'_> {
     /// The numbers of the device nodes that are in the tree.
     fn char_devices(&mut self) {
         let Some(dir) = self.root.dir("dev/char") else { return };
+        self.tree.put(dir.path(), Node::Dir);
         for name in dir.names() {
             let verbs = |target: &str| target.contains("/infiniband_verbs/") || target.ends_with("/misc/rdma_cm");
             if dir.target(&name).is_some_and(|target| verbs(&target)) {

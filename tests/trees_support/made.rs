@@ -25,17 +25,8 @@ pub struct Shape {
 }
 
 /// As large as GPU nodes get: 560 PCI functions and 18 HCAs, with the GID tables of mlx5.
-pub const LARGE: Shape = Shape {
-    sockets: 2,
-    switches: 4,
-    gpus: 8,
-    nvswitches: 4,
-    cards: 9,
-    functions: 2,
-    vfs: 4,
-    total: 560,
-    gids: 256,
-};
+pub const LARGE: Shape =
+    Shape { sockets: 2, switches: 4, gpus: 8, nvswitches: 4, cards: 9, functions: 2, vfs: 4, total: 560, gids: 256 };
 
 impl Shape {
     /// Writes it below `root`. The HCAs are `mlx5_N`, the netdevs `rdmaN`.
@@ -114,7 +105,7 @@ impl Sys {
     }
 
     /// Makes what a text says, a thing a line: `function ADDRESS under=… class=…`, `hca NAME at=…`, `net NAME at=…`,
-    /// `aux NAME at=…`, `virtio NAME at=… driver=…`, `soft NAME on=…`. Other lines come back.
+    /// `aux NAME at=…`, `usb NAME at=…`, `virtio NAME at=… driver=…`, `soft NAME on=…`. Other lines come back.
     pub fn describe<'t>(&mut self, text: &'t str) -> Vec<Vec<&'t str>> {
         let mut others = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty()) {
@@ -127,6 +118,7 @@ impl Sys {
                 "hca" => self.hca(words[1], get("at", ""), number("ports", "1"), number("gids", "0"), get("net", "")),
                 "net" => self.netdev(words[1], get("at", "virtual"), get("dev_port", "0")),
                 "aux" => self.child(words[1], get("at", ""), "auxiliary", get("driver", "mlx5_core.sf")),
+                "usb" => self.child(words[1], get("at", ""), "usb", get("driver", "cdc_ether")),
                 "virtio" => self.child(words[1], get("at", ""), "virtio", get("driver", "virtio_net")),
                 "soft" => self.soft(words[1], get("on", "")),
                 _ => others.push(words),
@@ -144,7 +136,8 @@ impl Sys {
     /// A link whose target is given from the root, made relative as the kernel makes it.
     fn link(&self, path: &str, target: &str) {
         let (from, to): (Vec<&str>, Vec<&str>) = (path.split('/').collect(), target.split('/').collect());
-        let same = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        // The target's own name is always written (kernfs_get_target_path() in fs/kernfs/symlink.c).
+        let same = from.iter().zip(&to).take_while(|(a, b)| a == b).count().min(to.len() - 1);
         let text = "../".repeat(from.len() - 1 - same) + &to[same..].join("/");
         let path = self.root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

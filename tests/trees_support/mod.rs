@@ -1,9 +1,13 @@
 //! Where the captured trees are, and what is in them.
 
+#![allow(dead_code, reason = "no test program uses all of it")]
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
+
+pub mod made;
 
 /// What the description of a tree promises: ibdevs, netdevs with data, PCI functions, GPUs.
 pub const TREES: [(&str, usize, usize, usize, usize); 9] = [
@@ -18,9 +22,14 @@ pub const TREES: [(&str, usize, usize, usize, usize); 9] = [
     ("procfs-fixtures", 3, 1, 3, 0),
 ];
 
-pub fn captured() -> Option<PathBuf> {
+/// Where captured data lie, if they do.
+pub fn realdata() -> PathBuf {
     let given = std::env::var_os("RDMAPREP_REALDATA").map(PathBuf::from);
-    let data = given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/realdata"));
+    given.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/realdata"))
+}
+
+pub fn captured() -> Option<PathBuf> {
+    let data = realdata();
     let trees = data.join("trees");
     if !trees.is_dir() {
         println!("not run: no captured trees in {} (RDMAPREP_REALDATA names another place)", trees.display());
