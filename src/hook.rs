@@ -52,8 +52,10 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     report.notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
     let netns = inside.inode();
     let mut live = Live::open(host, Some(inside))?;
-    if let Some(record) = join(hook, request, &process, netns, report)? {
-        return dress_too(hook, &record, process.pid(), &mut live, report);
+    match join(hook, request, &process, netns, report)? {
+        Joined::Already => return Ok(()),
+        Joined::Now(record) => return dress_too(hook, &record, process.pid(), &mut live, report),
+        Joined::Nobody => {}
     }
     let stored = hook.store.plan(name.as_str())?;
     let made = stored.is_none();
@@ -190,15 +192,25 @@ fn member(state: &State, process: &Process) -> Result<Member> {
     Ok(Member { id: state.id.clone(), bundle: state.bundle.clone(), pid, start_time })
 }
 
+/// What was found in a container's namespace.
+enum Joined {
+    /// No NIC of ours.
+    Nobody,
+    /// This very container: the other one of the two create stages has done all.
+    Already,
+    /// Other containers, which this one has joined.
+    Now(Record),
+}
+
 /// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
-fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &mut Report) -> Result<Option<Record>> {
+fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &mut Report) -> Result<Joined> {
     let boot = boot_id()?;
     let ours = |r: &Record| r.netns == netns && r.boot_id == boot;
-    let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(None) };
+    let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(Joined::Nobody) };
     if record.phase != Phase::Attached || !record.members.iter().any(alive) {
         // A hook died in the middle, or all that held the namespace did: start anew.
         home::bring(hook.store, record)?;
-        return Ok(None);
+        return Ok(Joined::Nobody);
     }
     if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
         let holder = record.members.first().map_or("another container", |m| m.id.as_str());
@@ -206,18 +218,19 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     }
     report.nics = home::names(&record.held);
     let newcomer = member(hook.state, process)?;
-    if !record.members.contains(&newcomer) {
-        let first = record.members.first().map_or("a container", |m| m.id.as_str());
-        report.notes.push(format!("joined {first}, which has the namespace's NICs"));
-        // One that was restarted without its stop hook comes back under its id, as another process.
-        record.members.retain(|m| !is_of(m, hook.state));
-        record.members.push(newcomer);
-        hook.store.save(&record)?;
+    if record.members.contains(&newcomer) {
+        return Ok(Joined::Already);
     }
+    let first = record.members.first().map_or("a container", |m| m.id.as_str());
+    report.notes.push(format!("joined {first}, which has the namespace's NICs"));
+    // One that was restarted without its stop hook comes back under its id, as another process.
+    record.members.retain(|m| !is_of(m, hook.state));
+    record.members.push(newcomer);
+    hook.store.save(&record)?;
     if !process.alive() {
         return Err(Fault::State.error("the container's init has ended"));
     }
-    Ok(Some(record))
+    Ok(Joined::Now(record))
 }
 
 /// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where it is told.
