@@ -2,6 +2,9 @@
 //! not told before the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -98,10 +101,40 @@ fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
     }
 }
 
+/// A container that is being dressed on a thread of its own.
+pub struct Dressing {
+    fitting: Arc<Fitting>,
+    done: Receiver<Result<Put>>,
+}
+
+/// What was put on, and why /sys was not covered although that was tried.
+type Put = (Dressed, Option<String>);
+
+impl Dressing {
+    /// Begins. The thread ends with the process at the latest: a file system of the image may keep it waiting for good.
+    pub fn begin(fitting: Fitting) -> Dressing {
+        let fitting = Arc::new(fitting);
+        let (tell, done) = mpsc::sync_channel(1);
+        let own = fitting.clone();
+        std::thread::spawn(move || drop(tell.send(own.put_on())));
+        Dressing { fitting, done }
+    }
+
+    /// Waits for the end, but no longer than the hook may.
+    pub fn end(self, hook: &Hook, netns: u64, report: &mut Report) -> Result<()> {
+        let left = hook.deadline.saturating_duration_since(Instant::now());
+        let put = self.done.recv_timeout(left).map_err(|e| match e {
+            RecvTimeoutError::Timeout => Fault::Timeout.error("looking at the container's root took too long"),
+            RecvTimeoutError::Disconnected => Fault::Other.error("a thread panicked"),
+        })?;
+        self.fitting.conclude(put?, hook, netns, report)
+    }
+}
+
 impl Fitting {
     /// Does it. What was only tried for [`Sysfs::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
     /// left undone, with the reason.
-    pub fn put_on(&self) -> Result<(Dressed, Option<String>)> {
+    fn put_on(&self) -> Result<Put> {
         let Outfit { covers, conf } = &self.outfit;
         if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
             let given = if conf.is_empty() { Given::Nothing } else { Given::Refused("it is a sandbox".to_owned()) };
@@ -120,13 +153,7 @@ impl Fitting {
 
     /// Tells what was done, writes the profile where the settings could be given in no other way, and refuses a container
     /// without its device nodes.
-    pub fn conclude(
-        &self,
-        (dressed, bare): (Dressed, Option<String>),
-        hook: &Hook,
-        netns: u64,
-        report: &mut Report,
-    ) -> Result<()> {
+    fn conclude(&self, (dressed, bare): Put, hook: &Hook, netns: u64, report: &mut Report) -> Result<()> {
         if let Some(flags) = flags(&dressed.lacking) {
             let text =
                 format!("the container lacks device nodes: add {flags} to its engine's command, or prepare its bundle");

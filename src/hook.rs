@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::apply::apply;
 use crate::attach::attach;
-use crate::dressing::{Fitting, fit};
+use crate::dressing::{Dressing, Fitting, fit};
 use crate::fault::{Fault, WithFault};
 use crate::flow::fresh_plan;
 use crate::home::{self, alive, bring_with, reclaim};
@@ -78,7 +78,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     watch.lap(PhaseName::Plan);
     if attach.held.is_empty() {
         // InfiniBand alone: no netdev moves.
-        return fitting.map_or(Ok(()), |f| f.conclude(f.put_on()?, hook, netns, report));
+        return fitting.map_or(Ok(()), |f| Dressing::begin(f).end(hook, netns, report));
     }
     let record = Record {
         schema: SCHEMA,
@@ -93,7 +93,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
         held: attach.held,
     };
     report.nics = home::names(&record.held);
-    carry_out(hook, &process, &mut live, record, &attach.steps, fitting.as_ref(), report, watch)
+    carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.
@@ -104,7 +104,7 @@ fn dress_too(hook: &Hook, record: &Record, pid: i32, live: &mut Live, report: &m
     };
     let plan = plan.ok_or_else(|| Fault::Refused.error(format!("plan {} is not stored any more", record.plan)))?;
     match fit(hook, &plan, pid, live, report)? {
-        Some(fitting) => fitting.conclude(fitting.put_on()?, hook, record.netns, report),
+        Some(fitting) => Dressing::begin(fitting).end(hook, record.netns, report),
         None => Ok(()),
     }
 }
@@ -118,7 +118,7 @@ fn carry_out(
     live: &mut Live,
     mut record: Record,
     steps: &[Step],
-    fitting: Option<&Fitting>,
+    fitting: Option<Fitting>,
     report: &mut Report,
     watch: &mut Stopwatch,
 ) -> Result<()> {
@@ -126,28 +126,25 @@ fn carry_out(
     let pinned = live.pin(&hook.store.pin(record.netns));
     watch.lap(PhaseName::Journal);
     let result = pinned.and_then(|()| {
-        std::thread::scope(|threads| {
-            let dressing = fitting.map(|f| (f, threads.spawn(|| f.put_on())));
-            apply(steps, live, hook.deadline, |step| {
-                report.steps_done += 1;
-                watch.lap(phase_of(step));
-            })?;
-            let now = verify_inside(live, &record, report)?;
-            for held in &mut record.held {
-                held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
-            }
-            watch.lap(PhaseName::Verify);
-            if let Some((fitting, thread)) = dressing {
-                let dressed = thread.join().map_err(|_| Fault::Other.error("a thread panicked"))??;
-                fitting.conclude(dressed, hook, record.netns, report)?;
-                watch.lap(PhaseName::Dress);
-            }
-            if !process.alive() {
-                return Err(Fault::State.error("the container's init died while its NICs were moved"));
-            }
-            record.phase = Phase::Attached;
-            hook.store.save(&record)
-        })
+        let dressing = fitting.map(Dressing::begin);
+        apply(steps, live, hook.deadline, |step| {
+            report.steps_done += 1;
+            watch.lap(phase_of(step));
+        })?;
+        let now = verify_inside(live, &record, report)?;
+        for held in &mut record.held {
+            held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
+        }
+        watch.lap(PhaseName::Verify);
+        if let Some(dressing) = dressing {
+            dressing.end(hook, record.netns, report)?;
+            watch.lap(PhaseName::Dress);
+        }
+        if !process.alive() {
+            return Err(Fault::State.error("the container's init died while its NICs were moved"));
+        }
+        record.phase = Phase::Attached;
+        hook.store.save(&record)
     });
     watch.lap(PhaseName::Journal);
     let Err(e) = result else { return Ok(()) };

@@ -69,10 +69,11 @@ by_hook() {
     echo "$n:$(cat "/sys/class/infiniband_verbs/$n/dev")"; done; echo "rdma_cm:$(cat /sys/class/misc/rdma_cm/dev)")
   edit "$1" '.annotations["rdmaprep.io/plan"] = "view"
     | .hooks = ({prestart: "prestart", createRuntime: "createRuntime", poststop: "poststop"}
-      | map_values([{path: "'"$(command -v rdmaprep)"'", args: ["rdmaprep", "hook", .]}]))
+      | map_values([{path: "'"$(command -v rdmaprep)"'", args: ["rdmaprep", "hook", ., "--deadline", "50"]}]))
     | .process.rlimits = [{type: "RLIMIT_MEMLOCK", hard: 1073741824, soft: 1073741824}]
     | .linux.devices = ["'"${nodes//$'\n'/\",\"}"'" | split(":") | {path: "/dev/infiniband/\(.[0])", type: "c",
-        major: (.[1] | tonumber), minor: (.[2] | tonumber), fileMode: 438}]'
+        major: (.[1] | tonumber), minor: (.[2] | tonumber), fileMode: 438}]
+    | .linux.resources.devices += [.linux.devices[] | {allow: true, type, major, minor, access: "rwm"}]'
 }
 
 runtime_mounts() { "$1" exec "$2" cat /proc/self/mounts; }
