@@ -101,6 +101,11 @@ impl Survey {
         sysfs_tree::links(&self.0)
     }
 
+    /// The files that were read so far, each once: what a survey costs is to be compared with reading just these.
+    pub fn files(&self) -> Vec<String> {
+        self.0.files()
+    }
+
     /// All that a container may see of every device.
     pub fn whole(&self) -> Tree {
         sysfs_tree::whole(&self.0)

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
-use std::path::PathBuf;
 
 use super::sysfs_root::{Dir, Root};
 use crate::ident::{HcaName, IfName};
@@ -14,7 +13,7 @@ use crate::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
 pub(super) struct FoundHca {
     pub(super) hca: Hca,
     /// Real path of its `device`, below the root.
-    pub(super) device: Option<PathBuf>,
+    pub(super) device: Option<String>,
     /// The netdev that carries soft-RoCE.
     pub(super) carrier: Option<IfName>,
 }
@@ -68,7 +67,7 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         ports: ports(dir, with_gids),
         conflicts: Vec::new(),
     };
-    FoundHca { hca, device: device.map(|d| PathBuf::from(d.path())), carrier }
+    FoundHca { hca, device: device.map(|d| d.path().to_owned()), carrier }
 }
 
 fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {

@@ -1,7 +1,6 @@
 //! Netdevs as far as sysfs tells, and which of them is behind a port (net/core/net-sysfs.c).
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 use super::sysfs_hca::FoundHca;
 use super::sysfs_root::{Dir, Root};
@@ -14,7 +13,7 @@ const IFF_UP: u32 = 1;
 /// A netdev with the real path of its `device`, below the root.
 pub(super) struct FoundNetdev {
     pub(super) netdev: Netdev,
-    device: Option<PathBuf>,
+    device: Option<String>,
 }
 
 /// Every netdev of class/net, or those of hardware alone.
@@ -78,7 +77,7 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         neighbours: Vec::new(),
         sysctls: Default::default(),
     };
-    FoundNetdev { netdev, device: device.map(|d| PathBuf::from(d.path())) }
+    FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()) }
 }
 
 /// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they
@@ -103,17 +102,22 @@ pub(super) fn put_behind_ports(hca: &mut FoundHca, netdevs: &[FoundNetdev]) {
 /// above an auxiliary device. The order keeps the netdev of a sub-function apart from that of the function above it.
 fn on_function<'n>(hca: &FoundHca, netdevs: &'n [FoundNetdev]) -> Vec<&'n Netdev> {
     let Some(device) = hca.device.as_deref() else { return Vec::new() };
-    let pick = |fits: &dyn Fn(&FoundNetdev, &Path) -> bool| -> Vec<&'n Netdev> {
+    let pick = |fits: &dyn Fn(&FoundNetdev, &str) -> bool| -> Vec<&'n Netdev> {
         // A netdev on top of another one (an IPoIB child) shares its device.
         let own = netdevs.iter().filter(|n| n.netdev.link.is_none());
         own.filter(|n| n.device.as_deref().is_some_and(|d| fits(n, d))).map(|n| &n.netdev).collect()
     };
     let same = pick(&|_, d| d == device);
-    let below = if same.is_empty() { pick(&|_, d| d.starts_with(device)) } else { same };
+    let below = if same.is_empty() { pick(&|_, d| is_below(d, device)) } else { same };
     match (below.is_empty(), hca.hca.pci) {
-        (true, Some(pci)) => pick(&|n, d| n.netdev.pci == Some(pci) && device.starts_with(d)),
+        (true, Some(pci)) => pick(&|n, d| n.netdev.pci == Some(pci) && is_below(device, d)),
         _ => below,
     }
+}
+
+/// Whether a real path is another one or below it.
+fn is_below(path: &str, other: &str) -> bool {
+    path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 fn behind(port: &Port, single: bool, on_function: &[&Netdev], all: &[FoundNetdev]) -> Result<Option<IfName>, String> {

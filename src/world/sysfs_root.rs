@@ -3,7 +3,7 @@
 //! What was read is remembered as long as the root is open, so that whoever asks, no file is read and no directory listed
 //! twice. A path is resolved in what was listed: the kernel is never asked to follow a link.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
@@ -12,15 +12,16 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 
-use rustix::fs::{
-    AtFlags, CWD, Dir as DirStream, FileType, Mode, OFlags, ResolveFlags, openat, openat2, readlinkat, statat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat};
 use rustix::io::{Errno, read};
 
 use crate::ident::BusId;
 
 /// An attribute is at most a page (`sysfs_emit()` in fs/sysfs/file.c).
 const ATTRIBUTE: usize = 4096;
+
+/// Room for what one call tells of a directory.
+const LISTED: usize = 16 << 10;
 
 /// The most that is read of one file: `meminfo` and the like in a copy of a /sys may be longer than a page.
 const LIMIT: usize = 64 << 10;
@@ -45,19 +46,22 @@ pub(super) enum Contents {
     Unreadable,
 }
 
-type Listing = Rc<BTreeMap<String, Kind>>;
-
-#[derive(Default)]
-struct Seen {
-    dirs: HashMap<String, Option<Listing>>,
-    files: HashMap<String, Contents>,
-    links: HashMap<String, Option<Rc<str>>>,
+/// A name in a directory, and what is behind it once somebody asked.
+struct Entry {
+    kind: Kind,
+    contents: OnceCell<Contents>,
+    target: OnceCell<Option<Rc<str>>>,
 }
+
+type Listing = Rc<BTreeMap<String, Entry>>;
 
 /// A /sys, or a copy of one.
 pub(super) struct Root {
     top: OwnedFd,
-    seen: RefCell<Seen>,
+    /// Directories by their real paths, those that could be listed.
+    dirs: RefCell<HashMap<String, Option<Listing>>>,
+    /// The directory that was opened last: one after the other, its files need no walk from the top.
+    last: RefCell<Option<(String, OwnedFd)>>,
 }
 
 impl Root {
@@ -69,65 +73,76 @@ impl Root {
             return Err(io::Error::new(io::ErrorKind::NotFound, "neither class, bus nor devices is in it"));
         };
         let top = openat(CWD, &sys, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root { top, seen: RefCell::default() })
+        Ok(Root { top, dirs: RefCell::default(), last: RefCell::default() })
     }
 
     /// A directory below the root.
     pub(super) fn dir(&self, path: &str) -> Option<Dir<'_>> {
-        Dir { root: self, path: String::new() }.sub(path)
+        // What was listed is a real path.
+        if let Some(Some(listing)) = self.dirs.borrow().get(path) {
+            return Some(Dir { root: self, path: path.to_owned(), listing: Some(listing.clone()) });
+        }
+        self.find("", path)
     }
 
-    /// Where a path ends when its links are followed, and what is there; none where it dangles, turns in a circle, or leads
-    /// out of the root.
-    fn find(&self, path: &str) -> Option<(String, Kind)> {
-        let mut todo: Vec<String> = path.split('/').rev().map(str::to_owned).collect();
-        let (mut at, mut kind, mut links) = (String::new(), Kind::Dir, 0);
-        while let Some(part) = todo.pop() {
-            match part.as_str() {
+    /// The directory at which a path from a real one ends when its links are followed; none where it dangles, turns in a
+    /// circle, or leads out of the root.
+    fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
+        let mut todo: Vec<Rc<str>> = vec![path.into()];
+        let (mut at, mut is_dir, mut links) = (from.to_owned(), true, 0);
+        while let Some(text) = todo.pop() {
+            let (part, rest) = text.split_once('/').unwrap_or((&text, ""));
+            if !rest.is_empty() {
+                todo.push(rest.into());
+            }
+            match part {
                 "" | "." => continue,
                 ".." if at.is_empty() => return None,
                 ".." => {
                     at.truncate(at.rfind('/').unwrap_or(0));
-                    kind = Kind::Dir;
+                    is_dir = true;
                     continue;
                 }
                 _ => {}
             }
-            kind = *self.listing(&at)?.get(&part)?;
-            if kind == Kind::Link {
+            let listing = self.listing(&at)?;
+            let entry = listing.get(part)?;
+            is_dir = entry.kind != Kind::File;
+            if entry.kind == Kind::Link {
                 links += 1;
-                let target = self.target(&join(&at, &part)).filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
-                todo.extend(target.split('/').rev().map(str::to_owned));
-                kind = Kind::Dir;
+                let target = self.target(&at, part, entry).filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
+                todo.push(target);
             } else {
-                at = join(&at, &part);
+                at = join(&at, part);
             }
         }
-        Some((at, kind))
+        is_dir.then(|| Dir { root: self, listing: self.listing(&at), path: at })
     }
 
     /// The names in a directory that is given by its real path; those that are no UTF-8 are left out, since no kernel object
     /// has such a name here, and so is what is neither directory, file nor link.
     fn listing(&self, dir: &str) -> Option<Listing> {
-        if let Some(known) = self.seen.borrow().dirs.get(dir) {
+        if let Some(known) = self.dirs.borrow().get(dir) {
             return known.clone();
         }
         let listing = self.list(dir).ok().map(Rc::new);
-        self.seen.borrow_mut().dirs.insert(dir.to_owned(), listing.clone());
+        self.dirs.borrow_mut().insert(dir.to_owned(), listing.clone());
         listing
     }
 
-    fn list(&self, dir: &str) -> Result<BTreeMap<String, Kind>, Errno> {
+    fn list(&self, dir: &str) -> Result<BTreeMap<String, Entry>, Errno> {
         let fd = self.open_at(dir, OFlags::DIRECTORY)?;
         let mut names = BTreeMap::new();
-        for entry in DirStream::new(fd)? {
+        let mut buffer = Vec::with_capacity(LISTED);
+        let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             let told = match entry.file_type() {
                 // Some filesystems that a copy may lie on do not say.
-                FileType::Unknown => FileType::from_raw_mode(
-                    statat(&self.top, join(dir, name), AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode)?,
-                ),
+                FileType::Unknown => {
+                    FileType::from_raw_mode(statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode)?)
+                }
                 told => told,
             };
             let kind = match told {
@@ -137,50 +152,73 @@ impl Root {
                 _ => continue,
             };
             if !matches!(name, "." | "..") {
-                names.insert(name.to_owned(), kind);
+                names.insert(name.to_owned(), Entry { kind, contents: OnceCell::new(), target: OnceCell::new() });
             }
         }
+        self.last.replace(Some((dir.to_owned(), fd)));
         Ok(names)
     }
 
     /// A link's target, verbatim.
-    fn target(&self, link: &str) -> Option<Rc<str>> {
-        if let Some(known) = self.seen.borrow().links.get(link) {
-            return known.clone();
-        }
-        let target = readlinkat(&self.top, link, Vec::new()).ok().and_then(|t| t.into_string().ok()).map(Rc::from);
-        self.seen.borrow_mut().links.insert(link.to_owned(), target.clone());
-        target
+    fn target(&self, dir: &str, name: &str, entry: &Entry) -> Option<Rc<str>> {
+        let read = || {
+            let target = match &*self.last.borrow() {
+                Some((at, fd)) if at == dir => readlinkat(fd, name, Vec::new()),
+                _ => readlinkat(&self.top, join(dir, name), Vec::new()),
+            };
+            target.ok().and_then(|t| t.into_string().ok()).map(Rc::from)
+        };
+        entry.target.get_or_init(read).clone()
     }
 
-    fn contents(&self, file: &str) -> Contents {
-        if let Some(known) = self.seen.borrow().files.get(file) {
-            return known.clone();
-        }
-        let contents = match self.read(file) {
-            Ok(bytes) => Contents::Bytes(bytes.into()),
+    fn contents(&self, dir: &str, name: &str) -> Contents {
+        match self.read(dir, name) {
+            Ok(bytes) => Contents::Bytes(bytes),
             Err(Errno::INVAL) => Contents::Invalid,
             Err(_) => Contents::Unreadable,
-        };
-        self.seen.borrow_mut().files.insert(file.to_owned(), contents.clone());
-        contents
+        }
     }
 
-    fn read(&self, file: &str) -> Result<Vec<u8>, Errno> {
+    fn read(&self, dir: &str, name: &str) -> Result<Rc<[u8]>, Errno> {
         // All of configuration space takes a device a millisecond; what lspci and hwloc want of it is in the first part.
-        let limit = if file.ends_with("/config") { 256 } else { LIMIT };
-        let fd = self.open_at(file, OFlags::NONBLOCK)?;
+        let limit = if name == "config" { 256 } else { LIMIT };
+        let fd = self.open_in(dir, name)?;
         let mut page = [0; ATTRIBUTE];
         let mut bytes = Vec::new();
         loop {
             let room = ATTRIBUTE.min(limit - bytes.len());
             let got = read(&fd, page.get_mut(..room).unwrap_or_default())?;
-            bytes.extend_from_slice(page.get(..got).unwrap_or_default());
+            let part = page.get(..got).unwrap_or_default();
             // The kernel gives an attribute at once: only a full page may have more behind it.
-            if got < ATTRIBUTE || bytes.len() >= limit {
-                return Ok(bytes);
+            let is_last = got < ATTRIBUTE || bytes.len() + got >= limit;
+            if is_last && bytes.is_empty() {
+                return Ok(part.into());
+            }
+            bytes.extend_from_slice(part);
+            if is_last {
+                return Ok(bytes.into());
             }
         }
+    }
+
+    /// Opens a file in a directory.
+    fn open_in(&self, dir: &str, name: &str) -> Result<OwnedFd, Errno> {
+        let mut last = self.last.borrow_mut();
+        if last.as_ref().is_none_or(|(at, _)| at != dir) {
+            *last = Some((dir.to_owned(), self.open_at(dir, OFlags::DIRECTORY)?));
+        }
+        let (_, fd) = last.as_ref().ok_or(Errno::NOENT)?;
+        openat(fd, name, OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    /// The files that were read, by their real paths.
+    pub(super) fn files(&self) -> Vec<String> {
+        let dirs = self.dirs.borrow();
+        let read = |dir: &str, listing: &Listing| -> Vec<String> {
+            let known = listing.iter().filter(|(_, entry)| entry.contents.get().is_some());
+            known.map(|(name, _)| join(dir, name)).collect()
+        };
+        dirs.iter().filter_map(|(dir, listing)| Some(read(dir, listing.as_ref()?))).flatten().collect()
     }
 
     /// Opens a real path. What somebody exchanged for a link since it was listed is not followed.
@@ -201,6 +239,8 @@ pub(super) fn join(dir: &str, name: &str) -> String {
 pub(super) struct Dir<'r> {
     root: &'r Root,
     path: String,
+    /// None where it cannot be listed.
+    listing: Option<Listing>,
 }
 
 impl<'r> Dir<'r> {
@@ -211,18 +251,21 @@ impl<'r> Dir<'r> {
 
     /// A directory in it, through links; none where they dangle, turn in a circle, or lead out of the root.
     pub(super) fn sub(&self, name: &str) -> Option<Dir<'r>> {
-        let (path, kind) = self.root.find(&join(&self.path, name))?;
-        (kind == Kind::Dir).then_some(Dir { root: self.root, path })
+        self.root.find(&self.path, name)
     }
 
     /// The names in it, sorted.
     pub(super) fn names(&self) -> Vec<String> {
-        self.root.listing(&self.path).map(|l| l.keys().cloned().collect()).unwrap_or_default()
+        self.listing.as_ref().map(|l| l.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        self.listing.as_ref()?.get(name)
     }
 
     /// What a name in it is.
     pub(super) fn kind(&self, name: &str) -> Option<Kind> {
-        self.root.listing(&self.path)?.get(name).copied()
+        Some(self.entry(name)?.kind)
     }
 
     /// Whether the name is a plain file, such as `class/net/bonding_masters`.
@@ -237,7 +280,10 @@ impl<'r> Dir<'r> {
 
     /// What is in a file; a copy's pipes and devices are not there.
     pub(super) fn contents(&self, name: &str) -> Contents {
-        if self.is_file(name) { self.root.contents(&join(&self.path, name)) } else { Contents::Unreadable }
+        match self.entry(name).filter(|entry| entry.kind == Kind::File) {
+            Some(entry) => entry.contents.get_or_init(|| self.root.contents(&self.path, name)).clone(),
+            None => Contents::Unreadable,
+        }
     }
 
     /// An attribute without the white space around it; none where it is absent, unreadable, or empty.
@@ -260,7 +306,8 @@ impl<'r> Dir<'r> {
 
     /// A link's target as it is written, which need not exist.
     pub(super) fn target(&self, name: &str) -> Option<Rc<str>> {
-        if self.kind(name)? == Kind::Link { self.root.target(&join(&self.path, name)) } else { None }
+        let entry = self.entry(name).filter(|entry| entry.kind == Kind::Link)?;
+        self.root.target(&self.path, name, entry)
     }
 
     /// The last component of a link's target.
@@ -275,7 +322,7 @@ impl<'r> Dir<'r> {
         loop {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             if let Ok(id) = name.parse() {
-                return Some((id, Dir { root: self.root, path: path.to_owned() }));
+                return self.root.dir(path).map(|dir| (id, dir));
             }
             if above.is_empty() {
                 return None;
@@ -286,7 +333,7 @@ impl<'r> Dir<'r> {
 
     /// The directory above it.
     pub(super) fn above(&self) -> Option<Dir<'r>> {
-        let path = self.path.rsplit_once('/').map_or("", |(above, _)| above).to_owned();
-        (!self.path.is_empty()).then_some(Dir { root: self.root, path })
+        let path = self.path.rsplit_once('/').map_or("", |(above, _)| above);
+        if self.path.is_empty() { None } else { self.root.dir(path) }
     }
 }

@@ -264,7 +264,7 @@ impl Sys {
         self.file(&format!("{home}/node_guid"), format!("0c42:a103:0065:{number:04x}\n"));
         self.file(&format!("{home}/node_type"), "1: CA\n");
         let nodes =
-            [("infiniband_verbs", "uverbs", 192), ("infiniband_mad", "umad", 0), ("infiniband_mad", "issm", 64)];
+            [("infiniband_verbs", "uverbs", 192), ("infiniband_mad", "umad", 4096), ("infiniband_mad", "issm", 8192)];
         for (class, prefix, first) in nodes {
             let home = self.class(class, &format!("{prefix}{number}"), device);
             self.file(&format!("{home}/ibdev"), format!("{name}\n"));

@@ -1,0 +1,141 @@
+//! Looking at a /sys and telling what a container sees of it, against a loop that opens, reads and closes the same files and
+//! does nothing else: on a node of 560 PCI functions and 18 HCAs, and on nodes of 1 to 512 NICs.
+//! `cargo bench --bench sysfs` prints the ratio; with `once ours|bare`, each is done a single time, for `strace -c`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "a benchmark fails by panicking"
+)]
+use std::fs::File;
+use std::hint::black_box;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::{Config, Host, SelectConfig};
+use rdmaprep::request::Request;
+use rdmaprep::select::select;
+use rdmaprep::snapshot::Snapshot;
+use rdmaprep::view::{self, Keep};
+use rdmaprep::world::sysfs::{self, Scope, Survey};
+use tempfile::TempDir;
+
+#[path = "../tests/trees_support/made.rs"]
+#[allow(dead_code, reason = "descriptions are for tests")]
+mod made;
+
+use made::{LARGE, Shape};
+
+const ROUNDS: usize = 31;
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let dir = TempDir::new().unwrap();
+    LARGE.write(dir.path());
+    if let [_, once, which, ..] = args.as_slice() {
+        if once == "once" {
+            return if which == "bare" { bare(&files(dir.path())) } else { drop(ours(dir.path())) };
+        }
+    }
+    let mut criterion = Criterion::default().configure_from_args();
+    large(&mut criterion, dir.path());
+    for count in [1, 8, 64, 512] {
+        nics(&mut criterion, count);
+    }
+    criterion.final_summary();
+    ratio(dir.path());
+}
+
+/// Observe, select, render, for both carriers.
+fn ours(root: &Path) -> Survey {
+    let survey = Survey::open(root).unwrap();
+    let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
+    let request = Request::new(
+        None,
+        &SelectArgs::default(),
+        Host::new(&Global::default(), &Config::default()),
+        SelectConfig::default(),
+        |_| None,
+    );
+    // Without route netlink no netdev has an address: what is chosen is told by position.
+    let _ = black_box(select(&request.unwrap(), &facts, &[]));
+    let keep = half(&facts);
+    black_box(view::snapshot(&keep, &facts, &survey.whole()));
+    black_box(view::live(&keep, &facts, &survey.links()));
+    survey
+}
+
+fn half(seen: &Snapshot) -> Keep {
+    Keep::hcas(seen.hcas.iter().map(|h| h.name.clone()).step_by(2).collect(), seen)
+}
+
+fn files(root: &Path) -> Vec<PathBuf> {
+    let mut files = ours(root).files();
+    files.sort();
+    files.into_iter().map(|file| root.join(file)).collect()
+}
+
+fn bare(files: &[PathBuf]) {
+    let mut page = [0; 4096];
+    for file in files {
+        black_box(File::open(file).unwrap().read(&mut page).unwrap());
+    }
+}
+
+fn large(criterion: &mut Criterion, root: &Path) {
+    let files = files(root);
+    let mut group = criterion.benchmark_group("sysfs of 560 functions and 18 HCAs");
+    group.sample_size(20).throughput(Throughput::Elements(files.len() as u64));
+    group.bench_function("observe, select, render", |b| b.iter(|| ours(root)));
+    group.bench_function("open, read, close", |b| b.iter(|| bare(&files)));
+    group.finish();
+}
+
+/// Cards with one function; nothing else grows.
+fn nics(criterion: &mut Criterion, count: usize) {
+    let dir = TempDir::new().unwrap();
+    Shape { cards: count, functions: 1, vfs: 0, gids: 16, total: 0, ..LARGE }.write(dir.path());
+    let survey = Survey::open(dir.path()).unwrap();
+    let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);
+    assert_eq!(facts.hcas.len(), count);
+    let (whole, links, keep) = (survey.whole(), survey.links(), half(&facts));
+    let mut group = criterion.benchmark_group("sysfs by NICs");
+    group.sample_size(10).measurement_time(Duration::from_secs(3)).throughput(Throughput::Elements(count as u64));
+    group.bench_function(BenchmarkId::new("observe, select, render", count), |b| b.iter(|| ours(dir.path())));
+    group.bench_function(BenchmarkId::new("render: snapshot", count), |b| {
+        b.iter(|| view::snapshot(&keep, &facts, black_box(&whole)));
+    });
+    group.bench_function(BenchmarkId::new("render: live", count), |b| {
+        b.iter(|| view::live(&keep, &facts, black_box(&links)));
+    });
+    group.finish();
+}
+
+/// Both in turn, so that whatever else the machine does befalls both.
+fn ratio(root: &Path) {
+    let files = files(root);
+    let time = |work: &dyn Fn()| {
+        let start = Instant::now();
+        work();
+        start.elapsed()
+    };
+    let mut rounds: Vec<(Duration, Duration)> =
+        (0..ROUNDS).map(|_| (time(&|| drop(ours(root))), time(&|| bare(&files)))).collect();
+    rounds.sort_by(|a, b| ratio_of(a).total_cmp(&ratio_of(b)));
+    let (us, loop_) = rounds[ROUNDS / 2];
+    println!(
+        "{} files: {us:?} against {loop_:?} of the bare loop, {:.2} times (median of {ROUNDS})",
+        files.len(),
+        ratio_of(&(us, loop_))
+    );
+}
+
+fn ratio_of((ours, bare): &(Duration, Duration)) -> f64 {
+    ours.as_secs_f64() / bare.as_secs_f64()
+}
