@@ -1,6 +1,7 @@
 //! Looking at a /sys and telling what a container sees of it, against a loop that opens, reads and closes the same files and
 //! does nothing else: on a node of 560 PCI functions and 18 HCAs, and on nodes of 1 to 512 NICs.
-//! `cargo bench --bench sysfs` prints the ratio; with `once ours|bare`, each is done a single time, for `strace -c`.
+//! `cargo bench --bench sysfs` prints the ratio; with `make DIR`, then `ours DIR` or `bare DIR`, each
+//! is done a single time, for `strace -c`.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +11,7 @@
     missing_docs,
     reason = "a benchmark fails by panicking"
 )]
-use std::fs::File;
+use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -36,13 +37,25 @@ const ROUNDS: usize = 31;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    let dir = TempDir::new().unwrap();
-    LARGE.write(dir.path());
-    if let [_, once, which, ..] = args.as_slice() {
-        if once == "once" {
-            return if which == "bare" { bare(&files(dir.path())) } else { drop(ours(dir.path())) };
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [_, "make", dir, ..] => {
+            fs::create_dir(dir).unwrap();
+            LARGE.write(Path::new(dir));
+            let files: Vec<String> = files(Path::new(dir)).iter().map(|f| f.display().to_string()).collect();
+            fs::write(format!("{dir}.files"), files.join("\n")).unwrap();
         }
+        [_, "ours", dir, ..] => drop(ours(Path::new(dir))),
+        [_, "bare", dir, ..] => {
+            let list = fs::read_to_string(format!("{dir}.files")).unwrap();
+            bare(&list.lines().map(PathBuf::from).collect::<Vec<_>>());
+        }
+        _ => bench(),
     }
+}
+
+fn bench() {
+    let dir = in_memory();
+    LARGE.write(dir.path());
     let mut criterion = Criterion::default().configure_from_args();
     large(&mut criterion, dir.path());
     for count in [1, 8, 64, 512] {
@@ -50,6 +63,12 @@ fn main() {
     }
     criterion.final_summary();
     ratio(dir.path());
+}
+
+/// A disk's filesystem takes its own time, which sysfs does not.
+fn in_memory() -> TempDir {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() { TempDir::new_in(shm).unwrap() } else { TempDir::new().unwrap() }
 }
 
 /// Observe, select, render, for both carriers.
@@ -99,7 +118,7 @@ fn large(criterion: &mut Criterion, root: &Path) {
 
 /// Cards with one function; nothing else grows.
 fn nics(criterion: &mut Criterion, count: usize) {
-    let dir = TempDir::new().unwrap();
+    let dir = in_memory();
     Shape { cards: count, functions: 1, vfs: 0, gids: 16, total: 0, ..LARGE }.write(dir.path());
     let survey = Survey::open(dir.path()).unwrap();
     let facts = sysfs::merge(survey.facts(Scope::FULL), None, None);

@@ -3,7 +3,7 @@
 //! As JSON it is one document: `schema`, and `entries` in path order, each a directory, a file with its contents verbatim, or
 //! a link with its target verbatim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -153,11 +153,37 @@ impl Node {
 }
 
 impl FromIterator<(String, Node)> for Tree {
+    /// In any order; of what is there twice the last counts. Faster than to put one after the other.
     fn from_iter<I: IntoIterator<Item = (String, Node)>>(entries: I) -> Tree {
-        let mut tree = Tree::default();
-        entries.into_iter().for_each(|(path, node)| tree.put(&path, node));
-        tree
+        let entries: Vec<(String, Node)> = entries.into_iter().collect();
+        let missing: Vec<(String, Node)> =
+            missing(&entries).into_iter().map(|dir| (dir.to_owned(), Node::Dir)).collect();
+        Tree { entries: missing.into_iter().chain(entries).collect() }
     }
+}
+
+/// The directories above entries that are not among them.
+fn missing(entries: &[(String, Node)]) -> Vec<&str> {
+    let given = entries.iter().filter(|(_, node)| *node == Node::Dir).map(|(path, _)| path.as_str());
+    let mut dirs: HashSet<&str> = given.chain([""]).collect();
+    let mut missing = Vec::new();
+    let mut last = "";
+    for (path, _) in entries {
+        let mut dir = parent(path);
+        if std::mem::replace(&mut last, dir) == dir {
+            continue;
+        }
+        while dirs.insert(dir) {
+            missing.push(dir);
+            dir = parent(dir);
+        }
+    }
+    missing
+}
+
+/// The directory of a path.
+pub(crate) fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
 /// The JSON form.

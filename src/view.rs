@@ -18,7 +18,7 @@ use crate::ident::{HcaName, IfName};
 use crate::outfit::Cover;
 use crate::plan::{Nic, Plan};
 use crate::snapshot::{CharDevice, Snapshot};
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Tree, parent};
 
 mod hidden;
 
@@ -143,7 +143,7 @@ fn rest(whole: &Tree, hidden: &Hidden) -> Tree {
         let end = |(path, node): (&str, &Node)| if let Node::Link(to) = node { Some(joined(path, to)) } else { None };
         entries.filter_map(end).collect()
     };
-    let seen: Vec<(&str, &Node)> = whole.iter().filter(|(path, node)| !hidden.hides(path, node)).collect();
+    let [seen, _] = hidden.divide(whole);
     let (before, after) = (ends(&mut whole.iter()), ends(&mut seen.iter().copied()));
     let bare = |path: &str| whole.names(path).next().is_none() && !before.contains(path);
     // The kernel's own directories of links are there with nothing in them as well.
@@ -157,18 +157,16 @@ fn rest(whole: &Tree, hidden: &Hidden) -> Tree {
 /// NICs as empty directories: what [`covers`] makes mounts of.
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let hidden = Hidden::of(keep, seen, links);
-    let farm = |path: &str| path.rsplit_once('/').map_or(String::new(), |(dir, _)| dir.to_owned());
-    let (gone, left): (Vec<_>, Vec<_>) =
-        links.iter().filter(|(_, node)| **node != Node::Dir).partition(|(path, node)| hidden.hides(path, node));
+    let [left, gone] = hidden.divide(links);
     // Every namespace has a class/net of its own.
-    let farms: BTreeSet<String> = gone.iter().map(|(path, _)| farm(path)).filter(|dir| dir != "class/net").collect();
-    let left = left.into_iter().filter(|(path, _)| farms.contains(&farm(path)));
+    let farms: BTreeSet<&str> = gone.iter().map(|(path, _)| parent(path)).filter(|dir| *dir != "class/net").collect();
+    let left = left.into_iter().filter(|(path, node)| **node != Node::Dir && farms.contains(parent(path)));
     let mut view: Tree = left.map(|(path, node)| (path.to_owned(), node.clone())).collect();
     farms.iter().for_each(|dir| view.put(dir, Node::Dir));
     // The places of software devices come and go with them: nothing can be mounted there in advance.
     let places = hidden.dirs.iter().filter(|dir| !dir.starts_with("devices/virtual/") && !hidden.is_below(dir));
     places.for_each(|dir| view.put(dir, Node::Dir));
-    for (path, link) in keep.verbs.values().flat_map(soft_links).filter(|(path, _)| farms.contains(&farm(path))) {
+    for (path, link) in keep.verbs.values().flat_map(soft_links).filter(|(path, _)| farms.contains(parent(path))) {
         view.put(&path, link);
     }
     view

@@ -13,17 +13,22 @@ mod trees_support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::{Config, Host, SelectConfig};
 use rdmaprep::ident::HcaName;
+use rdmaprep::request::Request;
+use rdmaprep::select::select;
 use rdmaprep::snapshot::{CharDevice, Snapshot};
 use rdmaprep::tree::{Node, Tree, differences};
 use rdmaprep::view::{self, Keep};
 use rdmaprep::world::files;
 use rdmaprep::world::sysfs::{self, Scope, Survey};
 use tempfile::TempDir;
-use trees_support::made::{Shape, Sys};
-use trees_support::{TREES, captured, unpacked};
+use trees_support::made::{LARGE, Shape, Sys};
+use trees_support::{TREES, captured, realdata, unpacked};
 
 fn facts(survey: &Survey) -> Snapshot {
     sysfs::merge(survey.facts(Scope::FULL), None, None)
@@ -97,6 +102,125 @@ fn of_captured_trees_no_dropped_nic_is_left() {
         nothing_leads_to_dropped(name, &keep, &seen, &live);
         println!("{name}: {} of {} entries", view.len(), whole.len());
     }
+}
+
+/// The devices of the GID tables, each put on an HCA of the DGX tree in turn: its netdev stands for the table's.
+#[test]
+fn selection_and_view_of_a_dgx_with_gids() {
+    let Some(trees) = captured() else { return };
+    let (_dir, root) = unpacked(&trees, "dgx-a100");
+    let rows = fs::read_to_string(realdata().join("gid-tables.tsv")).unwrap();
+    let mut tables: BTreeMap<(&str, &str), Vec<Vec<&str>>> = BTreeMap::new();
+    for row in rows.lines().skip(1).map(|row| row.split('\t').collect::<Vec<_>>()) {
+        tables.entry((row[0], row[1])).or_default().push(row);
+    }
+    let bare = facts(&Survey::open(&root).unwrap());
+    let on = |hca: &rdmaprep::snapshot::Hca| bare.netdevs.iter().find(|n| n.pci == hca.pci).map(|n| n.name.clone());
+    let mut right = BTreeSet::new();
+    for (hca, rows) in bare.hcas.iter().zip(tables.values()) {
+        let netdev = on(hca);
+        put_port(
+            &root.join(format!("class/infiniband/{}/ports/1", hca.name)),
+            netdev.as_ref().map(|n| n.as_str()),
+            rows,
+        );
+        // An IPv4 address with RoCE v2 on a netdev is what selection asks for.
+        if rows.iter().any(|row| row[5] == "v2" && row[4].contains(":ffff:")) {
+            right.extend(netdev.map(|_| hca.name.clone()));
+        }
+    }
+    let survey = Survey::open(&root).unwrap();
+    let mut seen = facts(&survey);
+    for netdev in &mut seen.netdevs {
+        let behind = seen.hcas.iter().flat_map(|h| &h.ports).filter(|p| p.netdev.as_ref() == Some(&netdev.name));
+        let v4: BTreeSet<_> = behind.flat_map(|p| &p.gids).filter_map(|g| g.address.to_ipv4_mapped()).collect();
+        let json = v4.iter().map(|a| serde_json::json!({"address": a.to_string(), "prefix": 24})).collect();
+        netdev.addresses = serde_json::from_value(serde_json::Value::Array(json)).unwrap();
+        (netdev.up, netdev.running) = (true, true);
+    }
+    let host = Host::new(&Global::default(), &Config::default());
+    let request = Request::new(None, &SelectArgs::default(), host, SelectConfig::default(), |_| None).unwrap();
+    let chosen: BTreeSet<HcaName> =
+        select(&request, &seen, &[]).unwrap().kept().filter_map(|v| v.hca.clone()).collect();
+    assert_eq!(chosen, right);
+    let view = view::snapshot(&Keep::hcas(chosen.clone(), &seen), &seen, &survey.whole());
+    let left: BTreeSet<HcaName> = view.names("class/infiniband").map(|name| name.parse().unwrap()).collect();
+    assert_eq!(left, chosen);
+    for hca in &chosen {
+        let port = format!("class/infiniband/{hca}/ports/1");
+        for index in 0..TABLE {
+            for table in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+                let path = format!("{port}/{table}/{index}");
+                let told = view.resolve(&path).and_then(|end| view.get(&end).cloned());
+                assert_eq!(told, Some(Node::File(fs::read(root.join(&path)).unwrap())), "{path}");
+            }
+        }
+    }
+    println!("kept of the DGX: {chosen:?}");
+}
+
+/// Entries of a GID table of the DGX.
+const TABLE: usize = 16;
+
+fn put_port(port: &Path, netdev: Option<&str>, rows: &[Vec<&str>]) {
+    for dir in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+        fs::create_dir_all(port.join(dir)).unwrap();
+    }
+    fs::write(port.join("state"), "4: ACTIVE\n").unwrap();
+    let layer = if netdev.is_some() { "Ethernet\n" } else { "InfiniBand\n" };
+    fs::write(port.join("link_layer"), layer).unwrap();
+    for index in 0..TABLE {
+        let row = rows.iter().find(|row| row[3] == index.to_string());
+        let (gid, kind, ndev) = match row {
+            Some(row) => (row[4], row[5], netdev.unwrap_or_default()),
+            None => ("0000:0000:0000:0000:0000:0000:0000:0000", "", ""),
+        };
+        let kind = match kind {
+            "v2" => "RoCE v2\n",
+            "v1" => "IB/RoCE v1\n",
+            _ => "",
+        };
+        fs::write(port.join(format!("gids/{index}")), format!("{gid}\n")).unwrap();
+        fs::write(port.join(format!("gid_attrs/types/{index}")), kind).unwrap();
+        let ndev = if ndev.is_empty() { String::new() } else { format!("{ndev}\n") };
+        fs::write(port.join(format!("gid_attrs/ndevs/{index}")), ndev).unwrap();
+    }
+}
+
+/// No file is opened twice, as `strace` sees it, whatever is asked of a large node.
+#[test]
+fn no_file_is_opened_twice() {
+    let dir = TempDir::new().unwrap();
+    LARGE.write(dir.path());
+    let survey = Survey::open(dir.path()).unwrap();
+    let seen = facts(&survey);
+    assert_eq!((seen.hcas.len(), seen.pci.len()), (18, 560));
+    let log = dir.path().join("log");
+    let traced = Command::new("strace")
+        .args(["-f", "-y", "-e", "trace=openat,openat2", "-e", "status=successful", "-o"])
+        .arg(&log)
+        .args([env!("CARGO_BIN_EXE_rdmaprep"), "sysfs", "export", "--hca", "mlx5_1", "--root"])
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .status();
+    let Ok(status) = traced else {
+        println!("not run: there is no strace");
+        return;
+    };
+    assert!(status.success());
+    let log = fs::read_to_string(&log).unwrap();
+    // With -y each answer tells the path: "= 5</tmp/x/class/net>".
+    let opened = log
+        .lines()
+        .filter(|line| !line.contains("O_DIRECTORY"))
+        .filter_map(|line| line.rsplit_once("= ")?.1.split_once('<'));
+    let inside = dir.path().to_str().unwrap();
+    let paths: Vec<&str> =
+        opened.map(|(_, path)| path.trim_end_matches('>')).filter(|p| p.starts_with(inside)).collect();
+    assert!(paths.len() > 10_000, "{}", paths.len());
+    let mut once = BTreeSet::new();
+    let twice: Vec<&str> = paths.into_iter().filter(|path| !once.insert(*path)).collect();
+    assert_eq!(twice, Vec::<&str>::new());
 }
 
 // ---- made-up trees

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::{Keep, end, joined};
 use crate::ident::{BusId, HcaName, IfName};
 use crate::snapshot::{CharDevice, Netdev, PciFunction, Snapshot};
-use crate::tree::{Node, Tree};
+use crate::tree::{Node, Tree, parent};
 
 const FUNCTIONS: &str = "bus/pci/devices";
 
@@ -115,10 +115,24 @@ impl Hidden {
         self.dirs.extend(holds.into_iter().filter(|(_, is_kept)| !is_kept).map(|(dir, _)| dir));
     }
 
-    pub(super) fn hides(&self, path: &str, node: &Node) -> bool {
-        self.links.contains(path)
-            || self.within(path)
-            || matches!(node, Node::Link(to) if self.within(&joined(path, to)))
+    /// What of a tree is not hidden, and what is.
+    pub(super) fn divide<'t>(&self, tree: &'t Tree) -> [Vec<(&'t str, &'t Node)>; 2] {
+        let (mut shown, mut gone) = (Vec::new(), Vec::new());
+        // The files of a directory come one after the other: what is above them is asked once.
+        let mut dir = ("", false);
+        for (path, node) in tree.iter() {
+            if parent(path) != dir.0 {
+                dir = (parent(path), self.within(parent(path)));
+            }
+            let hidden = dir.1
+                || match node {
+                    Node::File(_) => false,
+                    Node::Dir => self.dirs.contains(path),
+                    Node::Link(to) => self.links.contains(path) || self.within(&joined(path, to)),
+                };
+            if hidden { &mut gone } else { &mut shown }.push((path, node));
+        }
+        [shown, gone]
     }
 
     /// Whether a path is a hidden directory or below one.

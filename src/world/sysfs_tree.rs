@@ -81,7 +81,7 @@ const FIXED: &[(&str, &[&str])] = &[
 
 /// Every directory of links below class, bus and dev, with the links as they are written: enough to know what leads where.
 pub(super) fn links(root: &Root) -> Tree {
-    let mut shot = Shot { root, tree: Tree::default() };
+    let mut shot = Shot { root, seen: Vec::new() };
     let below = |path: &str| root.dir(path).map(|dir| (dir.path().to_owned(), dir.names())).unwrap_or_default();
     let (class, names) = below("class");
     names.iter().for_each(|name| shot.farm(&join(&class, name)));
@@ -95,12 +95,12 @@ pub(super) fn links(root: &Root) -> Tree {
     shot.farm("dev/block");
     shot.files("class/infiniband_verbs", &["abi_version"]);
     shot.files("class/infiniband_mad", &["abi_version"]);
-    shot.tree
+    shot.seen.into_iter().collect()
 }
 
 /// All that the lists name, of every NIC, GPU, bridge and whatever else is on a PCI bus.
 pub(super) fn whole(root: &Root) -> Tree {
-    let mut shot = Shot { root, tree: Tree::default() };
+    let mut shot = Shot { root, seen: Vec::new() };
     for device in shot.linked("bus/pci/devices") {
         shot.files(&device, PCI);
         shot.links_of(&device, |name| matches!(name, "subsystem" | "driver" | "physfn") || name.starts_with("virtfn"));
@@ -124,21 +124,29 @@ pub(super) fn whole(root: &Root) -> Tree {
     shot.rdma_cm();
     shot.system();
     shot.char_devices();
-    shot.tree
+    shot.seen.into_iter().collect()
 }
 
 struct Shot<'r> {
     root: &'r Root,
-    tree: Tree,
+    seen: Vec<(String, Node)>,
 }
 
 impl Shot<'_> {
+    fn put(&mut self, path: String, node: Node) {
+        self.seen.push((path, node));
+    }
+
+    fn dir(&mut self, path: &str) {
+        self.put(path.to_owned(), Node::Dir);
+    }
+
     /// Files of a directory, those that can be read.
     fn files(&mut self, dir: &str, names: &[&str]) {
         let Some(found) = self.root.dir(dir) else { return };
         for name in names {
             if let Contents::Bytes(bytes) = found.contents(name) {
-                self.tree.put(&join(found.path(), name), Node::File(lines(name, &bytes)));
+                self.put(join(found.path(), name), Node::File(lines(name, &bytes)));
             }
         }
     }
@@ -147,11 +155,9 @@ impl Shot<'_> {
     fn link(&mut self, dir: &Dir, name: &str) -> Option<String> {
         let target = dir.target(name)?;
         let path = join(dir.path(), name);
-        self.tree.put(&path, Node::Link(target.to_string()));
+        self.put(path.clone(), Node::Link(target.to_string()));
         let end = self.root.dir(&path)?.path().to_owned();
-        if self.tree.get(&end).is_none() {
-            self.tree.put(&end, Node::Dir);
-        }
+        self.dir(&end);
         Some(end)
     }
 
@@ -169,10 +175,10 @@ impl Shot<'_> {
     /// Every link of a directory, verbatim, whatever it leads to.
     fn farm(&mut self, dir: &str) {
         let Some(found) = self.root.dir(dir) else { return };
-        self.tree.put(found.path(), Node::Dir);
+        self.dir(found.path());
         for name in found.names() {
             if let Some(target) = found.target(&name) {
-                self.tree.put(&join(found.path(), &name), Node::Link(target.to_string()));
+                self.put(join(found.path(), &name), Node::Link(target.to_string()));
             }
         }
     }
@@ -180,12 +186,12 @@ impl Shot<'_> {
     /// The devices of a directory of links, each by its real path. A copy may have directories there instead.
     fn linked(&mut self, dir: &str) -> Vec<String> {
         let Some(dir) = self.root.dir(dir) else { return Vec::new() };
-        self.tree.put(dir.path(), Node::Dir);
+        self.dir(dir.path());
         let device = |name: String| match dir.kind(&name)? {
             Kind::Link => self.link(&dir, &name),
             Kind::Dir => {
                 let path = join(dir.path(), &name);
-                self.tree.put(&path, Node::Dir);
+                self.dir(&path);
                 Some(path)
             }
             Kind::File => None,
@@ -196,7 +202,7 @@ impl Shot<'_> {
     fn subdirs(&mut self, dir: &str) -> Vec<String> {
         let Some(dir) = self.root.dir(dir) else { return Vec::new() };
         let names = dir.names().into_iter().filter(|name| dir.is_dir(name));
-        names.map(|name| join(dir.path(), &name)).inspect(|path| self.tree.put(path, Node::Dir)).collect()
+        names.map(|name| join(dir.path(), &name)).inspect(|path| self.dir(path)).collect()
     }
 
     fn port(&mut self, port: &str) {
@@ -207,21 +213,21 @@ impl Shot<'_> {
             self.files(keys.path(), &keys.names().iter().map(String::as_str).collect::<Vec<_>>());
         }
         let Some(gids) = table("gids") else { return };
-        self.tree.put(gids.path(), Node::Dir);
+        self.dir(gids.path());
         let attributes = [table("gid_attrs/types"), table("gid_attrs/ndevs")];
         for index in gids.names() {
             let Contents::Bytes(gid) = gids.contents(&index) else { continue };
             let text = lines(&index, &gid);
             let unused =
                 std::str::from_utf8(&gid).ok().and_then(|g| g.trim().parse().ok()) == Some(Ipv6Addr::UNSPECIFIED);
-            self.tree.put(&join(gids.path(), &index), Node::File(text));
+            self.put(join(gids.path(), &index), Node::File(text));
             for table in attributes.iter().flatten() {
                 // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a file can only be empty.
                 let told = match (!unused).then(|| table.contents(&index)) {
                     Some(Contents::Bytes(bytes)) => lines(&index, &bytes),
                     _ => Vec::new(),
                 };
-                self.tree.put(&join(table.path(), &index), Node::File(told));
+                self.put(join(table.path(), &index), Node::File(told));
             }
         }
     }
@@ -254,7 +260,7 @@ impl Shot<'_> {
     /// The numbers of the device nodes that are in the tree.
     fn char_devices(&mut self) {
         let Some(dir) = self.root.dir("dev/char") else { return };
-        self.tree.put(dir.path(), Node::Dir);
+        self.dir(dir.path());
         for name in dir.names() {
             let verbs = |target: &str| target.contains("/infiniband_verbs/") || target.ends_with("/misc/rdma_cm");
             if dir.target(&name).is_some_and(|target| verbs(&target)) {
