@@ -91,7 +91,7 @@ impl Hidden {
             };
             let child = end.get(at + 1..).and_then(|below| below.split('/').next()).unwrap_or_default();
             // Buses and functions below a function are no part of it.
-            if child != "pci_bus" && child.parse::<BusId>().is_err() {
+            if child != "pci_bus" && !(child.contains(':') && child.parse::<BusId>().is_ok()) {
                 self.dirs.extend(end.get(..at + 1 + child.len()).map(str::to_owned));
             }
         }

@@ -88,12 +88,14 @@ impl Root {
     /// The directory at which a path from a real one ends when its links are followed; none where it dangles, turns in a
     /// circle, or leads out of the root.
     fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
-        let mut todo: Vec<Rc<str>> = vec![path.into()];
+        // Texts with where to go on in them.
+        let mut todo: Vec<(Rc<str>, usize)> = vec![(path.into(), 0)];
         let (mut at, mut is_dir, mut links) = (from.to_owned(), true, 0);
-        while let Some(text) = todo.pop() {
-            let (part, rest) = text.split_once('/').unwrap_or((&text, ""));
+        while let Some((text, start)) = todo.pop() {
+            let left = text.get(start..).unwrap_or_default();
+            let (part, rest) = left.split_once('/').unwrap_or((left, ""));
             if !rest.is_empty() {
-                todo.push(rest.into());
+                todo.push((text.clone(), start + part.len() + 1));
             }
             match part {
                 "" | "." => continue,
@@ -111,9 +113,12 @@ impl Root {
             if entry.kind == Kind::Link {
                 links += 1;
                 let target = self.target(&at, part, entry).filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
-                todo.push(target);
+                todo.push((target, 0));
             } else {
-                at = join(&at, part);
+                if !at.is_empty() {
+                    at.push('/');
+                }
+                at.push_str(part);
             }
         }
         is_dir.then(|| Dir { root: self, listing: self.listing(&at), path: at })
@@ -321,7 +326,8 @@ impl<'r> Dir<'r> {
         let mut path = self.path.as_str();
         loop {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-            if let Ok(id) = name.parse() {
+            // An error that nobody reads takes its time to be made.
+            if let Some(id) = name.contains(':').then(|| name.parse().ok()).flatten() {
                 return self.root.dir(path).map(|dir| (id, dir));
             }
             if above.is_empty() {
