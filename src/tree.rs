@@ -3,10 +3,11 @@
 //! As JSON it is one document: `schema`, and `entries` in path order, each a directory, a file with its contents verbatim, or
 //! a link with its target verbatim.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::fault::Fault;
 
@@ -26,8 +27,8 @@ pub enum Node {
 
 /// A tree by path. Paths are relative to its top, without `.`, `..` or empty parts, and every directory above an entry is an
 /// entry; the top itself is none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Document", into = "Document")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Document<'static>")]
 pub struct Tree {
     entries: BTreeMap<String, Node>,
 }
@@ -189,61 +190,65 @@ pub(crate) fn parent(path: &str) -> &str {
 /// The JSON form.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct Document<'t> {
     schema: u32,
-    entries: Vec<Entry>,
+    entries: Vec<Entry<'t>>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-enum Entry {
+enum Entry<'t> {
     Dir {
-        path: String,
+        path: Cow<'t, str>,
     },
     File {
-        path: String,
-        text: String,
+        path: Cow<'t, str>,
+        text: Cow<'t, str>,
     },
     /// Contents that are no UTF-8, such as PCI configuration space, as hexadecimal digits.
     Binary {
-        path: String,
+        path: Cow<'t, str>,
         hex: String,
     },
     Link {
-        path: String,
-        target: String,
+        path: Cow<'t, str>,
+        target: Cow<'t, str>,
     },
 }
 
-impl From<Tree> for Document {
-    fn from(tree: Tree) -> Document {
-        let entry = |(path, node)| match node {
-            Node::Dir => Entry::Dir { path },
-            Node::Link(target) => Entry::Link { path, target },
-            Node::File(bytes) => match String::from_utf8(bytes) {
-                Ok(text) => Entry::File { path, text },
-                Err(e) => {
-                    let hex = e.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
-                    Entry::Binary { path, hex }
-                }
-            },
-        };
-        Document { schema: SCHEMA, entries: tree.entries.into_iter().map(entry).collect() }
+impl Serialize for Tree {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        Document { schema: SCHEMA, entries: self.iter().map(|(path, node)| Entry::of(path, node)).collect() }
+            .serialize(serializer)
     }
 }
 
-impl TryFrom<Document> for Tree {
+impl<'t> Entry<'t> {
+    fn of(path: &'t str, node: &'t Node) -> Entry<'t> {
+        let path = path.into();
+        match node {
+            Node::Dir => Entry::Dir { path },
+            Node::Link(target) => Entry::Link { path, target: target.into() },
+            Node::File(bytes) => match std::str::from_utf8(bytes) {
+                Ok(text) => Entry::File { path, text: text.into() },
+                Err(_) => Entry::Binary { path, hex: bytes.iter().map(|b| format!("{b:02x}")).collect() },
+            },
+        }
+    }
+}
+
+impl TryFrom<Document<'_>> for Tree {
     type Error = anyhow::Error;
 
-    fn try_from(document: Document) -> Result<Tree> {
+    fn try_from(document: Document<'_>) -> Result<Tree> {
         ensure!(document.schema == SCHEMA, Fault::Usage.error(format!("schema {} is unknown", document.schema)));
         let mut tree = Tree::default();
         for entry in document.entries {
             let (path, node) = match entry {
                 Entry::Dir { path } => (path, Node::Dir),
-                Entry::File { path, text } => (path, Node::File(text.into_bytes())),
+                Entry::File { path, text } => (path, Node::File(text.into_owned().into_bytes())),
                 Entry::Binary { path, hex } => (path, Node::File(bytes(&hex)?)),
-                Entry::Link { path, target } => (path, Node::Link(target)),
+                Entry::Link { path, target } => (path, Node::Link(target.into_owned())),
             };
             let good = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
             ensure!(path.split('/').all(good), Fault::Usage.error(format!("{path:?} is no path below the tree's top")));
@@ -251,7 +256,7 @@ impl TryFrom<Document> for Tree {
             let held = above.is_none_or(|above| tree.get(above) == Some(&Node::Dir));
             ensure!(held, Fault::Usage.error(format!("{path:?} comes before its directory")));
             ensure!(tree.get(&path).is_none(), Fault::Usage.error(format!("{path:?} is there twice")));
-            tree.entries.insert(path, node);
+            tree.entries.insert(path.into_owned(), node);
         }
         Ok(tree)
     }
