@@ -63,8 +63,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         phase: Phase::Attached,
         plan: plan.name.clone(),
         members: vec![Member { id: "c".into(), bundle: "/b".into(), pid: 2, start_time: 1 }],
-        view: None,
-        made: None,
+        given: None,
         held: held.clone(),
     };
     let (links, stored) = (links(count)?, record.print()?);

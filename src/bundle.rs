@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use crate::fault::{Fault, WithFault};
-use crate::inject::{self, is_view};
+use crate::inject::{self, view_name};
 use crate::outfit::Wearer;
 use crate::snapshot::CharDevice;
 
@@ -19,10 +19,10 @@ pub struct Bundle {
     pub wearer: Wearer,
     /// Names of its process's environment.
     pub env: BTreeSet<String>,
-    /// Numbers of the character devices that the runtime makes in it.
-    pub devices: BTreeSet<(u32, u32)>,
-    /// Whether config.json mounts a view of ours.
-    pub has_view: bool,
+    /// Paths and numbers of the character devices that the runtime makes in it.
+    pub devices: BTreeSet<(String, u32, u32)>,
+    /// The view of ours that config.json mounts.
+    pub view: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -66,14 +66,16 @@ struct Device {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
+    path: String,
+    #[serde(default)]
     major: u32,
     #[serde(default)]
     minor: u32,
 }
 
 impl Bundle {
-    /// Reads the config.json of the bundle in `dir`, for the container of that init.
-    pub fn parse(config_json: &str, dir: &Path, pid: i32) -> Result<Bundle> {
+    /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours lie in `views`.
+    pub fn parse(config_json: &str, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
         let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
         ensure!(
             bytes <= most,
@@ -97,13 +99,14 @@ impl Bundle {
                 label: linux.mount_label.filter(|label| !label.is_empty()),
             },
             env: env.iter().map(|e| e.split_once('=').map_or(e.as_str(), |(name, _)| name).to_owned()).collect(),
-            devices: devices.map(|d| (d.major, d.minor)).collect(),
-            has_view: mounts.iter().any(|m| m.source.as_deref().is_some_and(is_view)),
+            devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
+            view: mounts.iter().find_map(|m| view_name(m.source.as_deref()?, views)).map(str::to_owned),
         })
     }
 
     /// Those of the devices that config.json does not have.
     pub fn lacking(&self, devices: &[CharDevice]) -> Vec<CharDevice> {
-        devices.iter().filter(|d| !self.devices.contains(&(d.major, d.minor))).cloned().collect()
+        let there = |d: &&CharDevice| self.devices.contains(&(format!("/dev/infiniband/{}", d.name), d.major, d.minor));
+        devices.iter().filter(|d| !there(d)).cloned().collect()
     }
 }

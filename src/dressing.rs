@@ -1,7 +1,8 @@
 //! What of a plan reaches a container besides its NICs: the filtered /sys, NCCL's settings, device nodes. What config.json was
 //! not told before the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Instant;
@@ -9,16 +10,17 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::bundle::Bundle;
+use crate::decide::view_of;
 use crate::fault::{Fault, WithFault};
-use crate::flow::view_of;
 use crate::hook::Hook;
+use crate::ident::BusId;
 use crate::outfit::{Cover, Dressed, Given, Outfit};
 use crate::plan::{EnvVar, Plan};
 use crate::report::Report;
-use crate::snapshot::CharDevice;
+use crate::snapshot::{CharDevice, Snapshot};
 use crate::step::Side;
-use crate::tree::Tree;
-use crate::view::{self, Sysfs};
+use crate::tree::{Node, Tree};
+use crate::view::{self, Keep, Sysfs};
 use crate::world::dress::dress;
 use crate::world::{Live, Scope, World, files, handle};
 
@@ -34,39 +36,69 @@ pub struct Fitting {
 }
 
 /// Finds out what is lacking. Nothing where there is no config.json, which a hook that is called by hand may not have.
-pub fn fit(hook: &Hook, plan: &Plan, pid: i32, live: &mut Live, report: &mut Report) -> Result<Option<Fitting>> {
-    let dir = Path::new(&hook.state.bundle);
-    let path = dir.join("config.json");
-    let text = if dir.is_absolute() { files::read(&path).fault(Fault::State, "reading the bundle")? } else { None };
-    let Some(text) = text else {
-        let why = format!("{} cannot be read", path.display());
-        off(plan.sysfs, &why, report)?;
+pub fn fit(
+    hook: &Hook,
+    plan: &Plan,
+    pid: i32,
+    within: &Snapshot,
+    live: &mut Live,
+    report: &mut Report,
+) -> Result<Option<Fitting>> {
+    let Some((dir, text)) = config_json(hook)? else {
+        off(plan.sysfs, "the bundle has no config.json", report)?;
         return Ok(None);
     };
-    let bundle = Bundle::parse(&text, dir, pid).fault(Fault::State, format!("reading {}", path.display()))?;
+    let views = hook.store.views();
+    let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default())
+        .fault(Fault::State, format!("reading {}", dir.join("config.json").display()))?;
     // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its own.
     let sandboxed = handle::parent_program().is_some_and(|name| name.starts_with("runsc"));
-    let sysfs = if sandboxed && plan.sysfs == Sysfs::Auto && !bundle.has_view { Sysfs::Off } else { plan.sysfs };
-    let mut fitting =
-        Fitting { nodes: bundle.lacking(&plan.devices), bundle, outfit: Outfit::default(), sysfs, sandboxed };
-    fitting.outfit.conf = plan.env.iter().filter(|v| !fitting.bundle.env.contains(&v.name)).cloned().collect();
-    fitting.outfit.covers = match sysfs {
-        _ if fitting.bundle.has_view => {
-            report.sysfs = Some("mounted by config.json".to_owned());
+    let covers = match &bundle.view {
+        Some(name) => {
+            report.sysfs = Some(mounted(hook, plan, name, sandboxed)?);
             Vec::new()
         }
-        Sysfs::Off if sysfs != plan.sysfs => {
+        None if plan.sysfs == Sysfs::Off => Vec::new(),
+        None if sandboxed => {
             off(plan.sysfs, "the sandbox has a /sys of its own, which is settled before hooks run", report)?;
             Vec::new()
         }
-        Sysfs::Off => Vec::new(),
-        _ if sandboxed => {
-            off(plan.sysfs, "the sandbox's /sys is settled before hooks run: prepare its bundle", report)?;
-            Vec::new()
-        }
-        _ => covers(plan, view(hook, plan, live)?),
+        None => covers(plan, view(hook, plan, within, live)?),
     };
-    Ok(Some(fitting))
+    let conf = plan.env.iter().filter(|v| !bundle.env.contains(&v.name)).cloned().collect();
+    let nodes = bundle.lacking(&plan.devices);
+    Ok(Some(Fitting { bundle, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
+}
+
+/// The bundle's folder and its config.json.
+fn config_json(hook: &Hook) -> Result<Option<(PathBuf, String)>> {
+    for dir in [Some(PathBuf::from(&hook.state.bundle)), handle::parent_bundle()].into_iter().flatten() {
+        let read = |dir: &Path| files::read(&dir.join("config.json")).fault(Fault::State, "reading the bundle");
+        if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
+            return Ok(Some((dir, text)));
+        }
+    }
+    Ok(None)
+}
+
+/// What config.json mounts, if it shows this plan's HCAs and no others.
+fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool) -> Result<String> {
+    let view = hook.store.view(name)?;
+    if !view.as_ref().is_some_and(|view| view::shows(view, &Keep::of(plan))) {
+        let text = format!(
+            "config.json mounts a /sys for other HCAs than those of plan {}: prepare the bundle again",
+            plan.name
+        );
+        return Err(Fault::Refused.error(text));
+    }
+    // A tree of files has places, and files in them.
+    let lifeless = view.is_some_and(|view| view.iter().all(|(_, node)| !matches!(node, Node::File(_))));
+    Ok(match sandboxed && lifeless {
+        true => {
+            "config.json mounts links, which lead nowhere in a sandbox: prepare it with --sysfs snapshot".to_owned()
+        }
+        false => "mounted by config.json".to_owned(),
+    })
 }
 
 /// Without a view, as far as that was asked for and not only tried.
@@ -79,14 +111,16 @@ fn off(asked: Sysfs, why: &str, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The stored view, or one from a fresh look where none was stored, or the plan was narrowed since.
-fn view(hook: &Hook, plan: &Plan, live: &mut Live) -> Result<Option<Tree>> {
-    let stored = plan.view.as_ref().map(|name| hook.store.view(name)).transpose()?.flatten();
-    if stored.is_some() {
-        return Ok(stored);
+/// The stored view; or one from a fresh look, where none was stored, the plan was narrowed since, or the container has NICs from
+/// somebody else, which it shall go on seeing.
+fn view(hook: &Hook, plan: &Plan, within: &Snapshot, live: &mut Live) -> Result<Option<Tree>> {
+    let others: BTreeSet<BusId> = within.netdevs.iter().filter_map(|n| n.pci).collect();
+    let stored = plan.view.as_ref().filter(|_| others.is_empty());
+    if let Some(view) = stored.map(|name| hook.store.view(name)).transpose()?.flatten() {
+        return Ok(Some(view));
     }
     let seen = live.observe(Side::Host, &Scope::full())?;
-    view_of(plan, &seen, live)
+    view_of(plan, others, &seen, live)
 }
 
 fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
@@ -137,18 +171,25 @@ impl Fitting {
     fn put_on(&self) -> Result<Put> {
         let Outfit { covers, conf } = &self.outfit;
         if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
-            let given = if conf.is_empty() { Given::Nothing } else { Given::Refused("it is a sandbox".to_owned()) };
-            let lacking = self.nodes.clone();
-            return Ok((Dressed { conf: given, kept: Vec::new(), left: Vec::new(), lacking }, None));
+            return Ok((self.bare(&self.nodes, "nothing can be put into a sandbox any more"), None));
         }
         let wearer = &self.bundle.wearer;
-        match dress(wearer, &self.outfit, &self.nodes) {
-            Err(e) if self.sysfs == Sysfs::Auto && !covers.is_empty() && Fault::of(&e) == Fault::Refused => {
-                let rest = Outfit { covers: Vec::new(), conf: conf.clone() };
-                Ok((dress(wearer, &rest, &self.nodes)?, Some(format!("{e:#}"))))
-            }
-            done => Ok((done?, None)),
+        let why = match dress(wearer, &self.outfit, &self.nodes) {
+            Err(e) if self.sysfs == Sysfs::Auto => format!("{e:#}"),
+            done => return Ok((done?, None)),
+        };
+        let rest = Outfit { covers: Vec::new(), conf: conf.clone() };
+        match dress(wearer, &rest, &self.nodes) {
+            Ok(done) => Ok((done, Some(why))),
+            // A container that is no process of this kernel has its nodes where we cannot look.
+            Err(_) => Ok((self.bare(&[], &why), Some(why))),
         }
+    }
+
+    /// A container into which nothing was put.
+    fn bare(&self, lacking: &[CharDevice], why: &str) -> Dressed {
+        let conf = if self.outfit.conf.is_empty() { Given::Nothing } else { Given::Refused(why.to_owned()) };
+        Dressed { conf, kept: Vec::new(), left: Vec::new(), lacking: lacking.to_vec() }
     }
 
     /// Tells what was done, writes the profile where the settings could be given in no other way, and refuses a container

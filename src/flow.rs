@@ -25,8 +25,6 @@ use crate::world::netns::Netns;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, files, sysfs as sys};
 
-pub use prepare::{fresh_plan, view_of};
-
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;

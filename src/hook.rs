@@ -6,9 +6,9 @@ use anyhow::Result;
 
 use crate::apply::apply;
 use crate::attach::attach;
+use crate::decide::fresh_plan;
 use crate::dressing::{Dressing, Fitting, fit};
 use crate::fault::{Fault, WithFault};
-use crate::flow::fresh_plan;
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
@@ -54,32 +54,25 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let mut live = Live::open(host, Some(inside))?;
     match join(hook, request, &process, netns, report)? {
         Joined::Already => return Ok(()),
-        Joined::Now(record) => return dress_too(hook, &record, process.pid(), &mut live, report),
+        Joined::Now(record) => return dress_too(hook, &record, &process, &mut live, report),
         Joined::Nobody => {}
     }
-    let stored = hook.store.plan(name.as_str())?;
-    let made = stored.is_none();
-    let plan = match stored {
+    let plan = match hook.store.plan(name.as_str())? {
         Some(plan) => plan,
         None => fresh_plan(request, name.as_str(), &mut live, hook.store)?,
     };
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
     let forbidden = |n: &IfName| request.narrowing.forbids(n).or_else(|| request.host.forbids(n.as_str())).is_some();
-    let before = plan.nics.len();
-    let plan = plan.narrowed(forbidden, &outside);
+    let plan = plan.narrowed(forbidden, |h| request.narrowing.excludes(h.as_str()).is_some(), &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
     let attach = attach(&plan, &outside, &within)?;
-    let fitting = fit(hook, &plan, process.pid(), &mut live, report)?;
+    let fitting = fit(hook, &plan, process.pid(), &within, &mut live, report)?;
     watch.lap(PhaseName::Plan);
-    if attach.held.is_empty() {
-        // InfiniBand alone: no netdev moves.
-        return fitting.map_or(Ok(()), |f| Dressing::begin(f).end(hook, netns, report));
-    }
     let record = Record {
         schema: SCHEMA,
         boot_id: outside.boot_id,
@@ -88,8 +81,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
         phase: Phase::Attaching,
         plan: plan.name.clone(),
         members: vec![member(hook.state, &process)?],
-        view: plan.view.clone(),
-        made: (made || plan.nics.len() < before).then(|| Box::new(plan)),
+        given: Some(Box::new(plan)),
         held: attach.held,
     };
     report.nics = home::names(&record.held);
@@ -97,16 +89,17 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.
-fn dress_too(hook: &Hook, record: &Record, pid: i32, live: &mut Live, report: &mut Report) -> Result<()> {
-    let plan = match &record.made {
-        Some(plan) => Some((**plan).clone()),
-        None => hook.store.plan(&record.plan)?,
-    };
-    let plan = plan.ok_or_else(|| Fault::Refused.error(format!("plan {} is not stored any more", record.plan)))?;
-    match fit(hook, &plan, pid, live, report)? {
-        Some(fitting) => Dressing::begin(fitting).end(hook, record.netns, report),
-        None => Ok(()),
+fn dress_too(hook: &Hook, record: &Record, process: &Process, live: &mut Live, report: &mut Report) -> Result<()> {
+    let Some(plan) = &record.given else { return Ok(()) };
+    // Its netdevs are those that the plan gave.
+    let within = Snapshot::default();
+    if let Some(fitting) = fit(hook, plan, process.pid(), &within, live, report)? {
+        Dressing::begin(fitting).end(hook, record.netns, report)?;
     }
+    if !process.alive() {
+        return Err(Fault::State.error("the container's init has ended"));
+    }
+    Ok(())
 }
 
 /// Records, moves, verifies; and undoes everything when anything of that fails. What the container shall find is put there while

@@ -7,6 +7,7 @@ mod text;
 mod work;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
@@ -20,7 +21,7 @@ use crate::snapshot::CharDevice;
 use config::Config;
 pub use config::MAX_BYTES;
 use work::Work;
-pub use work::is_view;
+pub use work::view_name;
 
 /// The annotation by which a container opts in to a plan.
 pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
@@ -41,6 +42,8 @@ pub struct Edit {
     pub memlock_unlimited: bool,
     /// Directories of ours, mounted read-only below the container's /sys, instead of those of an earlier edit.
     pub mounts: Option<Vec<MountEdit>>,
+    /// The host's folder of views: by this, mounts of an earlier edit are told from others.
+    pub views: String,
     /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
     pub netdevs: Vec<IfName>,
 }
@@ -122,6 +125,7 @@ impl Edit {
             annotations: vec![(PLAN_ANNOTATION.to_owned(), plan.name.clone())],
             memlock_unlimited: true,
             mounts: Some(Vec::new()),
+            views: String::new(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
         }
     }
@@ -160,20 +164,52 @@ pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
     Stage::ALL.map(hook).to_vec()
 }
 
-/// The annotations of a config.json: what a container's author asks for.
-pub fn annotations(config_json: &str) -> Result<BTreeMap<String, String>> {
-    Ok(Config::read(config_json, &[])?.annotations.into_iter().collect())
+/// The annotations of a config.json: what a container's author asks for. Of one that cannot be edited they are read, too: it may
+/// be none of our business.
+pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
+    #[derive(Deserialize)]
+    struct Spec {
+        annotations: Option<BTreeMap<String, String>>,
+    }
+    serde_json::from_str::<Spec>(config_json).ok().and_then(|spec| spec.annotations).unwrap_or_default()
 }
 
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
 pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
     let mounts = Config::read(config_json, &[])?.mounts;
-    let below = mounts.iter().filter_map(|m| m.destination.strip_prefix("/sys/"));
-    Ok(below.map(|path| path.trim_end_matches('/').to_owned()).filter(|path| !path.is_empty()).collect())
+    let parts = |m: &config::Mount| -> Option<String> {
+        let mut parts = m.destination.split('/').filter(|part| !matches!(*part, "" | "."));
+        let rest: Vec<&str> = (parts.next() == Some("sys")).then(|| parts.collect())?;
+        (!rest.is_empty() && !rest.contains(&"..")).then(|| rest.join("/"))
+    };
+    Ok(mounts.iter().filter_map(parts).collect())
 }
 
-/// Why nothing can be mounted below a config.json's /sys before the container is made, if that is so.
-pub fn no_mounts(config_json: &str) -> Result<Option<&'static str>> {
+/// Why nothing can be mounted below a config.json's /sys before the container is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoMounts {
+    /// There is no /sys, or none of the kernel's.
+    NoSysfs,
+    /// What is mounted there would be mounted on the host, too.
+    Shared,
+    /// `linux.mountLabel` is set: the create hook mounts with that label.
+    Labelled,
+}
+
+impl fmt::Display for NoMounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NoMounts::NoSysfs => "config.json mounts no sysfs at /sys",
+            NoMounts::Shared => {
+                "what is mounted in this container would be mounted on the host, too (shared propagation)"
+            }
+            NoMounts::Labelled => "linux.mountLabel is set: the create hook mounts with that label",
+        })
+    }
+}
+
+/// Whether nothing can be mounted below a config.json's /sys, and why.
+pub fn no_mounts(config_json: &str) -> Result<Option<NoMounts>> {
     Ok(Config::read(config_json, &[])?.no_mounts())
 }
 
@@ -197,7 +233,7 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.hooks.iter().try_for_each(|h| work.hook(h))?;
     edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;
     edit.devices.iter().try_for_each(|d| work.device(d))?;
-    edit.mounts.iter().try_for_each(|mounts| work.mounts(mounts))?;
+    edit.mounts.iter().try_for_each(|mounts| work.mounts(mounts, &edit.views))?;
     // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
     let json = text::rewrite(config_json, &work.config.value, &work.new)
         .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))

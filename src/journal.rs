@@ -72,12 +72,9 @@ pub struct Record {
     pub plan: String,
     /// Containers in the namespace; the NICs go home with the last.
     pub members: Vec<Member>,
-    /// The stored view of /sys that its containers may have mounted.
+    /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
     #[serde(default)]
-    pub view: Option<String>,
-    /// The plan, where the hook made it: none is stored for a second container in the namespace to find.
-    #[serde(default)]
-    pub made: Option<Box<Plan>>,
+    pub given: Option<Box<Plan>>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<Held>,
 }

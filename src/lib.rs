@@ -52,6 +52,7 @@ pub mod world;
 pub mod fault;
 pub mod report;
 
+pub mod decide;
 pub mod dressing;
 pub mod flow;
 pub mod home;

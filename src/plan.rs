@@ -164,15 +164,34 @@ impl Plan {
         }
     }
 
-    /// Leaves out NICs that a container's annotations forbid. Fewer links are re-created then, so their nodes are predicted
-    /// anew.
-    pub fn narrowed(mut self, forbidden: impl Fn(&IfName) -> bool, snapshot: &Snapshot) -> Plan {
-        let before = self.nics.len();
+    /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
+    /// device nodes, their part of the environment, and the stored view, which shows them. Fewer links are re-created then, so
+    /// nodes are predicted anew.
+    pub fn narrowed(
+        mut self,
+        forbidden: impl Fn(&IfName) -> bool,
+        excluded: impl Fn(&HcaName) -> bool,
+        snapshot: &Snapshot,
+    ) -> Plan {
+        let node = |h: &HcaName| snapshot.hca(h).and_then(|h| h.uverbs.clone());
+        let gone: Vec<CharDevice> = self.ib.iter().filter(|h| excluded(h)).filter_map(node).collect();
+        let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(gone).collect();
+        let count = self.nics.len() + self.ib.len();
         self.nics.retain(|n| !forbidden(&n.identity.name));
-        if self.nics.len() < before {
-            predict(&mut self.nics, snapshot);
-            self.view = None;
+        self.ib.retain(|h| !excluded(h));
+        if self.nics.len() + self.ib.len() == count {
+            return self;
         }
+        predict(&mut self.nics, snapshot);
+        let rest = self.devices.iter().filter(|d| !before.contains(d)).cloned().collect::<Vec<_>>();
+        self.devices = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(rest).collect();
+        self.devices.sort_by_key(|d| (!d.name.starts_with("uverbs"), d.minor));
+        self.devices.dedup();
+        if !self.devices.iter().any(|d| d.name.starts_with("uverbs")) {
+            self.devices.clear();
+        }
+        nccl::renew(&mut self.env, &self.nics, &self.ib);
+        self.view = None;
         self
     }
 }

@@ -46,6 +46,15 @@ impl Tree {
         self.entries.insert(path.to_owned(), node);
     }
 
+    /// Makes a directory, for something to be mounted on, where nothing stands in its way.
+    pub fn make_room(&mut self, dir: &str) {
+        let above = dir.match_indices('/').filter_map(|(at, _)| dir.get(..at));
+        let free = above.chain([dir]).all(|path| matches!(self.get(path), None | Some(Node::Dir)));
+        if free && self.get(dir).is_none() {
+            self.put(dir, Node::Dir);
+        }
+    }
+
     /// An entry.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.entries.get(path)

@@ -14,7 +14,7 @@ use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{HcaName, IfName};
+use crate::ident::{BusId, HcaName, IfName};
 use crate::outfit::Cover;
 use crate::plan::{Nic, Plan};
 use crate::snapshot::{CharDevice, Snapshot};
@@ -80,6 +80,8 @@ pub struct Keep {
     pub hcas: BTreeSet<HcaName>,
     /// Netdevs, besides `lo`; those of another namespace are not there in any case.
     pub netdevs: BTreeSet<IfName>,
+    /// PCI functions that it has of somebody else.
+    pub functions: BTreeSet<BusId>,
     /// Verbs nodes that soft-RoCE will have inside, where it is re-created.
     pub verbs: BTreeMap<HcaName, CharDevice>,
 }
@@ -91,6 +93,7 @@ impl Keep {
         Keep {
             hcas: plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
+            functions: BTreeSet::new(),
             verbs: plan.nics.iter().filter_map(soft).collect(),
         }
     }
@@ -99,18 +102,26 @@ impl Keep {
     pub fn hcas(names: BTreeSet<HcaName>, seen: &Snapshot) -> Keep {
         let kept = seen.hcas.iter().filter(|h| names.contains(&h.name));
         let netdevs = kept.flat_map(|h| h.ports.iter().filter_map(|p| p.netdev.clone())).collect();
-        Keep { hcas: names, netdevs, verbs: BTreeMap::new() }
+        Keep { hcas: names, netdevs, ..Keep::default() }
     }
+}
+
+/// Whether a view shows exactly these HCAs; one in which no HCA is hidden says nothing of them.
+pub fn shows(view: &Tree, keep: &Keep) -> bool {
+    let class = "class/infiniband";
+    let seen: BTreeSet<&str> = view.names(class).collect();
+    view.get(class).is_none() || seen == keep.hcas.iter().map(HcaName::as_str).collect()
 }
 
 /// What a plan's container shall see, from the same look that the plan was made from; nothing where its /sys stays as it is.
 pub fn of_plan(
     plan: &Plan,
+    others: BTreeSet<BusId>,
     seen: &Snapshot,
     links: impl FnOnce() -> Tree,
     whole: impl FnOnce() -> Tree,
 ) -> Option<Tree> {
-    let keep = Keep::of(plan);
+    let keep = Keep { functions: others, ..Keep::of(plan) };
     match plan.sysfs {
         Sysfs::Off => None,
         Sysfs::Auto | Sysfs::Live => Some(live(&keep, seen, &links())),

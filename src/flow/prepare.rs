@@ -6,77 +6,25 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{config, recorded, request, say, store, warn};
+use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
+use crate::decide::{options, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
-use crate::inject::{self, Edit, Injected, MountEdit};
-use crate::nccl::{self, Options};
+use crate::inject::{self, Edit, Injected, MountEdit, NoMounts};
+use crate::nccl;
 use crate::plan::Plan;
 use crate::report;
 use crate::request::{ANNOTATION, Request};
-use crate::select::{self, Selection, select};
+use crate::select::Selection;
 use crate::snapshot::{Netdev, Snapshot};
 use crate::step::Side;
-use crate::tree::{Node, Tree};
+use crate::tree::Tree;
 use crate::uplink;
 use crate::view::{self, Sysfs};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id, files};
-
-/// A plan from a fresh look.
-pub fn fresh_plan(request: &Request, name: &str, live: &mut Live, store: &Store) -> Result<Plan> {
-    let snapshot = live.observe(Side::Host, &Scope::full())?;
-    Ok(plan_with(request, name, &snapshot, store, options(request))?.0)
-}
-
-/// What a plan's container sees of /sys, by the look that the plan was made from.
-pub fn view_of(plan: &Plan, snapshot: &Snapshot, live: &mut Live) -> Result<Option<Tree>> {
-    let survey = live.survey()?;
-    Ok(view::of_plan(plan, snapshot, || survey.links(), || survey.whole()))
-}
-
-fn plan_with(
-    request: &Request,
-    name: &str,
-    snapshot: &Snapshot,
-    store: &Store,
-    options: Options,
-) -> Result<(Plan, Selection)> {
-    let selection = select(request, snapshot, &held(store)?)?;
-    let plan = Plan::new(name, request, snapshot, &selection, &options);
-    Ok((plan, selection))
-}
-
-/// NICs that containers hold.
-fn held(store: &Store) -> Result<Vec<select::Held>> {
-    let mut all = Vec::new();
-    let boot = boot_id()?;
-    for (_, record) in store.all_records()? {
-        // After a reboot nothing is away.
-        let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
-        let by = record.members.first().map_or("a container".to_owned(), |m| format!("container {}", m.id));
-        all.extend(record.held.into_iter().map(|h| select::Held {
-            netdev: h.nic.identity.name,
-            hca: h.nic.hca,
-            port: h.nic.port,
-            by: by.clone(),
-        }));
-    }
-    Ok(all)
-}
-
-fn options(request: &Request) -> Options {
-    let topo_file = request.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
-    Options {
-        debug_all: request.debug_all,
-        topo_file,
-        topo_wanted: request.include_nccl_topo,
-        host_env: request.passed_on.clone(),
-        bootstrap_iface: None,
-    }
-}
+use crate::world::{Live, Scope, World, files};
 
 /// What `prepare --json` prints.
 #[derive(Serialize)]
@@ -96,38 +44,52 @@ struct Decision {
 /// Decides for a container, of which config.json is known or not.
 fn decide(request: &Request, name: &str, file: Option<&Path>, config: Option<&str>, store: &Store) -> Result<Decision> {
     let mut options = options(request);
-    options.bootstrap_iface = config.and_then(bootstrap);
+    let pod = config.and_then(pod);
+    options.bootstrap_iface = pod.as_ref().and_then(bootstrap);
     let mut live = if file.is_some() { None } else { Some(Live::open(Netns::current()?, None)?) };
     let snapshot = match (file, &mut live) {
         (Some(file), _) => recorded(file)?,
         (None, Some(live)) => live.observe(Side::Host, &Scope::full())?,
         (None, None) => Snapshot::default(),
     };
-    let (mut plan, selection) = plan_with(request, name, &snapshot, store, options)?;
+    let (plan, selection) = plan_with(request, name, &snapshot, store, options)?;
     warn(&snapshot.warnings);
     warn(&selection.warnings);
     warn(&missing_topology(request));
+    let mut decision = Decision { plan, selection, view: None };
     // Of a recorded machine there is no /sys to filter: the hook makes the view.
-    let mut view = live.as_mut().map(|live| view_of(&plan, &snapshot, live)).transpose()?.flatten();
-    if let (Some(view), Sysfs::Snapshot, Some(config)) = (&mut view, plan.sysfs, config) {
-        for dir in inject::below_sys(config)? {
-            if view.get(&dir).is_none() {
-                view.put(&dir, Node::Dir);
-            }
-        }
+    if let Some(live) = &mut live {
+        decision.show(pod.as_ref(), config, &snapshot, live)?;
     }
-    plan.view = view.as_ref().map(Store::view_name).transpose()?;
-    Ok(Decision { plan, selection, view })
+    Ok(decision)
 }
 
 impl Decision {
+    /// Makes the view.
+    fn show(&mut self, pod: Option<&Snapshot>, config: Option<&str>, seen: &Snapshot, live: &mut Live) -> Result<()> {
+        let others = pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
+        self.view = view_of(&self.plan, others, seen, live)?;
+        if let (Some(view), Sysfs::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
+            for dir in inject::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
+                view.make_room(dir);
+            }
+        }
+        self.plan.view = self.view.as_ref().map(Store::view_name).transpose()?;
+        Ok(())
+    }
+
     /// Stores it, the plan last: a plan speaks of the view.
     fn keep(&self, store: &Store) -> Result<()> {
-        store.prepare()?;
-        if let (Some(name), Some(view)) = (&self.plan.view, &self.view) {
-            store.save_view(name, view)?;
-        }
+        self.keep_view(store)?;
         store.save_plan(&self.plan).map(|_| ())
+    }
+
+    fn keep_view(&self, store: &Store) -> Result<()> {
+        store.prepare()?;
+        match (&self.plan.view, &self.view) {
+            (Some(name), Some(view)) => store.save_view(name, view),
+            _ => Ok(()),
+        }
     }
 
     /// Writes out what the edited config.json mounts.
@@ -152,11 +114,12 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let decision = decide(&request, &args.plan, args.snapshot.as_deref(), text, &store)?;
     let injected = text.map(|text| inject(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
     if !args.dry_run {
-        decision.keep(&store)?;
+        decision.keep_view(&store)?;
         if let (Some(bundle), Some(i)) = (&args.bundle, &injected) {
             decision.lay_out(&store, i)?;
             files::replace_keeping_owner(&bundle.join("config.json"), i.json.as_bytes())?;
         }
+        decision.keep(&store)?;
     }
     let Decision { plan, selection, .. } = &decision;
     if args.json {
@@ -175,31 +138,63 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let text = files::read_or_stdin(Path::new("-")).fault(Fault::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
-    let unchanged = |text: &str| pass(text);
-    let asked = inject::annotations(&text).map(|a| args.plan.is_some() || a.keys().any(|k| k.starts_with(ANNOTATION)));
-    let host_plan = config(global).map(|c| c.plan.is_some());
-    // A container that asks for nothing starts whatever we think of its config.json.
-    if !asked.as_ref().is_ok_and(|asked| *asked) && !host_plan.as_ref().is_ok_and(|plan| *plan) && args.plan.is_none() {
-        return unchanged(&text);
-    }
-    let request = narrowed(request(global, args.plan.as_deref(), &args.select)?, &text)?;
-    let Some(name) = request.plan().cloned() else { return unchanged(&text) };
-    let store = store(&request.host);
-    let decision = match store.plan(name.as_str())? {
-        Some(plan) => {
-            let view = plan.view.as_ref().map(|name| store.view(name)).transpose()?.flatten();
-            Decision { plan, selection: Selection { verdicts: Vec::new(), warnings: Vec::new() }, view }
+    let asked = args.plan.is_some() || inject::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
+    match edited(global, args, &text) {
+        Ok(edited) => pass(edited.as_deref().unwrap_or(&text)),
+        // A container that asks for nothing itself starts whatever we think of its config.json.
+        Err(e) if !asked => {
+            warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
+            pass(&text)
         }
+        Err(e) => Err(e),
+    }
+}
+
+/// The edited config.json; nothing for a container that gets no plan.
+fn edited(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<String>> {
+    let request = request(global, args.plan.as_deref(), &args.select)?;
+    let mine = narrowed(request.clone(), text)?;
+    let Some(name) = mine.plan().cloned() else { return Ok(None) };
+    let store = store(&request.host);
+    let plan = match store.plan(name.as_str())? {
+        Some(plan) => plan,
+        // What this container's annotations take away, others get.
         None => {
-            let decision = decide(&request, name.as_str(), None, Some(&text), &store)?;
+            let decision = decide(&request, name.as_str(), None, None, &store)?;
             decision.keep(&store)?;
-            decision
+            decision.plan
         }
     };
-    let injected = inject(&text, &decision, &store, &request, args.hook_timeout)?;
+    let decision = for_container(plan, &mine, text, &store)?;
+    let injected = inject(text, &decision, &store, &mine, args.hook_timeout)?;
+    decision.keep_view(&store)?;
     decision.lay_out(&store, &injected)?;
     warn(&injected.kept);
-    pass(&injected.json)
+    Ok(Some(injected.json))
+}
+
+/// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.
+fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
+    let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
+    let pod = pod(text);
+    let mut live = Live::open(Netns::current()?, None)?;
+    let seen = live.observe(Side::Host, &Scope::links())?;
+    let forbidden = |n: &IfName| mine.narrowing.forbids(n).or_else(|| mine.host.forbids(n.as_str())).is_some();
+    let mut plan = plan.narrowed(forbidden, |h| mine.narrowing.excludes(h.as_str()).is_some(), &seen);
+    if plan.nics.is_empty() && plan.ib.is_empty() {
+        return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
+    }
+    let (sysfs, _) = plan.sysfs.for_annotations(&inject::annotations(text));
+    let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != Sysfs::Snapshot && pod.is_none());
+    plan.sysfs = sysfs;
+    if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
+        plan.view = Some(name);
+        return Ok(Decision { plan, selection, view: Some(view) });
+    }
+    let seen = live.observe(Side::Host, &Scope::full())?;
+    let mut decision = Decision { plan, selection, view: None };
+    decision.show(pod.as_ref(), Some(text), &seen, &mut live)?;
+    Ok(decision)
 }
 
 /// What the engine reads: not a byte more than that.
@@ -209,7 +204,7 @@ fn pass(config: &str) -> Result<()> {
 
 /// A request with what the container's annotations take away, and what they show of its runtime.
 fn narrowed(request: Request, config: &str) -> Result<Request> {
-    let annotations = inject::annotations(config)?;
+    let annotations = inject::annotations(config);
     let mut request = request.narrow(&annotations)?;
     let (sysfs, why) = request.sysfs.for_annotations(&annotations);
     request.sysfs = sysfs;
@@ -217,15 +212,19 @@ fn narrowed(request: Request, config: &str) -> Result<Request> {
     Ok(request)
 }
 
-/// The interface that NCCL and Gloo meet over, where the namespace exists before the container (a pod's): the one with the
-/// default route. In a namespace that is yet to be made nobody knows.
-fn bootstrap(config: &str) -> Option<IfName> {
+/// The namespace that a container joins (a pod's), where it exists before the container.
+fn pod(config: &str) -> Option<Snapshot> {
     let inside = Netns::open(&inject::netns_path(config)?).ok()?;
     let mut live = Live::open(Netns::current().ok()?, Some(inside)).ok()?;
-    let snapshot = live.observe(Side::Inside, &Scope::links()).ok()?;
-    let uplinks = uplink::uplinks(false, &snapshot).ok()?;
+    live.observe(Side::Inside, &Scope::links()).ok()
+}
+
+/// The interface that NCCL and Gloo meet over in a pod: the one with the default route. In a namespace that is yet to be made
+/// nobody knows.
+fn bootstrap(pod: &Snapshot) -> Option<IfName> {
+    let uplinks = uplink::uplinks(false, pod).ok()?;
     let usable = |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
-    snapshot.netdevs.iter().find(usable).map(|n| n.name.clone())
+    pod.netdevs.iter().find(usable).map(|n| n.name.clone())
 }
 
 fn missing_topology(request: &Request) -> Vec<String> {
@@ -251,21 +250,20 @@ fn inject(text: &str, decision: &Decision, store: &Store, request: &Request, tim
     edit.annotations.extend(nccl::runsc_annotations(&options(request)));
     let (mounts, why) = mounts(text, decision, store)?;
     edit.mounts = Some(mounts);
+    edit.views = store.views().to_str().unwrap_or_default().to_owned();
     let mut injected = inject::apply(text, &edit)?;
     injected.kept.extend(why.map(|why| format!("no mounts for /sys: {why}")));
     Ok(injected)
 }
 
 /// The mounts that show a container its view, and why there are none.
-fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEdit>, Option<&'static str>)> {
+fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEdit>, Option<NoMounts>)> {
     let plan = &decision.plan;
     let (Some(name), Some(view)) = (&plan.view, &decision.view) else { return Ok((Vec::new(), None)) };
     if let Some(why) = inject::no_mounts(text)? {
-        return match plan.sysfs {
-            Sysfs::Live | Sysfs::Snapshot if !why.contains("hook") => {
-                Err(Fault::Refused.error(format!("--sysfs: {why}")))
-            }
-            _ => Ok((Vec::new(), Some(why))),
+        return match (plan.sysfs, why) {
+            (_, NoMounts::Labelled) | (Sysfs::Auto, _) => Ok((Vec::new(), Some(why))),
+            _ => Err(Fault::Refused.error(format!("--sysfs: {why}"))),
         };
     }
     let source = store.views().join(name);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::text;
+use super::{NoMounts, text};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 
@@ -30,6 +30,7 @@ pub struct Config {
     pub annotations: HashMap<String, String>,
     pub mounts: Vec<Mount>,
     labelled: bool,
+    shared: bool,
 }
 
 /// The part of a mount that we read.
@@ -41,6 +42,8 @@ pub struct Mount {
     pub kind: Option<String>,
     #[serde(default)]
     pub source: Option<String>,
+    #[serde(default)]
+    pub options: Option<Vec<String>>,
 }
 
 /// The part of `process` that we read.
@@ -68,6 +71,7 @@ struct Spec {
 #[serde(rename_all = "camelCase")]
 struct Linux {
     mount_label: Option<String>,
+    rootfs_propagation: Option<String>,
     namespaces: Option<Vec<LinuxNamespace>>,
     devices: Option<Vec<LinuxDevice>>,
     resources: Option<Resources>,
@@ -98,6 +102,7 @@ impl Config {
             serde_json::from_str(json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
         let linux = spec.linux.ok_or_else(|| Fault::State.error("config.json has no linux section"))?;
         linux.check(netdevs)?;
+        let shared = matches!(linux.rootfs_propagation.as_deref(), Some("shared" | "rshared"));
         let labelled = linux.mount_label.as_ref().is_some_and(|label| !label.is_empty());
         let process = spec.process.ok_or_else(|| Fault::State.error("config.json has no process section"))?;
         Ok(Config {
@@ -108,22 +113,23 @@ impl Config {
             annotations: spec.annotations.unwrap_or_default(),
             mounts: spec.mounts.unwrap_or_default(),
             labelled,
+            shared,
         })
     }
 
     /// Why nothing of ours can be put below its /sys.
-    pub fn no_mounts(&self) -> Option<&'static str> {
-        let sys = self.mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/sys");
+    pub fn no_mounts(&self) -> Option<NoMounts> {
+        let mut at = self.mounts.iter().filter(|m| m.destination.trim_end_matches('/') == "/sys").peekable();
         let host = |m: &Mount| m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys");
-        match sys {
-            None => Some("config.json mounts no /sys"),
-            // Ours, from an earlier edit, lies over the first one.
-            Some(_) if !self.mounts.iter().any(|m| m.destination.trim_end_matches('/') == "/sys" && host(m)) => {
-                Some("what config.json mounts at /sys is no sysfs")
-            }
-            Some(_) if self.labelled => Some("linux.mountLabel is set: the create hook mounts with that label"),
-            Some(_) => None,
+        // Ours, from an earlier edit, lies over the first one.
+        if !at.peek().is_some_and(|first| host(first)) {
+            return Some(NoMounts::NoSysfs);
         }
+        let shares = |option: &String| matches!(option.as_str(), "shared" | "rshared");
+        if self.shared || at.any(|m| m.options.iter().flatten().any(shares)) {
+            return Some(NoMounts::Shared);
+        }
+        self.labelled.then_some(NoMounts::Labelled)
     }
 }
 

@@ -107,14 +107,14 @@ impl Work {
 
     /// Ours take the place of those of an earlier edit. A tree for all of /sys comes right after what is mounted there, so that
     /// what the container has below /sys stays on top; all else comes last.
-    pub fn mounts(&mut self, mounts: &[MountEdit]) -> Result<()> {
+    pub fn mounts(&mut self, mounts: &[MountEdit], views: &str) -> Result<()> {
         let list = match self.new.get("mounts") {
             None if mounts.is_empty() => return Ok(()),
             _ => list(&mut self.new, &["mounts"])?,
         };
         let before = list.clone();
         let text = |m: &Value, key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
-        list.retain(|m| !is_view(&text(m, "source")));
+        list.retain(|m| view_name(&text(m, "source"), views).is_none());
         let below = |m: &Value| text(m, "destination").trim_end_matches('/') == "/sys";
         for edit in mounts {
             let last = list.iter().rposition(below).filter(|_| edit.destination == "/sys").map(|at| at + 1);
@@ -174,10 +174,10 @@ fn allow(major: i64, minor: i64) -> Result<LinuxDeviceCgroup> {
     Ok(rule.access("rwm").build()?)
 }
 
-/// Whether a mount's source is a view of ours: `/run/rdmaprep/views/0123456789abcdef/…`, wherever the run folder was then.
-pub fn is_view(source: &str) -> bool {
-    let mut parts = source.split('/').skip_while(|part| *part != "views").skip(1);
-    parts.next().is_some_and(|name| name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit()))
+/// The view of ours that is a mount's source: `VIEWS/0123456789abcdef/…`, below the host's folder of them.
+pub fn view_name<'s>(source: &'s str, views: &str) -> Option<&'s str> {
+    let name = source.strip_prefix(views).filter(|_| !views.is_empty())?.strip_prefix('/')?.split('/').next()?;
+    (name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
 fn bind(edit: &MountEdit) -> Result<Mount> {

@@ -88,6 +88,15 @@ pub fn env(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
     env
 }
 
+/// Names the HCAs anew in an environment that was made for more of them.
+pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
+    let at = env.iter().position(|v| v.name == "NCCL_IB_HCA");
+    env.retain(|v| v.name != "NCCL_IB_HCA");
+    if let (Some(at), Some(list)) = (at, hca_list(nics, ib)) {
+        env.insert(at, list);
+    }
+}
+
 /// runsc's debug settings as annotations. These flags are open to annotations without `--allow-flag-override`; `--debug-log`
 /// is not and has to be a flag of the runtime, so the place of the logs is the administrator's.
 pub fn runsc_annotations(options: &Options) -> Vec<(String, String)> {

@@ -192,7 +192,7 @@ fn is_accelerator(function: &PciFunction) -> bool {
 fn kept_functions(keep: &Keep, seen: &Snapshot) -> BTreeSet<BusId> {
     let hcas = seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name)).filter_map(|h| h.pci);
     let netdevs = seen.netdevs.iter().filter(|n| keep.netdevs.contains(&n.name)).filter_map(|n| n.pci);
-    hcas.chain(netdevs).collect()
+    hcas.chain(netdevs).chain(keep.functions.iter().copied()).collect()
 }
 
 /// The functions that stand for a kept function's card. NCCL sets the last digit of an address to 0, and with NCCL_IB_MERGE_VFS

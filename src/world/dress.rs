@@ -7,6 +7,7 @@
 //!
 //! A container's root decides what is found, never where: see [`crate::world::rootfs`].
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -45,8 +46,10 @@ struct Kept {
 }
 
 /// What was found in a container.
-struct Look {
+struct Look<'o> {
     spots: Vec<Spot>,
+    /// What is for each of them.
+    covers: Vec<&'o Cover>,
     conf: Conf,
     lacking: Vec<CharDevice>,
 }
@@ -59,11 +62,11 @@ pub fn dress(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result
     ensure!(process.alive(), Fault::State.error("the container's init has ended"));
     let own = !inside.is(&Mntns::current()?);
     ensure!(own, Fault::Refused.error("the container has no mount namespace of its own"));
-    let Look { spots, conf, lacking } = inside.visit(|| look(wearer, outfit, devices))?;
+    let Look { spots, covers, conf, lacking } = inside.visit(|| look(wearer, outfit, devices))?;
     let label = wearer.label.as_deref();
     let (mut made, given) = match spots.is_empty() && conf.spot().is_none() {
         true => (Vec::new(), conf.make(label)),
-        false => workshop(|| Ok((sew(&spots, &outfit.covers, label)?, conf.make(label))))?,
+        false => workshop(|| Ok((sew(&spots, &covers, label)?, conf.make(label))))?,
     };
     let mut places: Vec<&Spot> = spots.iter().collect();
     if let (Some(spot), Some(mount)) = (conf.spot(), given.mount) {
@@ -76,15 +79,19 @@ pub fn dress(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result
     Ok(Dressed { conf: given.given, kept: conf.kept, left: conf.left, lacking })
 }
 
-fn look(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result<Look> {
+fn look<'o>(wearer: &Wearer, outfit: &'o Outfit, devices: &[CharDevice]) -> Result<Look<'o>> {
     let root = Root::open(&wearer.rootfs).fault(Fault::State, "finding the container's root")?;
     let mounts = root.mounts()?;
     let below = |cover: &Cover| outfit.covers.iter().any(|other| cover.at.starts_with(&format!("{}/", other.at)));
     let hidden = outfit.covers.iter().find(|cover| below(cover)).map(|cover| &cover.at);
     ensure!(hidden.is_none(), Fault::Refused.error(format!("another cover would hide {hidden:?}")));
-    let spots: Result<Vec<Spot>> = outfit.covers.iter().map(|cover| place(&root, &mounts, &cover.at)).collect();
+    // What has gone since the covers were made shows nothing any more, as long as the /sys around it is the kernel's.
+    let sys = root.find("sys").is_ok_and(|sys| rootfs::is_sysfs(&sys));
+    let there = |cover: &&Cover| !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound);
+    let covers: Vec<&Cover> = outfit.covers.iter().filter(there).collect();
+    let spots: Result<Vec<Spot>> = covers.iter().map(|cover| place(&root, &mounts, &cover.at)).collect();
     let conf = dress_conf::look(&root, &mounts, outfit, wearer);
-    Ok(Look { spots: spots?, conf, lacking: lacking(&root, devices) })
+    Ok(Look { spots: spots?, covers, conf, lacking: lacking(&root, devices) })
 }
 
 /// Finds the directory that a cover is for.
@@ -129,7 +136,7 @@ fn lacking(root: &Root, devices: &[CharDevice]) -> Vec<CharDevice> {
 }
 
 /// Makes the covers, all in one file system.
-fn sew(spots: &[Spot], covers: &[Cover], label: Option<&str>) -> Result<Vec<OwnedFd>> {
+fn sew(spots: &[Spot], covers: &[&Cover], label: Option<&str>) -> Result<Vec<OwnedFd>> {
     if covers.is_empty() {
         return Ok(Vec::new());
     }

@@ -1,6 +1,9 @@
 //! Processes by pidfd: a pid alone may be reused at any time.
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,6 +41,20 @@ pub fn parent_program() -> Option<String> {
     let parent = rustix::process::getppid()?.as_raw_nonzero();
     let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok()?;
     Some(program.file_name()?.to_str()?.to_owned())
+}
+
+/// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 tells `/` as the bundle of a container with
+/// a user namespace.
+pub fn parent_bundle() -> Option<PathBuf> {
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    let line = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;
+    let mut words = line.split(|byte| *byte == 0);
+    let given = words.find_map(|word| match word {
+        b"--bundle" | b"-b" => Some(None),
+        word => word.strip_prefix(b"--bundle=").map(Some),
+    })?;
+    let path = PathBuf::from(OsStr::from_bytes(given.or_else(|| words.next())?));
+    path.is_absolute().then_some(path)
 }
 
 /// Field 22 of `/proc/PID/stat`: clock ticks after boot at which the process started. With the pid and the boot id it names

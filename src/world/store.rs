@@ -85,27 +85,10 @@ impl Store {
         Ok(format!("{:016x}", hasher.finish()))
     }
 
-    /// Stores what a container shall see of /sys; forgets those that no plan and no record speaks of.
+    /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it, nobody knows.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
-        self.forget_views(name)?;
         let text = serde_json::to_string(view).context("writing the view as JSON")?;
         files::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600)
-    }
-
-    fn forget_views(&self, but: &str) -> Result<()> {
-        let mut wanted = vec![but.to_owned()];
-        for plan in files::list(&self.plans())? {
-            // A plan that cannot be read says so when it is used.
-            let plan = plan.strip_suffix(".json").and_then(|name| self.plan(name).ok().flatten());
-            wanted.extend(plan.and_then(|p| p.view));
-        }
-        wanted.extend(self.all_records()?.into_iter().filter_map(|(_, record)| record.ok()?.view));
-        for name in files::list(&self.views())? {
-            if !wanted.iter().any(|w| *w == name || format!("{w}.json") == name) {
-                files::remove_all(&self.views().join(name))?;
-            }
-        }
-        Ok(())
     }
 
     /// A stored view.
@@ -115,16 +98,19 @@ impl Store {
         serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// Writes a stored view out for a config.json to mount, once, and returns where.
-    pub fn lay_out(&self, name: &str, view: &Tree) -> Result<PathBuf> {
+    /// Writes a stored view out for config.json files to mount, once, whoever else does the same at that moment.
+    pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
         let path = self.views().join(name);
-        if !path.exists() {
-            let new = self.views().join(format!("{name}.new"));
-            files::remove_all(&new)?;
-            files::write_tree(&new, view)?;
-            std::fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))?;
+        if path.exists() {
+            return Ok(());
         }
-        Ok(path)
+        let new = self.views().join(format!("{name}.{}", std::process::id()));
+        files::remove_all(&new)?;
+        files::write_tree(&new, view)?;
+        match std::fs::rename(&new, &path) {
+            Err(_) if path.exists() => files::remove_all(&new),
+            renamed => renamed.with_context(|| format!("writing {}", path.display())),
+        }
     }
 
     /// Where a shell finds the settings for the containers of a namespace that could be given them in no other way.

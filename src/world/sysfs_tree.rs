@@ -61,7 +61,7 @@ const NETDEV: &[&str] = &[
 const NODE: &[&str] = &["ibdev", "dev", "abi_version", "uevent"];
 
 /// Of a NUMA node.
-const NUMA: &[&str] = &["cpumap", "cpulist", "distance", "meminfo"];
+const NUMA: &[&str] = &["cpumap", "cpulist", "distance"];
 
 /// Of a processor's place.
 const PLACE: &[&str] =

@@ -23,7 +23,7 @@ echo ready; exec sleep infinity'
 
 nics() {
   modprobe ib_umad
-  roce
+  roce gids=16
   roce_up 0 1 2 3
   for n in 0 1 2 3; do roce_is ACTIVE "roce$n"; done
   rdmaprep snapshot --normal > /run/cases/roce.before
@@ -34,7 +34,7 @@ part() { sed -n "/^== $2\$/,/^== /p" "/tmp/ctr/$1.out" | grep -v ^==; }
 
 # What every container with a live view has to say, however it got it.
 judge() { # ID
-  local place hidden out=/tmp/ctr/$1.out
+  local place hidden
   { part "$1" rdma; part "$1" pci; } > /tmp/listing
   diff "/repo/tests/cases/guest/sysfs-live.txt" /tmp/listing || die "another listing"
   equal "places" 2 "$(part "$1" places | grep -c '^/sys/devices/pci')"
@@ -61,10 +61,10 @@ by_config() {
   prepare "$id" "${roce_nics[0]} ${roce_nics[3]}" "$@"
 }
 
-# by_hook ID: config.json has the annotation, our hooks, and the nodes that an engine's --device gives.
+# by_hook ID [OPTION...]: config.json has the annotation, our hooks, and the nodes that an engine's --device gives.
 by_hook() {
   bundle "$1" sh -c "$look"
-  plan view "${roce_nics[0]} ${roce_nics[3]}"
+  rdmaprep prepare --plan view --ifaces "${roce_nics[0]} ${roce_nics[3]}" "${@:2}" > /tmp/ctr/view.prepared
   nodes=$(for n in $(for h in roce0 roce3; do ls "/sys/class/infiniband/$h/device/infiniband_verbs"; done); do
     echo "$n:$(cat "/sys/class/infiniband_verbs/$n/dev")"; done; echo "rdma_cm:$(cat /sys/class/misc/rdma_cm/dev)")
   edit "$1" '.annotations["rdmaprep.io/plan"] = "view"
@@ -130,7 +130,8 @@ case_a_user_namespace_can_unmount_it_under_crun() { userns crun; }
 
 # The whole tree as files, in place of /sys: what differs from the live one is what is said here.
 case_a_tree_of_files() {
-  local own='.mounts += [{destination: "/rdmaprep", type: "bind", source: "'"$(dirname "$(command -v rdmaprep)")"'",
+  local own
+  own='.mounts += [{destination: "/rdmaprep", type: "bind", source: "'$(dirname "$(command -v rdmaprep)")'",
     options: ["bind", "ro"]}]'
   nics
   by_config live
@@ -151,6 +152,17 @@ case_a_tree_of_files() {
   # The first node's counts of free memory, and the netdevs' own: these are of the moment, or of the namespace.
   if grep -vE '^(devices/system/node/node[01]/meminfo|.*/net/[^/]*/(ifindex|iflink|carrier|flags|operstate|uevent|speed|duplex)|class/ptp): ' \
     /tmp/differences; then die "they differ in that"; fi
+}
+
+# The same by the hook: the tree lies over all of /sys, and what the runtime mounted below stays on top.
+case_a_tree_of_files_by_the_hook() {
+  nics
+  by_hook f --sysfs snapshot
+  start runc f
+  equal "the cgroup is there" cgroup.controllers "$(runc exec f ls /sys/fs/cgroup | grep -x cgroup.controllers)"
+  equal "HCAs" "roce0 roce3 " "$(runc exec f ls /sys/class/infiniband | tr '\n' ' ')"
+  equal "places" 2 "$(part f places | grep -c '^/sys/devices/pci')"
+  ended runc f
 }
 
 case_gvisor_gets_files() {
@@ -224,6 +236,6 @@ case_a_second_container_sees_the_same() {
   start runc two
   judge two
   stop runc two "$runner"
-  ended_first=$first runner=$first
+  runner=$first
   ended runc one
 }

@@ -1,0 +1,73 @@
+//! What `prepare`, `spec` and the create hook decide alike: a plan, and what its container sees of /sys.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+
+use crate::ident::BusId;
+use crate::nccl::Options;
+use crate::plan::Plan;
+use crate::request::Request;
+use crate::select::{self, Selection, select};
+use crate::snapshot::Snapshot;
+use crate::step::Side;
+use crate::tree::Tree;
+use crate::view;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, boot_id};
+
+/// A plan from a fresh look.
+pub fn fresh_plan(request: &Request, name: &str, live: &mut Live, store: &Store) -> Result<Plan> {
+    let snapshot = live.observe(Side::Host, &Scope::full())?;
+    Ok(plan_with(request, name, &snapshot, store, options(request))?.0)
+}
+
+/// What a plan's container sees of /sys, by the look that the plan was made from; `others` are PCI functions that it has of
+/// somebody else.
+pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, live: &mut Live) -> Result<Option<Tree>> {
+    let survey = live.survey()?;
+    Ok(view::of_plan(plan, others, seen, || survey.links(), || survey.whole()))
+}
+
+/// A plan from that look, with the selection that explains it.
+pub fn plan_with(
+    request: &Request,
+    name: &str,
+    snapshot: &Snapshot,
+    store: &Store,
+    options: Options,
+) -> Result<(Plan, Selection)> {
+    let selection = select(request, snapshot, &held(store)?)?;
+    let plan = Plan::new(name, request, snapshot, &selection, &options);
+    Ok((plan, selection))
+}
+
+/// NICs that containers hold.
+fn held(store: &Store) -> Result<Vec<select::Held>> {
+    let mut all = Vec::new();
+    let boot = boot_id()?;
+    for (_, record) in store.all_records()? {
+        // After a reboot nothing is away.
+        let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
+        let by = record.members.first().map_or("a container".to_owned(), |m| format!("container {}", m.id));
+        all.extend(record.held.into_iter().map(|h| select::Held {
+            netdev: h.nic.identity.name,
+            hca: h.nic.hca,
+            port: h.nic.port,
+            by: by.clone(),
+        }));
+    }
+    Ok(all)
+}
+
+/// What besides the NICs decides the environment.
+pub fn options(request: &Request) -> Options {
+    let topo_file = request.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
+    Options {
+        debug_all: request.debug_all,
+        topo_file,
+        topo_wanted: request.include_nccl_topo,
+        host_env: request.passed_on.clone(),
+        bootstrap_iface: None,
+    }
+}
