@@ -247,6 +247,7 @@ pub struct Container {
     pub id: String,
     init: Child,
     annotations: Value,
+    bundle: String,
 }
 
 impl Container {
@@ -267,12 +268,21 @@ impl Container {
         let mut line = String::new();
         BufReader::new(init.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "\n", "init did not start");
-        Container { id: id.to_owned(), init, annotations: json!({"rdmaprep.io/plan": "default"}) }
+        Container { id: id.to_owned(), init, annotations: json!({"rdmaprep.io/plan": "default"}), bundle: "/b".into() }
     }
 
     /// With these annotations instead.
     pub fn annotated(mut self, annotations: Value) -> Container {
         self.annotations = annotations;
+        self
+    }
+
+    /// With a bundle that holds this config.json.
+    pub fn bundled(mut self, host: &Host, config: &Value) -> Container {
+        let bundle = host.run.parent().unwrap().join(format!("bundle-{}", self.id));
+        fs::create_dir_all(&bundle).unwrap();
+        fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+        self.bundle = bundle.display().to_string();
         self
     }
 
@@ -282,15 +292,14 @@ impl Container {
 
     /// The state that a runtime gives to a hook while init lives.
     pub fn state(&self) -> String {
-        let (id, pid, annotations) = (&self.id, self.pid(), &self.annotations);
-        json!({"ociVersion": "1.2.0", "id": id, "status": "creating", "pid": pid, "bundle": "/b", "annotations": annotations})
+        let (id, pid, annotations, bundle) = (&self.id, self.pid(), &self.annotations, &self.bundle);
+        json!({"ociVersion": "1.2.0", "id": id, "status": "creating", "pid": pid, "bundle": bundle, "annotations": annotations})
             .to_string()
     }
 
     /// The state at poststop, as crun gives it.
     pub fn stopped(&self) -> String {
-        json!({"ociVersion": "1.0", "id": self.id, "status": "stopped", "pid": 0, "bundle": "/b", "root": "/b/rootfs"})
-            .to_string()
+        json!({"ociVersion": "1.0", "id": self.id, "status": "stopped", "pid": 0, "bundle": self.bundle}).to_string()
     }
 
     /// Runs a shell line in its network namespace.
