@@ -39,7 +39,8 @@ pub(super) fn each<T: Sync, R: Send>(root: &Root, items: &[T], work: impl Fn(&Ro
         let helper = || Builder::new().spawn_scoped(scope, || help(&beside())).ok();
         let helpers: Vec<_> = (1..threads).filter_map(|_| helper()).collect();
         help(root);
-        for panicked in helpers.into_iter().filter_map(|helper| helper.join().err()) {
+        let panicked: Vec<_> = helpers.into_iter().filter_map(|helper| helper.join().err()).collect();
+        if let Some(panicked) = panicked.into_iter().next() {
             resume_unwind(panicked);
         }
     });
