@@ -122,8 +122,7 @@ pub fn differences(here: &Tree, there: &Tree) -> Vec<String> {
     for (path, node) in here.iter() {
         match (node, there.get(path)) {
             (Node::File(a), Some(Node::File(b))) if a != b => {
-                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-                lines.push(format!("{path}: {:?} here, {:?} there", text(a), text(b)));
+                lines.push(format!("{path}: {} here, {} there", shown(a), shown(b)));
             }
             (Node::Link(a), Some(Node::Link(b))) if a != b => {
                 lines.push(format!("{path}: leads to {a} here, to {b} there"))
@@ -135,6 +134,14 @@ pub fn differences(here: &Tree, there: &Tree) -> Vec<String> {
         }
     }
     lines
+}
+
+/// A file's contents in a sentence.
+fn shown(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')) {
+        Some(text) => format!("{:?}", text.trim_end()),
+        None => format!("{} bytes", bytes.len()),
+    }
 }
 
 /// What is in one tree alone, by the directory that it is missing from; what is below something missing goes without saying.
