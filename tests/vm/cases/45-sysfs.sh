@@ -166,7 +166,11 @@ case_a_tree_of_files_by_the_hook() {
   ended runc f
 }
 
+# An emulated processor takes minutes for all of it in a sandbox.
+brief="${look%%echo \"== lspci\"*}echo ready; exec sleep infinity"
+
 case_gvisor_gets_files() {
+  local look=$brief
   nics
   by_config g --sysfs snapshot
   oci runsc
@@ -181,6 +185,7 @@ case_gvisor_gets_files() {
 
 # Nothing can be put into a sandbox any more when hooks run: it has to be said.
 case_gvisor_without_a_prepared_bundle() {
+  local look=$brief
   nics
   by_hook g
   oci runsc
