@@ -5,10 +5,12 @@
 
 mod tables;
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::fault::Fault;
 use crate::ident::IfName;
@@ -305,9 +307,65 @@ pub fn injected(injected: &Injected) -> String {
 
 /// Pretty JSON that is safe on a terminal too: JSON itself would let DEL and C1 controls through.
 pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    let text = serde_json::to_string_pretty(value)?;
-    let escape = |c: char| if c != '\n' && steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
-    Ok(text.chars().map(escape).collect())
+    let mut text = Vec::new();
+    write_json(&mut text, value)?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// The same, written as it is made: for what is large.
+pub fn write_json(out: impl io::Write, value: &impl Serialize) -> serde_json::Result<()> {
+    value.serialize(&mut serde_json::Serializer::with_formatter(out, Safe(PrettyFormatter::new())))
+}
+
+/// [`PrettyFormatter`] with everything escaped that could steer a terminal.
+struct Safe(PrettyFormatter<'static>);
+
+impl Formatter for Safe {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_array(out)
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array(out)
+    }
+
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(out, first)
+    }
+
+    fn end_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array_value(out)
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+
+    fn end_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
+    }
+
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        let mut rest = text;
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| steers(*c)) {
+            let (plain, after) = rest.split_at(at);
+            write!(out, "{plain}\\u{:04x}", u32::from(c))?;
+            rest = after.get(c.len_utf8()..).unwrap_or_default();
+        }
+        out.write_all(rest.as_bytes())
+    }
 }
 
 /// One line of text from elsewhere with everything escaped that could steer a terminal or forge a line.

@@ -1,12 +1,13 @@
 //! Commands about the /sys that a container sees.
 
 use std::collections::BTreeSet;
+use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::say;
-use crate::cli::{DiffArgs, MaterializeArgs, SysfsCommand, ViewArgs};
+use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 use crate::fault::{Fault, WithFault};
 use crate::ident::HcaName;
 use crate::report;
@@ -19,9 +20,23 @@ use crate::world::sysfs::{self, Scope, Survey};
 /// Runs one.
 pub(super) fn run(command: &SysfsCommand) -> Result<()> {
     match command {
-        SysfsCommand::Export(args) => say(&report::json(&seen(&args.view)?)?),
+        SysfsCommand::Export(args) => export(args),
         SysfsCommand::Materialize(args) => materialize(args),
         SysfsCommand::Diff(args) => diff(args),
+    }
+}
+
+/// Written as it is made: it may be some megabytes.
+fn export(args: &ExportArgs) -> Result<()> {
+    let view = seen(&args.view)?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let written = report::write_json(&mut out, &view)
+        .map_err(Error::from)
+        .and_then(|()| writeln!(out))
+        .and_then(|()| out.flush());
+    match written {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(e).context("writing to stdout"),
+        _ => Ok(()),
     }
 }
 

@@ -235,9 +235,9 @@ case_settings_in_the_image() {
 case_a_second_container_sees_the_same() {
   nics
   by_hook one
+  by_hook two
   start runc one
   first=$runner
-  by_hook two
   edit two '(.linux.namespaces[] | select(.type == "network")).path = "'"$(pin one)"'"'
   start runc two
   judge two
