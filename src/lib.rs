@@ -7,7 +7,9 @@
 //!                                Snapshot  ◄─ observe (route netlink, RDMA netlink, sysfs)
 //! Request + Snapshot         ─► Selection  every NIC kept or dropped, each with a reason
 //! Request + Selection        ─► Plan       the stored decision: NICs, environment, device nodes
-//! Plan + config.json         ─► config.json                                  before the runtime reads it
+//! Plan + Tree of /sys        ─► View       what the container sees: a Tree, too
+//! Plan + View + config.json  ─► config.json                                  before the runtime reads it
+//! Plan + View + Bundle       ─► Outfit     what config.json lacks: the hook mounts it while the NICs move
 //! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
 //! what is held               ─► Record     written and synced before the first step
 //! steps                      ─► apply      ─► observe again ─► Drift (must be empty)
