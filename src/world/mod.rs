@@ -31,6 +31,8 @@ pub mod rtnl;
 pub mod store;
 pub mod sysctl;
 pub mod sysfs;
+mod sysfs_crew;
+mod sysfs_dir;
 mod sysfs_hca;
 mod sysfs_net;
 mod sysfs_pci;

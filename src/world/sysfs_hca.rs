@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
-use super::sysfs_root::{Dir, Root};
+use super::sysfs_crew::each;
+use super::sysfs_dir::Dir;
+use super::sysfs_root::Root;
 use crate::ident::{HcaName, IfName};
 use crate::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
 
@@ -22,19 +24,25 @@ pub(super) struct FoundHca {
 pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> Vec<FoundHca> {
     let Some(class) = root.dir("class/infiniband") else { return Vec::new() };
     let (mut verbs, mut umads) = (nodes(root, "infiniband_verbs", "uverbs"), nodes(root, "infiniband_mad", "umad"));
+    let (class, names) = (class.path(), class.names());
+    let read = |root: &Root, name: &String| {
+        let parsed = name.parse().map_err(|_| format!("class/infiniband/{name:?} is no name of an RDMA device"))?;
+        let dir = root.find(class, name).ok_or_else(|| format!("class/infiniband/{name} leads nowhere"))?;
+        Ok(hca(parsed, &dir, with_gids))
+    };
     let mut found = Vec::new();
-    for name in class.names() {
-        let Ok(parsed) = name.parse::<HcaName>() else {
-            warnings.push(format!("class/infiniband/{name:?} is no name of an RDMA device"));
-            continue;
+    let hcas =
+        each(root, &names, |root, names| names.iter().map(|name| read(root, name)).collect::<Vec<Result<_, String>>>());
+    for (name, one) in names.iter().zip(hcas) {
+        let mut one = match one {
+            Ok(one) => one,
+            Err(why) => {
+                warnings.push(why);
+                continue;
+            }
         };
-        let Some(dir) = class.sub(&name) else {
-            warnings.push(format!("class/infiniband/{name} leads nowhere"));
-            continue;
-        };
-        let mut one = hca(parsed, &dir, with_gids);
-        one.hca.uverbs = verbs.remove(&name).and_then(|nodes| nodes.into_iter().next());
-        one.hca.umad = umads.remove(&name).unwrap_or_default();
+        one.hca.uverbs = verbs.remove(name).and_then(|nodes| nodes.into_iter().next());
+        one.hca.umad = umads.remove(name).unwrap_or_default();
         if one.hca.ports.is_empty() {
             warnings.push(format!("{name} shows no ports"));
         }

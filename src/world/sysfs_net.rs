@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::sysfs_crew::each;
+use super::sysfs_dir::Dir;
 use super::sysfs_hca::FoundHca;
-use super::sysfs_root::{Dir, Root};
+use super::sysfs_root::Root;
 use crate::ident::IfName;
 use crate::snapshot::{Netdev, Port};
 
@@ -19,17 +21,20 @@ pub(super) struct FoundNetdev {
 /// Every netdev of class/net, or those of hardware alone.
 pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String>) -> Vec<FoundNetdev> {
     let Some(class) = root.dir("class/net") else { return Vec::new() };
+    // bonding_masters is a control file among the devices.
+    let names: Vec<String> = class.names().into_iter().filter(|name| !class.is_file(name)).collect();
+    let class = class.path();
+    let read = |root: &Root, name: &String| match (name.parse(), root.find(class, name)) {
+        (Err(e), _) => Some(Err(format!("class/net: {e}"))),
+        (_, None) => Some(Err(format!("class/net/{name} leads nowhere"))),
+        (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual/") => None,
+        (Ok(name), Some(dir)) => Some(Ok(netdev(name, &dir))),
+    };
     let mut found = Vec::new();
-    for name in class.names() {
-        // bonding_masters is a control file among the devices.
-        if class.is_file(&name) {
-            continue;
-        }
-        match (name.parse(), class.sub(&name)) {
-            (Err(e), _) => warnings.push(format!("class/net: {e}")),
-            (_, None) => warnings.push(format!("class/net/{name} leads nowhere")),
-            (Ok(_), Some(dir)) if !with_virtual && dir.path().starts_with("devices/virtual/") => {}
-            (Ok(name), Some(dir)) => found.push(netdev(name, &dir)),
+    for one in each(root, &names, |root, names| names.iter().filter_map(|name| read(root, name)).collect()) {
+        match one {
+            Ok(netdev) => found.push(netdev),
+            Err(why) => warnings.push(why),
         }
     }
     for one in found.iter().filter(|one| one.netdev.ifindex == 0) {

@@ -2,32 +2,39 @@
 
 use std::collections::BTreeMap;
 
-use super::sysfs_root::{Dir, Root};
+use super::sysfs_crew::each;
+use super::sysfs_dir::Dir;
+use super::sysfs_root::Root;
 use crate::ident::BusId;
 use crate::snapshot::PciFunction;
 
 /// Every function below bus/pci/devices, by address. A captured tree may have directories there instead of links.
 pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunction> {
     let Some(devices) = root.dir("bus/pci/devices") else { return Vec::new() };
+    let devices_at = devices.path();
+    let read = |root: &Root, name: &String| {
+        let address = name.parse().map_err(|_| format!("bus/pci/devices/{name} is no PCI address"))?;
+        let dir = root.find(devices_at, name).ok_or_else(|| format!("bus/pci/devices/{name} leads nowhere"))?;
+        Ok(function(address, &dir))
+    };
     let mut found = BTreeMap::new();
-    for name in devices.names() {
-        let Ok(address) = name.parse() else {
-            warnings.push(format!("bus/pci/devices/{name} is no PCI address"));
-            continue;
+    for one in each(root, &devices.names(), |root, names| names.iter().map(|name| read(root, name)).collect()) {
+        let told = match one {
+            Ok(function) => twice(&mut found, function),
+            Err(why) => Some(why),
         };
-        let Some(dir) = devices.sub(&name) else {
-            warnings.push(format!("bus/pci/devices/{name} leads nowhere"));
-            continue;
-        };
-        if found.insert(address, function(address, &dir)).is_some() {
-            warnings.push(format!("bus/pci/devices holds {address} twice"));
-        }
+        warnings.extend(told);
     }
     let unclassed = found.values().filter(|f| f.class == 0).count();
     if unclassed > 0 {
         warnings.push(format!("{unclassed} PCI functions have no readable class"));
     }
     found.into_values().collect()
+}
+
+fn twice(found: &mut BTreeMap<BusId, PciFunction>, function: PciFunction) -> Option<String> {
+    let address = function.address;
+    found.insert(address, function).map(|_| format!("bus/pci/devices holds {address} twice"))
 }
 
 /// One function. Vendor files prove that any of these may be missing.

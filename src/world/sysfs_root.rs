@@ -3,22 +3,21 @@
 //! What was read is remembered as long as the root is open, so that whoever asks, no file is read and no directory listed
 //! twice. A path is resolved in what was listed: the kernel is never asked to follow a link.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::str::FromStr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat};
 use rustix::io::{Errno, read};
 
-use crate::ident::BusId;
+use super::sysfs_dir::Dir;
 
 /// An attribute is at most a page (`sysfs_emit()` in fs/sysfs/file.c).
-const ATTRIBUTE: usize = 4096;
+pub(super) const ATTRIBUTE: usize = 4096;
 
 /// Room for what one call tells of a directory.
 const LISTED: usize = 16 << 10;
@@ -40,28 +39,71 @@ pub(super) enum Kind {
 /// What reading a file gave.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
-    Bytes(Rc<[u8]>),
+    Bytes(Arc<[u8]>),
     /// EINVAL: an unused entry of a GID table, or the speed of a link that is down.
     Invalid,
     Unreadable,
 }
 
 /// A name in a directory, and what is behind it once somebody asked.
-struct Entry {
-    kind: Kind,
-    contents: OnceCell<Contents>,
-    target: OnceCell<Option<Rc<str>>>,
+pub(super) enum Entry {
+    Dir,
+    File(OnceLock<Contents>),
+    Link(OnceLock<Option<Arc<str>>>),
 }
 
-type Listing = Rc<BTreeMap<String, Entry>>;
+impl Entry {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Entry::Dir => Kind::Dir,
+            Entry::File(_) => Kind::File,
+            Entry::Link(_) => Kind::Link,
+        }
+    }
+}
 
-/// A /sys, or a copy of one.
-pub(super) struct Root {
+/// What is in a directory, sorted by name.
+pub(super) struct Names(Vec<(Box<str>, Entry)>);
+
+impl Names {
+    pub(super) fn get(&self, name: &str) -> Option<&Entry> {
+        let at = self.0.binary_search_by(|(known, _)| known.as_ref().cmp(name)).ok()?;
+        self.0.get(at).map(|(_, entry)| entry)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.0.iter().map(|(name, entry)| (name.as_ref(), entry))
+    }
+}
+
+pub(super) type Listing = Arc<Names>;
+
+/// What was read of a /sys so far, by whatever thread.
+struct Memory {
     top: OwnedFd,
-    /// Directories by their real paths, those that could be listed.
-    dirs: RefCell<HashMap<String, Option<Listing>>>,
+    /// Directories by their real paths, those that could be listed. Who comes second waits for the first.
+    dirs: Mutex<HashMap<String, Arc<OnceLock<Option<Listing>>>>>,
+}
+
+/// A /sys, or a copy of one: one thread's hold on it.
+pub(super) struct Root {
+    memory: Arc<Memory>,
     /// The directory that was opened last: one after the other, its files need no walk from the top.
     last: RefCell<Option<(String, OwnedFd)>>,
+}
+
+impl Memory {
+    fn known(&self, dir: &str) -> Option<Arc<OnceLock<Option<Listing>>>> {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner).get(dir).cloned()
+    }
+
+    fn slot(&self, dir: &str) -> Arc<OnceLock<Option<Listing>>> {
+        let mut dirs = self.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = dirs.get(dir) {
+            return slot.clone();
+        }
+        dirs.entry(dir.to_owned()).or_default().clone()
+    }
 }
 
 impl Root {
@@ -73,23 +115,30 @@ impl Root {
             return Err(io::Error::new(io::ErrorKind::NotFound, "neither class, bus nor devices is in it"));
         };
         let top = openat(CWD, &sys, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root { top, dirs: RefCell::default(), last: RefCell::default() })
+        Ok(Root { memory: Arc::new(Memory { top, dirs: Mutex::default() }), last: RefCell::default() })
+    }
+
+    /// The same for another thread: what either reads, both know.
+    pub(super) fn beside(&self) -> Box<dyn Fn() -> Root + Send + Sync> {
+        let memory = self.memory.clone();
+        Box::new(move || Root { memory: memory.clone(), last: RefCell::default() })
     }
 
     /// A directory below the root.
     pub(super) fn dir(&self, path: &str) -> Option<Dir<'_>> {
         // What was listed is a real path.
-        if let Some(Some(listing)) = self.dirs.borrow().get(path) {
-            return Some(Dir { root: self, path: path.to_owned(), listing: Some(listing.clone()) });
+        let known = self.memory.known(path).and_then(|slot| slot.get().cloned()).flatten();
+        if let Some(listing) = known {
+            return Some(Dir::new(self, path.to_owned(), Some(listing)));
         }
         self.find("", path)
     }
 
     /// The directory at which a path from a real one ends when its links are followed; none where it dangles, turns in a
     /// circle, or leads out of the root.
-    fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
+    pub(super) fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
         // Texts with where to go on in them.
-        let mut todo: Vec<(Rc<str>, usize)> = vec![(path.into(), 0)];
+        let mut todo: Vec<(Arc<str>, usize)> = vec![(path.into(), 0)];
         let (mut at, mut is_dir, mut links) = (from.to_owned(), true, 0);
         while let Some((text, start)) = todo.pop() {
             let left = text.get(start..).unwrap_or_default();
@@ -109,10 +158,10 @@ impl Root {
             }
             let listing = self.listing(&at)?;
             let entry = listing.get(part)?;
-            is_dir = entry.kind != Kind::File;
-            if entry.kind == Kind::Link {
+            is_dir = !matches!(entry, Entry::File(_));
+            if let Entry::Link(target) = entry {
                 links += 1;
-                let target = self.target(&at, part, entry).filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
+                let target = self.target(&at, part, target).filter(|t| links <= MAX_LINKS && !t.starts_with('/'))?;
                 todo.push((target, 0));
             } else {
                 if !at.is_empty() {
@@ -121,23 +170,19 @@ impl Root {
                 at.push_str(part);
             }
         }
-        is_dir.then(|| Dir { root: self, listing: self.listing(&at), path: at })
+        is_dir.then(|| Dir::new(self, at.clone(), self.listing(&at)))
     }
 
     /// The names in a directory that is given by its real path; those that are no UTF-8 are left out, since no kernel object
     /// has such a name here, and so is what is neither directory, file nor link.
     fn listing(&self, dir: &str) -> Option<Listing> {
-        if let Some(known) = self.dirs.borrow().get(dir) {
-            return known.clone();
-        }
-        let listing = self.list(dir).ok().map(Rc::new);
-        self.dirs.borrow_mut().insert(dir.to_owned(), listing.clone());
-        listing
+        let slot = self.memory.slot(dir);
+        slot.get_or_init(|| self.list(dir).ok().map(Arc::new)).clone()
     }
 
-    fn list(&self, dir: &str) -> Result<BTreeMap<String, Entry>, Errno> {
+    fn list(&self, dir: &str) -> Result<Names, Errno> {
         let fd = self.open_at(dir, OFlags::DIRECTORY)?;
-        let mut names = BTreeMap::new();
+        let mut names: Vec<(Box<str>, Entry)> = Vec::new();
         let mut buffer = Vec::with_capacity(LISTED);
         let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
@@ -150,33 +195,35 @@ impl Root {
                 }
                 told => told,
             };
-            let kind = match told {
-                FileType::Directory => Kind::Dir,
-                FileType::RegularFile => Kind::File,
-                FileType::Symlink => Kind::Link,
+            let entry = match told {
+                FileType::Directory => Entry::Dir,
+                FileType::RegularFile => Entry::File(OnceLock::new()),
+                FileType::Symlink => Entry::Link(OnceLock::new()),
                 _ => continue,
             };
             if !matches!(name, "." | "..") {
-                names.insert(name.to_owned(), Entry { kind, contents: OnceCell::new(), target: OnceCell::new() });
+                names.push((Box::from(name), entry));
             }
         }
+        names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        names.shrink_to_fit();
         self.last.replace(Some((dir.to_owned(), fd)));
-        Ok(names)
+        Ok(Names(names))
     }
 
     /// A link's target, verbatim.
-    fn target(&self, dir: &str, name: &str, entry: &Entry) -> Option<Rc<str>> {
+    pub(super) fn target(&self, dir: &str, name: &str, known: &OnceLock<Option<Arc<str>>>) -> Option<Arc<str>> {
         let read = || {
             let target = match &*self.last.borrow() {
                 Some((at, fd)) if at == dir => readlinkat(fd, name, Vec::new()),
-                _ => readlinkat(&self.top, join(dir, name), Vec::new()),
+                _ => readlinkat(&self.memory.top, join(dir, name), Vec::new()),
             };
-            target.ok().and_then(|t| t.into_string().ok()).map(Rc::from)
+            target.ok().and_then(|t| t.into_string().ok()).map(Arc::from)
         };
-        entry.target.get_or_init(read).clone()
+        known.get_or_init(read).clone()
     }
 
-    fn contents(&self, dir: &str, name: &str) -> Contents {
+    pub(super) fn contents(&self, dir: &str, name: &str) -> Contents {
         match self.read(dir, name) {
             Ok(bytes) => Contents::Bytes(bytes),
             Err(Errno::INVAL) => Contents::Invalid,
@@ -184,7 +231,7 @@ impl Root {
         }
     }
 
-    fn read(&self, dir: &str, name: &str) -> Result<Rc<[u8]>, Errno> {
+    fn read(&self, dir: &str, name: &str) -> Result<Arc<[u8]>, Errno> {
         // The header of configuration space is all that the kernel shows without CAP_SYS_ADMIN (pci_read_config() in
         // drivers/pci/pci-sysfs.c), and enough for lspci and hwloc; all of it takes a device a millisecond.
         let limit = if name == "config" { 64 } else { LIMIT };
@@ -219,128 +266,23 @@ impl Root {
 
     /// The files that were read, by their real paths.
     pub(super) fn files(&self) -> Vec<String> {
-        let dirs = self.dirs.borrow();
-        let read = |dir: &str, listing: &Listing| -> Vec<String> {
-            let known = listing.iter().filter(|(_, entry)| entry.contents.get().is_some());
-            known.map(|(name, _)| join(dir, name)).collect()
+        let dirs = self.memory.dirs.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_read = |entry: &Entry| matches!(entry, Entry::File(contents) if contents.get().is_some());
+        let read = |dir: &str, names: &Names| -> Vec<String> {
+            names.iter().filter(|(_, entry)| is_read(entry)).map(|(name, _)| join(dir, name)).collect()
         };
-        dirs.iter().filter_map(|(dir, listing)| Some(read(dir, listing.as_ref()?))).flatten().collect()
+        dirs.iter().filter_map(|(dir, slot)| Some(read(dir, slot.get()?.as_deref()?))).flatten().collect()
     }
 
     /// Opens a real path. What somebody exchanged for a link since it was listed is not followed.
     fn open_at(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { "." } else { path };
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        openat2(&self.top, path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), how)
+        openat2(&self.memory.top, path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty(), how)
     }
 }
 
 /// `name` in `dir`, where the top has no name.
 pub(super) fn join(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
-}
-
-/// A directory by its real path, which lies below the root.
-#[derive(Clone)]
-pub(super) struct Dir<'r> {
-    root: &'r Root,
-    path: String,
-    /// None where it cannot be listed.
-    listing: Option<Listing>,
-}
-
-impl<'r> Dir<'r> {
-    /// Its path below the root.
-    pub(super) fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// A directory in it, through links; none where they dangle, turn in a circle, or lead out of the root.
-    pub(super) fn sub(&self, name: &str) -> Option<Dir<'r>> {
-        self.root.find(&self.path, name)
-    }
-
-    /// The names in it, sorted.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.listing.as_ref().map(|l| l.keys().cloned().collect()).unwrap_or_default()
-    }
-
-    fn entry(&self, name: &str) -> Option<&Entry> {
-        self.listing.as_ref()?.get(name)
-    }
-
-    /// What a name in it is.
-    pub(super) fn kind(&self, name: &str) -> Option<Kind> {
-        Some(self.entry(name)?.kind)
-    }
-
-    /// Whether the name is a plain file, such as `class/net/bonding_masters`.
-    pub(super) fn is_file(&self, name: &str) -> bool {
-        self.kind(name) == Some(Kind::File)
-    }
-
-    /// Whether the name is a directory of its own.
-    pub(super) fn is_dir(&self, name: &str) -> bool {
-        self.kind(name) == Some(Kind::Dir)
-    }
-
-    /// What is in a file; a copy's pipes and devices are not there.
-    pub(super) fn contents(&self, name: &str) -> Contents {
-        match self.entry(name).filter(|entry| entry.kind == Kind::File) {
-            Some(entry) => entry.contents.get_or_init(|| self.root.contents(&self.path, name)).clone(),
-            None => Contents::Unreadable,
-        }
-    }
-
-    /// An attribute without the white space around it; none where it is absent, unreadable, or empty.
-    pub(super) fn attr(&self, name: &str) -> Option<String> {
-        let Contents::Bytes(value) = self.contents(name) else { return None };
-        let value = String::from_utf8_lossy(value.get(..ATTRIBUTE).unwrap_or(&value));
-        let value = value.trim_matches(|c: char| c.is_whitespace() || c == '\0');
-        (!value.is_empty()).then(|| value.to_owned())
-    }
-
-    /// An attribute as a value; none also where it is malformed.
-    pub(super) fn parse<T: FromStr>(&self, name: &str) -> Option<T> {
-        self.attr(name)?.parse().ok()
-    }
-
-    /// A hexadecimal attribute, `0x…`.
-    pub(super) fn hex(&self, name: &str) -> Option<u32> {
-        u32::from_str_radix(self.attr(name)?.strip_prefix("0x")?, 16).ok()
-    }
-
-    /// A link's target as it is written, which need not exist.
-    pub(super) fn target(&self, name: &str) -> Option<Rc<str>> {
-        let entry = self.entry(name).filter(|entry| entry.kind == Kind::Link)?;
-        self.root.target(&self.path, name, entry)
-    }
-
-    /// The last component of a link's target.
-    pub(super) fn link(&self, name: &str) -> Option<String> {
-        let target = self.target(name)?;
-        Some(Path::new(&*target).file_name()?.to_str()?.to_owned())
-    }
-
-    /// The nearest PCI function at or above it: its parent may be an auxiliary device or a virtio child of that.
-    pub(super) fn pci(&self) -> Option<(BusId, Dir<'r>)> {
-        let mut path = self.path.as_str();
-        loop {
-            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-            // An error that nobody reads takes its time to be made.
-            if let Some(id) = name.contains(':').then(|| name.parse().ok()).flatten() {
-                return self.root.dir(path).map(|dir| (id, dir));
-            }
-            if above.is_empty() {
-                return None;
-            }
-            path = above;
-        }
-    }
-
-    /// The directory above it.
-    pub(super) fn above(&self) -> Option<Dir<'r>> {
-        let path = self.path.rsplit_once('/').map_or("", |(above, _)| above);
-        if self.path.is_empty() { None } else { self.root.dir(path) }
-    }
 }

@@ -6,7 +6,9 @@
 
 use std::net::Ipv6Addr;
 
-use super::sysfs_root::{Contents, Dir, Kind, Root, join};
+use super::sysfs_crew::each;
+use super::sysfs_dir::Dir;
+use super::sysfs_root::{Contents, Kind, Root, join};
 use crate::tree::{Node, Tree};
 
 /// Of a PCI function. `irq` and `resource` are for lspci, which refuses to work without them.
@@ -101,26 +103,26 @@ pub(super) fn links(root: &Root) -> Tree {
 /// All that the lists name, of every NIC, GPU, bridge and whatever else is on a PCI bus.
 pub(super) fn whole(root: &Root) -> Tree {
     let mut shot = Shot { root, seen: Vec::new() };
-    for device in shot.linked("bus/pci/devices") {
-        shot.files(&device, PCI);
-        shot.links_of(&device, |name| matches!(name, "subsystem" | "driver" | "physfn") || name.starts_with("virtfn"));
-    }
+    shot.each("bus/pci/devices", |shot, device| {
+        shot.files(device, PCI);
+        shot.links_of(device, |name| matches!(name, "subsystem" | "driver" | "physfn") || name.starts_with("virtfn"));
+    });
     shot.linked("class/pci_bus");
-    for hca in shot.linked("class/infiniband") {
-        shot.files(&hca, HCA);
-        shot.device_links(&hca);
-        for port in shot.subdirs(&join(&hca, "ports")) {
+    shot.each("class/infiniband", |shot, hca| {
+        shot.files(hca, HCA);
+        shot.device_links(hca);
+        for port in shot.subdirs(&join(hca, "ports")) {
             shot.port(&port);
         }
-    }
-    for node in shot.linked("class/infiniband_verbs") {
-        shot.files(&node, NODE);
-        shot.device_links(&node);
-    }
-    for netdev in shot.linked("class/net") {
-        shot.files(&netdev, NETDEV);
-        shot.device_links(&netdev);
-    }
+    });
+    shot.each("class/infiniband_verbs", |shot, node| {
+        shot.files(node, NODE);
+        shot.device_links(node);
+    });
+    shot.each("class/net", |shot, netdev| {
+        shot.files(netdev, NETDEV);
+        shot.device_links(netdev);
+    });
     shot.rdma_cm();
     shot.system();
     shot.char_devices();
@@ -133,6 +135,18 @@ struct Shot<'r> {
 }
 
 impl Shot<'_> {
+    /// What is wanted of every device of a directory of links.
+    fn each(&mut self, dir: &str, wanted: impl Fn(&mut Shot, &str) + Sync) {
+        let devices = self.linked(dir);
+        self.seen.extend(each(self.root, &devices, |root, devices| {
+            let mut shot = Shot { root, seen: Vec::new() };
+            devices.iter().for_each(|device| wanted(&mut shot, device));
+            // What is sorted piece by piece is merged soon; of what is there twice the last still counts.
+            shot.seen.sort_by(|(a, _), (b, _)| a.cmp(b));
+            shot.seen
+        }));
+    }
+
     fn put(&mut self, path: String, node: Node) {
         self.seen.push((path, node));
     }
