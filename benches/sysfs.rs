@@ -149,8 +149,9 @@ fn ratio(root: &Path) {
     rounds.sort_by(|a, b| ratio_of(a).total_cmp(&ratio_of(b)));
     let (us, loop_) = rounds[ROUNDS / 2];
     println!(
-        "{} files: {us:?} against {loop_:?} of the bare loop, {:.2} times (median of {ROUNDS})",
+        "{} files: {us:?} on {} cores against {loop_:?} of the bare loop, which has one, {:.2} times (median of {ROUNDS})",
         files.len(),
+        std::thread::available_parallelism().map_or(1, usize::from).min(4),
         ratio_of(&(us, loop_))
     );
 }
