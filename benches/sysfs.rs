@@ -85,7 +85,7 @@ fn ours(root: &Path) -> Survey {
     // Without route netlink no netdev has an address: what is chosen is told by position.
     let _ = black_box(select(&request.unwrap(), &facts, &[]));
     let keep = half(&facts);
-    black_box(view::snapshot(&keep, &facts, &survey.whole()));
+    black_box(view::snapshot(&keep, &facts, survey.whole()));
     black_box(view::live(&keep, &facts, &survey.links()));
     survey
 }
@@ -128,7 +128,7 @@ fn nics(criterion: &mut Criterion, count: usize) {
     group.sample_size(10).measurement_time(Duration::from_secs(3)).throughput(Throughput::Elements(count as u64));
     group.bench_function(BenchmarkId::new("observe, select, render", count), |b| b.iter(|| ours(dir.path())));
     group.bench_function(BenchmarkId::new("render: snapshot", count), |b| {
-        b.iter(|| view::snapshot(&keep, &facts, black_box(&whole)));
+        b.iter(|| view::snapshot(&keep, &facts, black_box(whole.clone())));
     });
     group.bench_function(BenchmarkId::new("render: live", count), |b| {
         b.iter(|| view::live(&keep, &facts, black_box(&links)));

@@ -55,6 +55,11 @@ impl Tree {
         }
     }
 
+    /// Those of its entries, in their order, for which this says so. A directory stays while something in it does.
+    pub fn only(self, stay: &[bool]) -> Tree {
+        self.entries.into_iter().zip(stay).filter(|(_, stays)| **stays).map(|(entry, _)| entry).collect()
+    }
+
     /// An entry.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.entries.get(path)

@@ -125,16 +125,16 @@ pub fn of_plan(
     match plan.sysfs {
         Sysfs::Off => None,
         Sysfs::Auto | Sysfs::Live => Some(live(&keep, seen, &links())),
-        Sysfs::Snapshot => Some(snapshot(&keep, seen, &whole())),
+        Sysfs::Snapshot => Some(snapshot(&keep, seen, whole())),
     }
 }
 
 /// What is left of the whole tree (`world::sysfs::Survey::whole`): the snapshot carrier.
-pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: &Tree) -> Tree {
-    let mut hidden = Hidden::of(keep, seen, whole);
+pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
+    let mut hidden = Hidden::of(keep, seen, &whole);
     let kept: BTreeSet<&str> = keep.netdevs.iter().map(IfName::as_str).chain(["lo"]).collect();
     for name in whole.names("class/net").filter(|name| !kept.contains(name)) {
-        hidden.hide(whole, format!("class/net/{name}"));
+        hidden.hide(&whole, format!("class/net/{name}"));
     }
     let mut view = rest(whole, &hidden);
     for (hca, verbs) in &keep.verbs {
@@ -149,19 +149,21 @@ pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: &Tree) -> Tree {
 }
 
 /// What is not hidden; and of the directories only those that something is in or a link leads to, as before.
-fn rest(whole: &Tree, hidden: &Hidden) -> Tree {
+fn rest(whole: Tree, hidden: &Hidden) -> Tree {
     let ends = |entries: &mut dyn Iterator<Item = (&str, &Node)>| -> HashSet<String> {
         let end = |(path, node): (&str, &Node)| if let Node::Link(to) = node { Some(joined(path, to)) } else { None };
         entries.filter_map(end).collect()
     };
-    let [seen, _] = hidden.divide(whole);
+    let [seen, _] = hidden.divide(&whole);
     let (before, after) = (ends(&mut whole.iter()), ends(&mut seen.iter().copied()));
     let bare = |path: &str| whole.names(path).next().is_none() && !before.contains(path);
     // The kernel's own directories of links are there with nothing in them as well.
     let is_farm = |path: &str| is_top(path) && !path.contains("/drivers/");
     let stays =
         |(path, node): &(&str, &Node)| **node != Node::Dir || after.contains(*path) || is_farm(path) || bare(path);
-    seen.into_iter().filter(stays).map(|(path, node)| (path.to_owned(), node.clone())).collect()
+    let stay: HashSet<&str> = seen.iter().filter(|entry| stays(entry)).map(|(path, _)| *path).collect();
+    let stay: Vec<bool> = whole.iter().map(|(path, _)| stay.contains(path)).collect();
+    whole.only(&stay)
 }
 
 /// The directories of links (`world::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped

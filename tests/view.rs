@@ -87,7 +87,7 @@ fn of_captured_trees_no_dropped_nic_is_left() {
         let seen = facts(&survey);
         let keep = half(&seen);
         let whole = survey.whole();
-        let view = view::snapshot(&keep, &seen, &whole);
+        let view = view::snapshot(&keep, &seen, whole.clone());
         nothing_leads_to_dropped(name, &keep, &seen, &view);
         let new: Vec<String> = dangling(&view).difference(&dangling(&whole)).cloned().collect();
         assert_eq!(new, Vec::<String>::new(), "{name}");
@@ -143,7 +143,7 @@ fn selection_and_view_of_a_dgx_with_gids() {
     let chosen: BTreeSet<HcaName> =
         select(&request, &seen, &[]).unwrap().kept().filter_map(|v| v.hca.clone()).collect();
     assert_eq!(chosen, right);
-    let view = view::snapshot(&Keep::hcas(chosen.clone(), &seen), &seen, &survey.whole());
+    let view = view::snapshot(&Keep::hcas(chosen.clone(), &seen), &seen, survey.whole());
     let left: BTreeSet<HcaName> = view.names("class/infiniband").map(|name| name.parse().unwrap()).collect();
     assert_eq!(left, chosen);
     for hca in &chosen {
@@ -242,7 +242,7 @@ fn golden_cases() {
         let seen = facts(&survey);
         let keep = kept(&words, &seen);
         let (links, whole) = (survey.links(), survey.whole());
-        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, &whole));
+        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, whole.clone()));
         agree(&keep, &links, &live, &whole, &view).unwrap();
         let text = told(&view, &live);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -376,7 +376,7 @@ proptest! {
         let chosen = seen.hcas.iter().enumerate().filter(|(i, _)| choice >> i & 1 == 1);
         let keep = Keep::hcas(chosen.map(|(_, h)| h.name.clone()).collect(), &seen);
         let (links, whole) = (survey.links(), survey.whole());
-        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, &whole));
+        let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, whole.clone()));
         let agreed = agree(&keep, &links, &live, &whole, &view);
         prop_assert!(agreed.is_ok(), "{:?}", agreed);
         nothing_leads_to_dropped("made up", &keep, &seen, &view);

@@ -54,7 +54,7 @@ fn view_of(survey: &Survey, args: &ViewArgs) -> Result<Tree> {
     let keep = wanted(&args.hca, &facts)?;
     Ok(match (args.mode, keep) {
         (Carrier::Snapshot, None) => survey.whole(),
-        (Carrier::Snapshot, Some(keep)) => view::snapshot(&keep, &facts, &survey.whole()),
+        (Carrier::Snapshot, Some(keep)) => view::snapshot(&keep, &facts, survey.whole()),
         // Nothing is hidden, so nothing lies over the kernel's own.
         (Carrier::Live, None) => Tree::default(),
         (Carrier::Live, Some(keep)) => view::live(&keep, &facts, &survey.links()),
