@@ -151,7 +151,7 @@ fn ratio(root: &Path) {
     println!(
         "{} files: {us:?} on {} cores against {loop_:?} of the bare loop, which has one, {:.2} times (median of {ROUNDS})",
         files.len(),
-        std::thread::available_parallelism().map_or(1, usize::from).min(4),
+        std::thread::available_parallelism().map_or(1, usize::from).min(8),
         ratio_of(&(us, loop_))
     );
 }

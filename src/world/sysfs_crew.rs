@@ -9,7 +9,7 @@ use std::thread::{Builder, available_parallelism, scope};
 use super::sysfs_root::Root;
 
 /// More would wait for each other: every open takes the lock of its directory.
-const MOST: usize = 4;
+const MOST: usize = 8;
 
 /// Fewer are read sooner than a thread is made.
 const FEWEST: usize = 8;

@@ -5,7 +5,7 @@
 case_rdma_netlink() {
   local test
   # The newest build of tests/nldev.rs; cargo puts a hash behind the name.
-  test=$(find "$RDMAPREP_BIN_DIR/deps" -name 'nldev-*' ! -name '*.*' -printf '%T@ %p\n' | sort -n | tail -n 1)
+  test=$(find /repo/target/debug/deps -name 'nldev-*' ! -name '*.*' -printf '%T@ %p\n' | sort -n | tail -n 1)
   test=${test#* }
   [ -x "$test" ] || die "no test binary: run cargo test --no-run"
   "$test" --nocapture --test-threads 1 > /run/cases/nldev
