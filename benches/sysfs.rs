@@ -1,7 +1,7 @@
 //! Looking at a /sys and telling what a container sees of it, against a loop that opens, reads and closes the same files and
 //! does nothing else: on a node of 560 PCI functions and 18 HCAs, and on nodes of 1 to 512 NICs.
-//! `cargo bench --bench sysfs` prints the ratio; with `make DIR`, then `ours DIR` or `bare DIR`, each
-//! is done a single time, for `strace -c`.
+//! `cargo bench --bench sysfs` prints the ratio, and what it takes of memory; with `make DIR`, then `ours DIR` or `bare DIR`,
+//! each is done a single time, for `strace -c`.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::hint::black_box;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -44,7 +45,12 @@ fn main() {
             let files: Vec<String> = files(Path::new(dir)).iter().map(|f| f.display().to_string()).collect();
             fs::write(format!("{dir}.files"), files.join("\n")).unwrap();
         }
-        [_, "ours", dir, ..] => drop(ours(Path::new(dir))),
+        [_, "ours", dir, ..] => {
+            let survey = ours(Path::new(dir));
+            let status = fs::read_to_string("/proc/self/status").unwrap();
+            println!("{} in memory at most", status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim());
+            drop(survey);
+        }
         [_, "bare", dir, ..] => {
             let list = fs::read_to_string(format!("{dir}.files")).unwrap();
             bare(&list.lines().map(PathBuf::from).collect::<Vec<_>>());
@@ -62,6 +68,8 @@ fn bench() {
         nics(&mut criterion, count);
     }
     criterion.final_summary();
+    let once = Command::new(std::env::current_exe().unwrap()).arg("ours").arg(dir.path()).output().unwrap();
+    print!("{}", String::from_utf8(once.stdout).unwrap());
     ratio(dir.path());
 }
 

@@ -7,7 +7,7 @@
 //! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
 //! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
@@ -22,7 +22,7 @@ use crate::tree::{Node, Tree, parent};
 
 mod hidden;
 
-use hidden::{Hidden, above, is_top};
+use hidden::{Fate, Hidden, above, is_top};
 
 /// How a view reaches a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -139,7 +139,7 @@ pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
     let mut view = rest(whole, &hidden);
     for (hca, verbs) in &keep.verbs {
         let dir = soft_verbs(verbs);
-        let text = |text: String| Node::File(format!("{text}\n").into_bytes());
+        let text = |text: String| Node::File(format!("{text}\n").into_bytes().into());
         view.put(&format!("{dir}/ibdev"), text(hca.to_string()));
         view.put(&format!("{dir}/dev"), text(format!("{}:{}", verbs.major, verbs.minor)));
         view.put(&format!("{dir}/abi_version"), text("1".to_owned()));
@@ -150,35 +150,75 @@ pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
 
 /// What is not hidden; and of the directories only those that something is in or a link leads to, as before.
 fn rest(whole: Tree, hidden: &Hidden) -> Tree {
-    let ends = |entries: &mut dyn Iterator<Item = (&str, &Node)>| -> HashSet<String> {
-        let end = |(path, node): (&str, &Node)| if let Node::Link(to) = node { Some(joined(path, to)) } else { None };
-        entries.filter_map(end).collect()
-    };
-    let [seen, _] = hidden.divide(&whole);
-    let (before, after) = (ends(&mut whole.iter()), ends(&mut seen.iter().copied()));
-    let bare = |path: &str| whole.names(path).next().is_none() && !before.contains(path);
+    let fates = hidden.fates(&whole);
+    let stay = stays(&whole, &fates);
+    whole.only(&stay)
+}
+
+/// Which entries of a tree stay, in its order.
+fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
+    let all = || tree.iter().zip(fates).enumerate();
+    let is_dir = |node: &Node| *node == Node::Dir;
+    let dirs: HashMap<&str, usize> =
+        all().filter(|(_, ((_, node), _))| is_dir(node)).map(|(at, ((path, _), _))| (path, at)).collect();
+    // Whether something is in a directory, a link leads to it, a link that is seen does.
+    let mut told = vec![(false, false, false); tree.len()];
+    let mut stay = vec![false; tree.len()];
+    // The files of a directory come one after the other: what is above them is told once.
+    let (mut within, mut is_told) = ("", false);
+    for (at, ((path, node), fate)) in all() {
+        if parent(path) != within {
+            (within, is_told) = (parent(path), false);
+            dirs.get(within).into_iter().for_each(|dir| told[*dir].0 = true);
+        }
+        if let Some(dir) = fate.end.as_deref().and_then(|end| dirs.get(end)) {
+            (told[*dir].1, told[*dir].2) = (true, told[*dir].2 || fate.is_seen);
+        }
+        if fate.is_seen && !is_dir(node) {
+            stay[at] = true;
+            if !std::mem::replace(&mut is_told, true) {
+                keep_above(path, &dirs, &mut stay);
+            }
+        }
+    }
     // The kernel's own directories of links are there with nothing in them as well.
     let is_farm = |path: &str| is_top(path) && !path.contains("/drivers/");
-    let stays =
-        |(path, node): &(&str, &Node)| **node != Node::Dir || after.contains(*path) || is_farm(path) || bare(path);
-    let stay: HashSet<&str> = seen.iter().filter(|entry| stays(entry)).map(|(path, _)| *path).collect();
-    let stay: Vec<bool> = whole.iter().map(|(path, _)| stay.contains(path)).collect();
-    whole.only(&stay)
+    for (at, ((path, node), _)) in all().filter(|(_, (_, fate))| fate.is_seen) {
+        let (is_full, was_led_to, is_led_to) = told[at];
+        if is_dir(node) && (is_led_to || is_farm(path) || !(is_full || was_led_to)) {
+            stay[at] = true;
+            keep_above(path, &dirs, &mut stay);
+        }
+    }
+    stay
+}
+
+/// With something that stays, the directories above it do.
+fn keep_above(path: &str, dirs: &HashMap<&str, usize>, stay: &mut [bool]) {
+    let mut dir = parent(path);
+    while let Some(at) = dirs.get(dir) {
+        if std::mem::replace(&mut stay[*at], true) {
+            return;
+        }
+        dir = parent(dir);
+    }
 }
 
 /// The directories of links (`world::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped
 /// NICs as empty directories: what [`covers`] makes mounts of.
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let hidden = Hidden::of(keep, seen, links);
-    let [left, gone] = hidden.divide(links);
+    let fates = hidden.fates(links);
+    let entries = || links.iter().zip(&fates).map(|((path, node), fate)| (path, node, fate.is_seen));
     // Every namespace has a class/net of its own.
-    let farms: BTreeSet<&str> = gone.iter().map(|(path, _)| parent(path)).filter(|dir| *dir != "class/net").collect();
-    let left = left.into_iter().filter(|(path, node)| **node != Node::Dir && farms.contains(parent(path)));
-    let mut view: Tree = left.map(|(path, node)| (path.to_owned(), node.clone())).collect();
+    let gone = entries().filter(|(_, _, is_seen)| !is_seen).map(|(path, ..)| parent(path));
+    let farms: BTreeSet<&str> = gone.filter(|dir| *dir != "class/net").collect();
+    let left =
+        entries().filter(|(path, node, is_seen)| *is_seen && **node != Node::Dir && farms.contains(parent(path)));
+    let mut view: Tree = left.map(|(path, node, _)| (path, node.clone())).collect();
     farms.iter().for_each(|dir| view.put(dir, Node::Dir));
     // The places of software devices come and go with them: nothing can be mounted there in advance.
-    let places = hidden.dirs.iter().filter(|dir| !dir.starts_with("devices/virtual/") && !hidden.is_below(dir));
-    places.for_each(|dir| view.put(dir, Node::Dir));
+    hidden.dirs.iter().filter(|dir| !dir.starts_with("devices/virtual/")).for_each(|dir| view.put(dir, Node::Dir));
     for (path, link) in keep.verbs.values().flat_map(soft_links).filter(|(path, _)| farms.contains(parent(path))) {
         view.put(&path, link);
     }
@@ -215,7 +255,7 @@ fn soft_verbs(verbs: &CharDevice) -> String {
 }
 
 fn soft_links(verbs: &CharDevice) -> [(String, Node); 2] {
-    let link = || Node::Link(format!("../../{}", soft_verbs(verbs)));
+    let link = || Node::Link(format!("../../{}", soft_verbs(verbs)).into());
     [
         (format!("class/infiniband_verbs/{}", verbs.name), link()),
         (format!("dev/char/{}:{}", verbs.major, verbs.minor), link()),

@@ -25,13 +25,13 @@ fn farm() -> Tree {
     let mut tree = Tree::default();
     tree.put("lo", Node::Link("../../devices/virtual/net/lo".into()));
     tree.put("sub/inner", Node::Link("../../../devices/virtual/net/lo/mtu".into()));
-    tree.put("sub/text", Node::File(b"said\n".to_vec()));
+    tree.put("sub/text", Node::File(b"said\n".as_slice().into()));
     tree
 }
 
 fn covers() -> Outfit {
     let mut devices = Tree::default();
-    devices.put("address", Node::File(b"ours\n".to_vec()));
+    devices.put("address", Node::File(b"ours\n".as_slice().into()));
     let at = |at: &str, tree: Tree| Cover { at: at.into(), tree };
     let covers = vec![at("sys/class/net", farm()), at("sys/devices/virtual/mem", devices)];
     Outfit { covers, conf: Vec::new() }
@@ -149,7 +149,7 @@ fn trees_are_written_nowhere_else() {
         for (link, below) in [("out", "out/x"), ("a/out", "a/out/x"), ("b", "../x")] {
             let mut tree = Tree::default();
             tree.put(link, Node::Link("/run/canary".into()));
-            tree.put(below, Node::File(b"escaped".to_vec()));
+            tree.put(below, Node::File(b"escaped".as_slice().into()));
             let before = outside();
             let covers = vec![Cover { at: "sys/class/net".into(), tree }];
             let error = dress(&container.wearer(), &Outfit { covers, conf: Vec::new() }, &[]).unwrap_err();

@@ -152,7 +152,7 @@ fn selection_and_view_of_a_dgx_with_gids() {
             for table in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
                 let path = format!("{port}/{table}/{index}");
                 let told = view.resolve(&path).and_then(|end| view.get(&end).cloned());
-                assert_eq!(told, Some(Node::File(fs::read(root.join(&path)).unwrap())), "{path}");
+                assert_eq!(told, Some(Node::File(fs::read(root.join(&path)).unwrap().into())), "{path}");
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What is not to be seen: the directories and links of NICs that are not kept.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Bound;
 
 use super::{Keep, end, joined};
 use crate::ident::{BusId, HcaName, IfName};
@@ -16,14 +17,21 @@ const SHARED: [&str; 7] =
 /// What is not to be seen.
 pub(super) struct Hidden {
     /// Directories with all that is in them.
-    pub(super) dirs: HashSet<String>,
+    pub(super) dirs: Dirs,
     /// Links whatever they lead to.
-    pub(super) links: HashSet<String>,
+    links: HashSet<String>,
+}
+
+/// What becomes of an entry.
+pub(super) struct Fate {
+    pub(super) is_seen: bool,
+    /// Where a link leads.
+    pub(super) end: Option<String>,
 }
 
 impl Hidden {
     pub(super) fn of(keep: &Keep, seen: &Snapshot, tree: &Tree) -> Hidden {
-        let mut hidden = Hidden { dirs: HashSet::new(), links: HashSet::new() };
+        let mut hidden = Hidden { dirs: Dirs::default(), links: HashSet::new() };
         hidden.hcas(keep, seen, tree);
         hidden.functions(keep, seen, tree);
         hidden.subfunctions(keep, tree);
@@ -55,7 +63,7 @@ impl Hidden {
 
     /// A name of a directory of links, and what it leads to.
     pub(super) fn hide(&mut self, tree: &Tree, path: String) {
-        self.dirs.extend(end(tree, &path));
+        end(tree, &path).into_iter().for_each(|dir| self.dirs.add(dir));
         self.links.insert(path);
     }
 
@@ -92,7 +100,7 @@ impl Hidden {
             let child = end.get(at + 1..).and_then(|below| below.split('/').next()).unwrap_or_default();
             // Buses and functions below a function are no part of it.
             if child != "pci_bus" && !(child.contains(':') && child.parse::<BusId>().is_ok()) {
-                self.dirs.extend(end.get(..at + 1 + child.len()).map(str::to_owned));
+                end.get(..at + 1 + child.len()).into_iter().for_each(|dir| self.dirs.add(dir.to_owned()));
             }
         }
     }
@@ -112,37 +120,59 @@ impl Hidden {
                 }
             }
         }
-        self.dirs.extend(holds.into_iter().filter(|(_, is_kept)| !is_kept).map(|(dir, _)| dir));
+        holds.into_iter().filter(|(_, is_kept)| !is_kept).for_each(|(dir, _)| self.dirs.add(dir));
     }
 
-    /// What of a tree is not hidden, and what is.
-    pub(super) fn divide<'t>(&self, tree: &'t Tree) -> [Vec<(&'t str, &'t Node)>; 2] {
-        let (mut shown, mut gone) = (Vec::new(), Vec::new());
+    /// What becomes of each entry of a tree, in its order.
+    pub(super) fn fates<'t>(&self, tree: &'t Tree) -> Vec<Fate> {
         // The files of a directory come one after the other: what is above them is asked once.
         let mut dir = ("", false);
-        for (path, node) in tree.iter() {
+        let fate = |(path, node): (&'t str, &Node)| {
             if parent(path) != dir.0 {
-                dir = (parent(path), self.within(parent(path)));
+                dir = (parent(path), self.dirs.hold(parent(path)));
             }
-            let hidden = dir.1
+            let end = if let Node::Link(to) = node { Some(joined(path, to)) } else { None };
+            let is_hidden = dir.1
                 || match node {
                     Node::File(_) => false,
-                    Node::Dir => self.dirs.contains(path),
-                    Node::Link(to) => self.links.contains(path) || self.within(&joined(path, to)),
+                    Node::Dir => self.dirs.hold(path),
+                    Node::Link(_) => self.links.contains(path) || end.as_ref().is_some_and(|end| self.dirs.hold(end)),
                 };
-            if hidden { &mut gone } else { &mut shown }.push((path, node));
+            Fate { is_seen: !is_hidden, end }
+        };
+        tree.iter().map(fate).collect()
+    }
+}
+
+/// Directories, none of them below another one. Each ends in a slash here: so a path comes right behind the one that it is in.
+#[derive(Default)]
+pub(super) struct Dirs(BTreeSet<String>);
+
+impl Dirs {
+    fn add(&mut self, mut dir: String) {
+        if self.hold(&dir) {
+            return;
         }
-        [shown, gone]
+        dir.push('/');
+        let below: Vec<String> =
+            self.0.range(dir.clone()..).take_while(|other| other.starts_with(&dir)).cloned().collect();
+        for other in &below {
+            self.0.remove(other);
+        }
+        self.0.insert(dir);
     }
 
-    /// Whether a path is a hidden directory or below one.
-    fn within(&self, path: &str) -> bool {
-        self.dirs.contains(path) || self.is_below(path)
+    /// Whether a path is one of them, or below one.
+    pub(super) fn hold(&self, path: &str) -> bool {
+        let path = [path, "/"].concat();
+        self.0
+            .range::<str, _>((Bound::Unbounded, Bound::Included(path.as_str())))
+            .next_back()
+            .is_some_and(|dir| path.starts_with(dir))
     }
 
-    /// Whether a path is below a hidden directory.
-    pub(super) fn is_below(&self, path: &str) -> bool {
-        above(path).any(|at| path.get(..at).is_some_and(|dir| self.dirs.contains(dir)))
+    pub(super) fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|dir| dir.strip_suffix('/'))
     }
 }
 

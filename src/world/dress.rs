@@ -10,6 +10,7 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::FileType;
@@ -158,7 +159,7 @@ fn with_room(mut tree: Tree, kept: &[Kept]) -> Result<Tree> {
         let path = mount.at.to_str().context("a mount's path is no text").fault(Fault::Refused, "reading mountinfo")?;
         match (tree.get(path), mount.is_dir) {
             (None, true) => tree.put(path, Node::Dir),
-            (None, false) => tree.put(path, Node::File(Vec::new())),
+            (None, false) => tree.put(path, Node::File(Arc::default())),
             // Where the kinds differ, the kernel refuses to put the mount there.
             (Some(_), _) => {}
         }

@@ -74,7 +74,7 @@ pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
         let path = folder.join(path);
         match node {
             Node::Dir => fs::create_dir(&path).with_context(|| doing(&path)).and_then(|()| mode(&path, 0o755))?,
-            Node::Link(target) => std::os::unix::fs::symlink(target, &path).with_context(|| doing(&path))?,
+            Node::Link(target) => std::os::unix::fs::symlink(&**target, &path).with_context(|| doing(&path))?,
             Node::File(bytes) => {
                 let new = OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path);
                 new.and_then(|mut file| file.write_all(bytes)).with_context(|| doing(&path))?;

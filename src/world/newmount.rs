@@ -93,7 +93,7 @@ pub fn plant(dir: &OwnedFd, tree: &Tree) -> Result<()> {
         );
         match node {
             Node::Dir => mkdirat(dir, path, Mode::from_raw_mode(0o755)).with_context(|| format!("creating {path}"))?,
-            Node::Link(target) => symlinkat(target, dir, path).with_context(|| format!("linking {path}"))?,
+            Node::Link(target) => symlinkat(&**target, dir, path).with_context(|| format!("linking {path}"))?,
             Node::File(bytes) => drop(file(dir, path, bytes)?),
         }
     }

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -62,18 +63,25 @@ impl Entry {
     }
 }
 
-/// What is in a directory, sorted by name.
-pub(super) struct Names(Vec<(Box<str>, Entry)>);
+/// What is in a directory, sorted by name. A table of GIDs has hundreds of names of a few bytes: they are one text.
+pub(super) struct Names {
+    text: Box<str>,
+    entries: Box<[(Range<u32>, Entry)]>,
+}
 
 impl Names {
     pub(super) fn get(&self, name: &str) -> Option<&Entry> {
-        let at = self.0.binary_search_by(|(known, _)| known.as_ref().cmp(name)).ok()?;
-        self.0.get(at).map(|(_, entry)| entry)
+        let at = self.entries.binary_search_by(|(known, _)| part(&self.text, known).cmp(name)).ok()?;
+        self.entries.get(at).map(|(_, entry)| entry)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
-        self.0.iter().map(|(name, entry)| (name.as_ref(), entry))
+        self.entries.iter().map(|(name, entry)| (part(&self.text, name), entry))
     }
+}
+
+fn part<'t>(text: &'t str, at: &Range<u32>) -> &'t str {
+    text.get(at.start as usize..at.end as usize).unwrap_or_default()
 }
 
 pub(super) type Listing = Arc<Names>;
@@ -182,7 +190,7 @@ impl Root {
 
     fn list(&self, dir: &str) -> Result<Names, Errno> {
         let fd = self.open_at(dir, OFlags::DIRECTORY)?;
-        let mut names: Vec<(Box<str>, Entry)> = Vec::new();
+        let (mut text, mut found) = (String::new(), Vec::new());
         let mut buffer = Vec::with_capacity(LISTED);
         let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
@@ -202,13 +210,14 @@ impl Root {
                 _ => continue,
             };
             if !matches!(name, "." | "..") {
-                names.push((Box::from(name), entry));
+                let start = text.len();
+                text.push_str(name);
+                found.push((place(start)?..place(text.len())?, entry));
             }
         }
-        names.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        names.shrink_to_fit();
+        found.sort_unstable_by(|(a, _), (b, _)| part(&text, a).cmp(part(&text, b)));
         self.last.replace(Some((dir.to_owned(), fd)));
-        Ok(Names(names))
+        Ok(Names { text: text.into(), entries: found.into() })
     }
 
     /// A link's target, verbatim.
@@ -282,7 +291,19 @@ impl Root {
     }
 }
 
+/// A directory whose names are longer than 4 GiB cannot be listed.
+fn place(at: usize) -> Result<u32, Errno> {
+    u32::try_from(at).map_err(|_| Errno::OVERFLOW)
+}
+
 /// `name` in `dir`, where the top has no name.
 pub(super) fn join(dir: &str, name: &str) -> String {
-    if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
+    if dir.is_empty() {
+        return name.to_owned();
+    }
+    let mut path = String::with_capacity(dir.len() + 1 + name.len());
+    path.push_str(dir);
+    path.push('/');
+    path.push_str(name);
+    path
 }

@@ -5,6 +5,7 @@
 //! (class/zram-control/hot_add).
 
 use std::net::Ipv6Addr;
+use std::sync::Arc;
 
 use super::sysfs_crew::each;
 use super::sysfs_dir::Dir;
@@ -131,7 +132,7 @@ pub(super) fn whole(root: &Root) -> Tree {
 
 struct Shot<'r> {
     root: &'r Root,
-    seen: Vec<(String, Node)>,
+    seen: Vec<(Box<str>, Node)>,
 }
 
 impl Shot<'_> {
@@ -147,12 +148,12 @@ impl Shot<'_> {
         }));
     }
 
-    fn put(&mut self, path: String, node: Node) {
-        self.seen.push((path, node));
+    fn put(&mut self, path: impl Into<Box<str>>, node: Node) {
+        self.seen.push((path.into(), node));
     }
 
     fn dir(&mut self, path: &str) {
-        self.put(path.to_owned(), Node::Dir);
+        self.put(path, Node::Dir);
     }
 
     /// Files of a directory, those that can be read.
@@ -160,7 +161,7 @@ impl Shot<'_> {
         let Some(found) = self.root.dir(dir) else { return };
         for name in names {
             if let Contents::Bytes(bytes) = found.contents(name) {
-                self.put(join(found.path(), name), Node::File(lines(name, &bytes)));
+                self.put(join(found.path(), name), Node::File(lines(name, bytes)));
             }
         }
     }
@@ -169,7 +170,7 @@ impl Shot<'_> {
     fn link(&mut self, dir: &Dir, name: &str) -> Option<String> {
         let target = dir.target(name)?;
         let path = join(dir.path(), name);
-        self.put(path.clone(), Node::Link(target.to_string()));
+        self.put(path.as_str(), Node::Link(target));
         let end = self.root.dir(&path)?.path().to_owned();
         self.dir(&end);
         Some(end)
@@ -192,7 +193,7 @@ impl Shot<'_> {
         self.dir(found.path());
         for name in found.names() {
             if let Some(target) = found.target(&name) {
-                self.put(join(found.path(), &name), Node::Link(target.to_string()));
+                self.put(join(found.path(), &name), Node::Link(target));
             }
         }
     }
@@ -229,17 +230,17 @@ impl Shot<'_> {
         let Some(gids) = table("gids") else { return };
         self.dir(gids.path());
         let attributes = [table("gid_attrs/types"), table("gid_attrs/ndevs")];
+        let nothing: Arc<[u8]> = Arc::default();
         for index in gids.names() {
             let Contents::Bytes(gid) = gids.contents(&index) else { continue };
-            let text = lines(&index, &gid);
             let unused =
                 std::str::from_utf8(&gid).ok().and_then(|g| g.trim().parse().ok()) == Some(Ipv6Addr::UNSPECIFIED);
-            self.put(join(gids.path(), &index), Node::File(text));
+            self.put(join(gids.path(), &index), Node::File(lines(&index, gid)));
             for table in attributes.iter().flatten() {
                 // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a file can only be empty.
                 let told = match (!unused).then(|| table.contents(&index)) {
-                    Some(Contents::Bytes(bytes)) => lines(&index, &bytes),
-                    _ => Vec::new(),
+                    Some(Contents::Bytes(bytes)) => lines(&index, bytes),
+                    _ => nothing.clone(),
                 };
                 self.put(join(table.path(), &index), Node::File(told));
             }
@@ -285,10 +286,9 @@ impl Shot<'_> {
 }
 
 /// NCCL strips the last byte of every file, whatever it is (src/os/linux.cc:659 in 2.30.7).
-fn lines(name: &str, bytes: &[u8]) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
-    if name != "config" && bytes.last().is_some_and(|last| *last != b'\n') {
-        bytes.push(b'\n');
+fn lines(name: &str, bytes: Arc<[u8]>) -> Arc<[u8]> {
+    match bytes.last() {
+        Some(last) if *last != b'\n' && name != "config" => bytes.iter().copied().chain([b'\n']).collect(),
+        _ => bytes,
     }
-    bytes
 }
