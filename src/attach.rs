@@ -39,11 +39,11 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     held.sort_by_key(move_order);
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     held.iter_mut().for_each(|h| h.inside = inside_state(plan, &h.before, &along));
-    Ok(Attach { steps: steps(&held), held })
+    Ok(Attach { steps: steps(&held, plan.gid_index), held })
 }
 
 /// One NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
-fn steps(held: &[Held]) -> Vec<Step> {
+fn steps(held: &[Held], gid_index: Option<u32>) -> Vec<Step> {
     let mut steps: Vec<Step> = held.iter().flat_map(move_in).collect();
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
@@ -53,7 +53,7 @@ fn steps(held: &[Held]) -> Vec<Step> {
     }
     steps.extend(orphans.into_iter().map(|r| Step::RuleDelete { side: Side::Host, rule: r.clone() }));
     steps.extend(connect(Side::Inside, &held.iter().map(|h| &h.inside).collect::<Vec<_>>()));
-    steps.extend(held.iter().filter_map(await_port));
+    steps.extend(held.iter().filter_map(|h| await_port(h, gid_index)));
     steps
 }
 
@@ -238,7 +238,7 @@ fn move_in(held: &Held) -> Vec<Step> {
     steps
 }
 
-fn await_port(held: &Held) -> Option<Step> {
+fn await_port(held: &Held, index: Option<u32>) -> Option<Step> {
     let (hca, port, gid) = (held.nic.hca.clone()?, held.nic.port?, held.nic.gid.as_ref()?);
-    Some(Step::AwaitPort { hca, port, dev: held.nic.identity.name.clone(), addresses: vec![gid.ip()] })
+    Some(Step::AwaitPort { hca, port, dev: held.nic.identity.name.clone(), addresses: vec![gid.ip()], index })
 }

@@ -1,7 +1,7 @@
 //! What the create hook reads of a bundle's config.json, which the runtime has accepted by then: no more than it needs, and
 //! tolerant of all else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -17,8 +17,8 @@ use crate::snapshot::CharDevice;
 pub struct Bundle {
     /// Its container, but for the process.
     pub wearer: Wearer,
-    /// Names of its process's environment.
-    pub env: BTreeSet<String>,
+    /// Its process's environment.
+    pub env: BTreeMap<String, String>,
     /// Paths and numbers of the character devices that the runtime makes in it.
     pub devices: BTreeSet<(String, u32, u32)>,
     /// The view of ours that config.json mounts.
@@ -98,7 +98,7 @@ impl Bundle {
                 readonly: etc_readonly.unwrap_or(root.readonly),
                 label: linux.mount_label.filter(|label| !label.is_empty()),
             },
-            env: env.iter().map(|e| e.split_once('=').map_or(e.as_str(), |(name, _)| name).to_owned()).collect(),
+            env: env.iter().map(|e| e.split_once('=').unwrap_or((e, ""))).map(|(n, v)| (n.into(), v.into())).collect(),
             devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
             view: mounts.iter().find_map(|m| view_name(m.source.as_deref()?, views)).map(str::to_owned),
         })

@@ -11,6 +11,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::fault::Fault;
 use crate::inject::Stage;
+use crate::nccl::format::Format;
 use crate::view::Carrier;
 
 /// Gives a container its RDMA network cards, and the host everything back.
@@ -51,6 +52,10 @@ pub enum Command {
     Snapshot(SnapshotArgs),
     /// Choose the NICs for a container, store the plan, show what was chosen and why
     Prepare(Box<PrepareArgs>),
+    /// Print NCCL's settings for a plan's containers, exactly as they are injected
+    ///
+    /// Uses the stored plan; where there is none it is made, and not stored.
+    Env(Box<EnvArgs>),
     /// Edit an OCI config.json: stdin to stdout, as podman's precreate hook wants it
     ///
     /// Does what `prepare --bundle` does. A container that did not opt in (see `hook`) comes out as it went in. Uses the
@@ -170,6 +175,27 @@ pub struct PrepareArgs {
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
     /// Which NICs.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// `rdmaprep env`.
+#[derive(Debug, Args)]
+pub struct EnvArgs {
+    /// Name of the plan
+    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub plan: String,
+    /// In which form
+    #[arg(long, env = "RDMAPREP_FORMAT", value_name = "FORMAT", default_value = "sh")]
+    pub format: Format,
+    /// For the container of this bundle: without what its own environment sets, and by the network namespace that it joins
+    #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
+    pub bundle: Option<PathBuf>,
+    /// Decide from this `snapshot --json` file instead of the live system and the stored plan
+    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
 }

@@ -68,6 +68,6 @@ pub fn options(request: &Request) -> Options {
         topo_file,
         topo_wanted: request.include_nccl_topo,
         host_env: request.passed_on.clone(),
-        bootstrap_iface: None,
+        agreed: !request.peer_ifaces.is_empty(),
     }
 }

@@ -14,8 +14,10 @@ use crate::decide::view_of;
 use crate::fault::{Fault, WithFault};
 use crate::hook::Hook;
 use crate::ident::BusId;
+use crate::nccl;
+use crate::nccl::format::{self, Format};
 use crate::outfit::{Cover, Dressed, Given, Outfit};
-use crate::plan::{EnvVar, Plan};
+use crate::plan::Plan;
 use crate::report::Report;
 use crate::snapshot::{CharDevice, Snapshot};
 use crate::step::Side;
@@ -65,7 +67,9 @@ pub fn fit(
         }
         None => covers(plan, view(hook, plan, within, live)?),
     };
-    let conf = plan.env.iter().filter(|v| !bundle.env.contains(&v.name)).cloned().collect();
+    let mut conf = plan.env.clone();
+    nccl::yield_to(&mut conf, &bundle.env.keys().cloned().collect());
+    conf.retain(|v| !bundle.env.contains_key(&v.name));
     let nodes = bundle.lacking(&plan.devices);
     Ok(Some(Fitting { bundle, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
 }
@@ -167,6 +171,11 @@ impl Dressing {
 }
 
 impl Fitting {
+    /// Whether the container's own environment has another value for it than we would give.
+    pub fn overrides(&self, name: &str, ours: &str) -> bool {
+        self.bundle.env.get(name).is_some_and(|own| own != ours)
+    }
+
     /// Does it. What was only tried for [`Sysfs::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
     /// left undone, with the reason.
     fn put_on(&self) -> Result<Put> {
@@ -208,17 +217,13 @@ impl Fitting {
         };
         let kept = dressed.kept.iter().map(|line| format!("{line} of the image's /etc/nccl.conf stays"));
         report.notes.extend(kept);
-        let rest: Vec<&EnvVar> = match &dressed.conf {
-            Given::Refused(_) => self.outfit.conf.iter().collect(),
-            _ => Vec::new(),
-        };
         report.settings = match &dressed.conf {
             Given::Nothing => None,
             Given::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
             Given::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
             Given::Refused(why) => {
                 let path = hook.store.profile(netns);
-                files::replace(&path, profile(&rest).as_bytes(), 0o644)?;
+                files::replace(&path, format::write(&self.outfit.conf, Format::Sh).0.as_bytes(), 0o644)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };
@@ -231,10 +236,4 @@ impl Fitting {
 fn flags(lacking: &[CharDevice]) -> Option<String> {
     let flag = |d: &CharDevice| format!("--device /dev/infiniband/{} ({}:{})", d.name, d.major, d.minor);
     (!lacking.is_empty()).then(|| lacking.iter().map(flag).collect::<Vec<_>>().join(" "))
-}
-
-/// For a shell: every value in quotes that nothing is expanded in.
-fn profile(settings: &[&EnvVar]) -> String {
-    let line = |v: &&EnvVar| format!("export {}='{}'\n", v.name, v.value.replace('\'', "'\\''"));
-    settings.iter().map(line).collect()
 }

@@ -1,6 +1,7 @@
 //! The only composition: one short function per command.
 
 mod away;
+mod env;
 mod prepare;
 mod sysfs;
 
@@ -31,6 +32,7 @@ pub fn run(cli: Cli) -> Result<()> {
     match &cli.command {
         Command::Snapshot(args) => snapshot(args),
         Command::Prepare(args) => prepare::prepare(global, args),
+        Command::Env(args) => env::env(global, args),
         Command::Spec(args) => prepare::spec(global, args),
         Command::Hook(args) => oci_hook(global, args),
         Command::Restore(args) => away::restore(global, args),

@@ -12,6 +12,7 @@ use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::nccl;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
@@ -64,14 +65,18 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
     let forbidden = |n: &IfName| request.narrowing.forbids(n).or_else(|| request.host.forbids(n.as_str())).is_some();
-    let plan = plan.narrowed(forbidden, |h| request.narrowing.excludes(h.as_str()).is_some(), &outside);
+    let mut plan = plan.narrowed(forbidden, |h| request.narrowing.excludes(h.as_str()).is_some(), &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
-    let attach = attach(&plan, &outside, &within)?;
+    nccl::meet(&mut plan.env, &plan.nics, Some(&within));
     let fitting = fit(hook, &plan, process.pid(), &within, &mut live, report)?;
+    let overridden =
+        |index: &mut u32| fitting.as_ref().is_some_and(|f| f.overrides("NCCL_IB_GID_INDEX", &index.to_string()));
+    plan.gid_index.take_if(overridden);
+    let attach = attach(&plan, &outside, &within)?;
     watch.lap(PhaseName::Plan);
     let record = Record {
         schema: SCHEMA,

@@ -6,7 +6,7 @@ mod config;
 mod text;
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -172,6 +172,14 @@ pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
         annotations: Option<BTreeMap<String, String>>,
     }
     serde_json::from_str::<Spec>(config_json).ok().and_then(|spec| spec.annotations).unwrap_or_default()
+}
+
+/// The names in the environment of a config.json's process.
+pub fn environment(config_json: &str) -> BTreeSet<String> {
+    let config: Option<serde_json::Value> = serde_json::from_str(config_json).ok();
+    let env = config.as_ref().and_then(|c| c.get("process")?.get("env")?.as_array());
+    let name = |text: &str| text.split('=').next().unwrap_or_default().to_owned();
+    env.into_iter().flatten().filter_map(|e| e.as_str()).map(name).collect()
 }
 
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{identity, predict_uverbs};
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
-use crate::nccl::{self, Options};
+use crate::nccl::{self, Options, Settings};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
@@ -117,6 +117,12 @@ pub struct Plan {
     pub devices: Vec<CharDevice>,
     /// Environment for the container.
     pub env: Vec<EnvVar>,
+    /// The GID index among it that is ours: to be proven inside.
+    #[serde(default)]
+    pub gid_index: Option<u32>,
+    /// Variables that are left out because nothing is certain: `NAME: reason`.
+    #[serde(default)]
+    pub unset: Vec<String>,
     /// Written for every moved NIC.
     pub arp: ArpProfile,
     /// What the container's /sys shows.
@@ -148,11 +154,14 @@ impl Plan {
         if !devices.is_empty() {
             devices.extend(snapshot.rdma_cm.clone());
         }
+        let Settings { env, gid_index, unset } = nccl::settings(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),
             boot_id: snapshot.boot_id.clone(),
-            env: nccl::env(&nics, &ib, options),
+            env,
+            gid_index,
+            unset,
             nics,
             ib,
             devices,
@@ -191,6 +200,9 @@ impl Plan {
             self.devices.clear();
         }
         nccl::renew(&mut self.env, &self.nics, &self.ib);
+        if self.nics.is_empty() && self.gid_index.take().is_some() {
+            self.env.retain(|v| v.name != "NCCL_IB_GID_INDEX");
+        }
         self.view = None;
         self
     }

@@ -278,6 +278,7 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     text.push_str("\n\n");
     text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
+    plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));
     text.push('\n');
     text.push_str(&peer_line(plan));
     text

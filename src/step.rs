@@ -148,8 +148,8 @@ pub enum Step {
     /// Deletes a rule.
     RuleDelete { side: Side, rule: Rule },
     /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev: NCCL skips a
-    /// port that is not, and picks the GID when it connects.
-    AwaitPort { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr> },
+    /// port that is not, and picks the GID when it connects. Where the container is told an index, the GID has to be there.
+    AwaitPort { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr>, index: Option<u32> },
 }
 
 impl Step {

@@ -150,6 +150,8 @@ fn a_plan_becomes_an_edit() {
         ib: Vec::new(),
         devices: Vec::new(),
         env: Vec::new(),
+        gid_index: None,
+        unset: Vec::new(),
         arp: ArpProfile::STRICT,
         sysfs: Default::default(),
         view: None,

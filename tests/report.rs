@@ -142,6 +142,8 @@ fn plan(snapshot: &Snapshot) -> Plan {
             var("NCCL_IB_HCA", "=mlx5_0,mlx5_3", "exactly the 2 HCAs that the container gets, in rail order"),
             var("NCCL_DEBUG_FILE", "/a/very/long/path/for/logs/%h.%p.log", "long reasons, ".repeat(6).trim_end()),
         ],
+        gid_index: None,
+        unset: vec!["NCCL_IB_GID_INDEX: it is 3 on mlx5_0 and 5 on mlx5_3".into()],
         arp: ArpProfile::STRICT,
         sysfs: Default::default(),
         view: None,
@@ -260,6 +262,7 @@ fn summary_ends_with_what_to_paste() {
     assert_eq!(text.lines().last(), Some("RDMA_PEER_IFACES='$(id)'\\''` rdma1'"));
     plan.nics.clear();
     plan.env.clear();
+    plan.unset.clear();
     assert!(report::summary(&plan, &selection).ends_with("NCCL settings: none\n\nRDMA_PEER_IFACES=\"\""));
 }
 

@@ -17,10 +17,9 @@ use crate::plan::Plan;
 use crate::report;
 use crate::request::{ANNOTATION, Request};
 use crate::select::Selection;
-use crate::snapshot::{Netdev, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::step::Side;
 use crate::tree::Tree;
-use crate::uplink;
 use crate::view::{self, Sysfs};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
@@ -35,39 +34,45 @@ struct Prepared<'a> {
 }
 
 /// A decision with all that belongs to it, not yet stored.
-struct Decision {
-    plan: Plan,
+pub(super) struct Decision {
+    pub(super) plan: Plan,
     selection: Selection,
     view: Option<Tree>,
+    /// The namespace that the container joins, where it is known.
+    pod: Option<Snapshot>,
 }
 
 /// Decides for a container, of which config.json is known or not.
-fn decide(request: &Request, name: &str, file: Option<&Path>, config: Option<&str>, store: &Store) -> Result<Decision> {
-    let mut options = options(request);
+pub(super) fn decide(
+    request: &Request,
+    name: &str,
+    file: Option<&Path>,
+    config: Option<&str>,
+    store: &Store,
+) -> Result<Decision> {
     let pod = config.and_then(pod);
-    options.bootstrap_iface = pod.as_ref().and_then(bootstrap);
     let mut live = if file.is_some() { None } else { Some(Live::open(Netns::current()?, None)?) };
     let snapshot = match (file, &mut live) {
         (Some(file), _) => recorded(file)?,
         (None, Some(live)) => live.observe(Side::Host, &Scope::full())?,
         (None, None) => Snapshot::default(),
     };
-    let (plan, selection) = plan_with(request, name, &snapshot, store, options)?;
+    let (plan, selection) = plan_with(request, name, &snapshot, store, options(request))?;
     warn(&snapshot.warnings);
     warn(&selection.warnings);
     warn(&missing_topology(request));
-    let mut decision = Decision { plan, selection, view: None };
+    let mut decision = Decision { plan, selection, view: None, pod };
     // Of a recorded machine there is no /sys to filter: the hook makes the view.
     if let Some(live) = &mut live {
-        decision.show(pod.as_ref(), config, &snapshot, live)?;
+        decision.show(config, &snapshot, live)?;
     }
     Ok(decision)
 }
 
 impl Decision {
     /// Makes the view.
-    fn show(&mut self, pod: Option<&Snapshot>, config: Option<&str>, seen: &Snapshot, live: &mut Live) -> Result<()> {
-        let others = pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
+    fn show(&mut self, config: Option<&str>, seen: &Snapshot, live: &mut Live) -> Result<()> {
+        let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
         self.view = view_of(&self.plan, others, seen, live)?;
         if let (Some(view), Sysfs::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
             for dir in inject::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
@@ -189,11 +194,11 @@ fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Resul
     plan.sysfs = sysfs;
     if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
         plan.view = Some(name);
-        return Ok(Decision { plan, selection, view: Some(view) });
+        return Ok(Decision { plan, selection, view: Some(view), pod });
     }
     let seen = live.observe(Side::Host, &Scope::full())?;
-    let mut decision = Decision { plan, selection, view: None };
-    decision.show(pod.as_ref(), Some(text), &seen, &mut live)?;
+    let mut decision = Decision { plan, selection, view: None, pod };
+    decision.show(Some(text), &seen, &mut live)?;
     Ok(decision)
 }
 
@@ -213,18 +218,10 @@ fn narrowed(request: Request, config: &str) -> Result<Request> {
 }
 
 /// The namespace that a container joins (a pod's), where it exists before the container.
-fn pod(config: &str) -> Option<Snapshot> {
+pub(super) fn pod(config: &str) -> Option<Snapshot> {
     let inside = Netns::open(&inject::netns_path(config)?).ok()?;
     let mut live = Live::open(Netns::current().ok()?, Some(inside)).ok()?;
     live.observe(Side::Inside, &Scope::links()).ok()
-}
-
-/// The interface that NCCL and Gloo meet over in a pod: the one with the default route. In a namespace that is yet to be made
-/// nobody knows.
-fn bootstrap(pod: &Snapshot) -> Option<IfName> {
-    let uplinks = uplink::uplinks(false, pod).ok()?;
-    let usable = |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
-    pod.netdevs.iter().find(usable).map(|n| n.name.clone())
 }
 
 fn missing_topology(request: &Request) -> Vec<String> {
@@ -236,7 +233,7 @@ fn missing_topology(request: &Request) -> Vec<String> {
         .collect()
 }
 
-fn read_config(bundle: &Path) -> Result<String> {
+pub(super) fn read_config(bundle: &Path) -> Result<String> {
     let path = bundle.join("config.json");
     let text = files::read(&path).fault(Fault::State, format!("reading {}", path.display()))?;
     text.ok_or_else(|| Fault::State.error(format!("the bundle {} has no config.json", bundle.display())))
@@ -247,6 +244,8 @@ fn inject(text: &str, decision: &Decision, store: &Store, request: &Request, tim
     let program = std::env::current_exe().context("finding our own path")?;
     let program = program.to_str().context("our own path is no UTF-8")?;
     let mut edit = Edit::of(&decision.plan, program, timeout);
+    nccl::meet(&mut edit.env, &decision.plan.nics, decision.pod.as_ref());
+    nccl::yield_to(&mut edit.env, &inject::environment(text));
     edit.annotations.extend(nccl::runsc_annotations(&options(request)));
     let (mounts, why) = mounts(text, decision, store)?;
     edit.mounts = Some(mounts);

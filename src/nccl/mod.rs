@@ -4,11 +4,15 @@
 //! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
 
 pub mod conf;
+pub mod format;
+mod rails;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ident::{HcaName, IfName};
+use crate::ident::HcaName;
 use crate::plan::{EnvVar, Nic};
+use crate::snapshot::Snapshot;
+use crate::uplink;
 
 /// Variables of the host's own environment that this module reads; the caller need not pass any other.
 pub const HOST_ENV: &[&str] = &[
@@ -18,6 +22,9 @@ pub const HOST_ENV: &[&str] = &[
     "NCCL_IB_TC",
     "NCCL_IB_TIMEOUT",
     "NCCL_IB_RETRY_CNT",
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_MERGE_VFS",
+    "NCCL_IGNORE_NET_MISMATCH",
     "NCCL_DEBUG",
     "NCCL_DEBUG_SUBSYS",
     "NCCL_DEBUG_FILE",
@@ -31,7 +38,7 @@ pub const HOST_ENV: &[&str] = &[
 ];
 
 /// How many of them are settings of the host's fabric, passed on as they are.
-const FABRIC: usize = 6;
+const FABRIC: usize = 9;
 
 /// HCAs that NCCL looks at; it drops the others of a longer list without a word (MAX_IB_DEVS).
 const NCCL_MAX_HCAS: usize = 32;
@@ -59,8 +66,19 @@ pub struct Options {
     pub topo_wanted: bool,
     /// The host's own environment, filtered to [`HOST_ENV`].
     pub host_env: BTreeMap<String, String>,
-    /// The interface inside that NCCL and Gloo meet over; absent: each finds one.
-    pub bootstrap_iface: Option<IfName>,
+    /// Whether the NICs are those that the peers have, too.
+    pub agreed: bool,
+}
+
+/// What NCCL is told, and what it is not told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Environment for the container.
+    pub env: Vec<EnvVar>,
+    /// The GID index among it that is ours: right on every port now, and to be proven inside.
+    pub gid_index: Option<u32>,
+    /// Variables that are left out because nothing is certain: `NAME: reason`.
+    pub unset: Vec<String>,
 }
 
 impl Options {
@@ -70,11 +88,39 @@ impl Options {
     }
 }
 
-/// The container's environment for these NICs (in rail order) and these InfiniBand HCAs.
-pub fn env(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
-    let mut env = Vec::new();
+/// The container's settings for these NICs (in rail order) and these InfiniBand HCAs of that host.
+pub fn settings(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> Settings {
+    let mut settings = Settings::default();
+    let env = &mut settings.env;
     env.extend(hca_list(nics, ib));
-    env.extend(options.bootstrap_iface.iter().flat_map(socket));
+    if options.host("NCCL_IB_GID_INDEX").is_none() {
+        match rails::gid_index(nics, seen) {
+            Ok(index) => settings.gid_index = index,
+            Err(why) => {
+                settings.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves"))
+            }
+        }
+        let why = "the RoCE v2 GID of the only address, on every port";
+        env.extend(settings.gid_index.map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)));
+    }
+    let mut ours = |name: &str, value: &str, why: &str| {
+        if options.host(name).is_none() {
+            env.push(var(name, value, why));
+        }
+    };
+    if rails::are_ipv6(nics) {
+        ours("NCCL_IB_ADDR_FAMILY", "AF_INET6", "the rails have IPv6 addresses");
+    }
+    if let Some(hca) = rails::misplaced(nics, ib, seen) {
+        ours("NCCL_IB_MERGE_VFS", "0", &format!("{hca} shares its bus with other cards, and would be taken for one"));
+    }
+    if options.agreed {
+        ours(
+            "NCCL_IGNORE_NET_MISMATCH",
+            "0",
+            "every node has these NICs: another number is an error, not a slower job",
+        );
+    }
     for name in &HOST_ENV[..FABRIC] {
         env.extend(options.host(name).map(|v| var(name, v, "set in the host's environment")));
     }
@@ -85,7 +131,7 @@ pub fn env(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
         }));
     }
     env.extend(topology(options));
-    env
+    settings
 }
 
 /// Names the HCAs anew in an environment that was made for more of them.
@@ -147,15 +193,27 @@ fn hca_list(nics: &[Nic], ib: &[HcaName]) -> Option<EnvVar> {
     Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
 }
 
-/// NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME. Gloo takes the plain name. Neither list can hold a name with a comma.
-fn socket(iface: &IfName) -> Vec<EnvVar> {
-    if iface.as_str().contains(',') {
-        return Vec::new();
+/// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the container's namespace, if there
+/// is one, else the first rail, which every node of a job has. NCCL would take what comes first by index, and no two nodes need
+/// agree on that. Gloo takes the plain name; neither list can hold a name with a comma.
+pub fn meet(env: &mut Vec<EnvVar>, nics: &[Nic], inside: Option<&Snapshot>) {
+    let rail = nics.iter().find(|n| n.hca.is_some() && !n.addresses.is_empty()).map(|n| &n.identity.name);
+    let (iface, why) = match (inside.and_then(uplink::way_out), rail) {
+        (Some(iface), _) => (iface.clone(), "the container's default route leaves by it"),
+        (None, Some(rail)) => (rail.clone(), "the first rail, the same one on every node"),
+        (None, None) => return,
+    };
+    if iface.as_str().contains(',') || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME") {
+        return;
     }
-    vec![
-        var("NCCL_SOCKET_IFNAME", &format!("={iface}"), "bootstrap interface, in exact form"),
-        var("GLOO_SOCKET_IFNAME", iface.as_str(), "the same one, as Gloo spells it"),
-    ]
+    let at = env.iter().take_while(|v| v.name == "NCCL_IB_HCA").count();
+    let gloo = var("GLOO_SOCKET_IFNAME", iface.as_str(), "the same one, as Gloo spells it");
+    env.splice(at..at, [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo]);
+}
+
+/// Takes our word for Gloo back where the container has chosen an interface for NCCL: that is for both.
+pub fn yield_to(env: &mut Vec<EnvVar>, own: &BTreeSet<String>) {
+    env.retain(|v| v.name != "GLOO_SOCKET_IFNAME" || !own.contains("NCCL_SOCKET_IFNAME"));
 }
 
 /// NCCL_TOPO_FILE: the file asked for, else the one that the host's environment names.

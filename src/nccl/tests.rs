@@ -1,3 +1,6 @@
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
 use super::*;
 use crate::plan::Identity;
 
@@ -20,6 +23,105 @@ fn options(env: &[(&str, &str)]) -> Options {
     Options { host_env, topo_wanted: true, ..Options::default() }
 }
 
+fn from<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A namespace whose default route leaves by that interface.
+fn namespace(iface: &str) -> Snapshot {
+    let address = json!({"address": "198.51.100.9", "prefix": 24});
+    let netdev = json!({"name": iface, "ifindex": 2, "up": true, "running": true, "addresses": [address]});
+    let route = json!({"destination": "0.0.0.0/0", "table": 254, "kind": 1, "hops": [{"dev": iface}]});
+    Snapshot { netdevs: from(json!([netdev])), routes: from(json!([route])), ..Snapshot::default() }
+}
+
+/// A one-port HCA: name, bus id, PF of a VF, and the table's RoCE v2 GIDs by index.
+type Card<'a> = (&'a str, &'a str, Option<&'a str>, &'a [(u32, &'a str)]);
+
+fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
+    let mut seen = Snapshot::default();
+    let mut nics = Vec::new();
+    for (name, bus, physfn, gids) in hcas {
+        let gid = |(index, address): &(u32, &str)| json!({"index": index, "address": address, "kind": "RoCE v2"});
+        let gids: Vec<Value> = gids.iter().map(gid).collect();
+        let port = json!({"number": 1, "gids": gids});
+        seen.hcas.push(from(json!({"name": name, "pci": bus, "ports": [port]})));
+        seen.pci.push(from(json!({"address": bus, "class": 0x020000, "physfn": physfn})));
+        let mut one = nic(name, Some(name), 1, 1);
+        one.identity.pci = Some(bus.parse().unwrap());
+        one.gid = gids.last().map(|gid| from(gid.clone()));
+        nics.push(one);
+    }
+    (nics, seen)
+}
+
+fn told(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
+    let (nics, seen) = host(hcas);
+    let Settings { env, unset, .. } = settings(&nics, &[], &seen, &options(&[]));
+    (pairs(env).split_off(1), unset)
+}
+
+const V4: &[(u32, &str)] = &[(1, "fe80::1"), (3, "::ffff:192.0.2.1")];
+const V6: &[(u32, &str)] = &[(1, "fe80::1"), (3, "2001:db8::1")];
+
+#[test]
+fn a_gid_index_is_told_where_one_is_certain_on_all() {
+    let (a, b) = ("0000:01:00.0", "0000:02:00.0");
+    assert_eq!(told(&[("a", a, None, V4), ("b", b, None, V4)]), (vec!["NCCL_IB_GID_INDEX=3".to_owned()], vec![]));
+    let why = |told: (Vec<String>, Vec<String>)| told.1.join("").split(';').next().unwrap_or_default().to_owned();
+    let other = &[(1, "fe80::1"), (5, "::ffff:192.0.2.1")];
+    assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, other)])), "NCCL_IB_GID_INDEX: it is 3 on a and 5 on b");
+    let several = "NCCL_IB_GID_INDEX: b has GIDs of several addresses, whose order a move may change";
+    let two = &[(1, "fe80::1"), (3, "2001:db8::1"), (5, "::ffff:192.0.2.1")];
+    assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, two)])), several);
+    // A link-local address of its own, besides the one of the MAC.
+    let private = &[(1, "fe80::1"), (3, "fe80::2"), (5, "::ffff:192.0.2.1")];
+    assert_eq!(why(told(&[("b", b, None, private)])), several);
+    let (nics, seen) = host(&[("a", a, None, V4)]);
+    let own = settings(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
+    assert_eq!(
+        (own.gid_index, own.unset.len(), pairs(own.env).split_off(1)),
+        (None, 0, vec!["NCCL_IB_GID_INDEX=-1".into()])
+    );
+}
+
+#[test]
+fn rails_of_ipv6_are_told() {
+    let (a, b) = ("0000:01:00.0", "0000:02:00.0");
+    let six = "NCCL_IB_ADDR_FAMILY=AF_INET6".to_owned();
+    assert!(told(&[("a", a, None, V6), ("b", b, None, V6)]).0.contains(&six));
+    assert!(!told(&[("a", a, None, V6), ("b", b, None, V4)]).0.contains(&six));
+}
+
+#[test]
+fn cards_that_share_a_bus_are_kept_apart() {
+    let off = "NCCL_IB_MERGE_VFS=0".to_owned();
+    let merged = |hcas: &[(&str, &str, Option<&str>)]| {
+        let hcas: Vec<_> = hcas.iter().map(|(name, bus, pf)| (*name, *bus, *pf, V4)).collect();
+        !told(&hcas).0.contains(&off)
+    };
+    // A virtual machine's root bus.
+    assert!(!merged(&[("a", "0000:00:05.0", None), ("b", "0000:00:06.0", None)]));
+    assert!(!merged(&[("a", "0000:00:05.0", None)]));
+    // Two functions of a card; VFs beside their PF; VFs on a bus of their own, of which the first stands for the card.
+    assert!(merged(&[("a", "0000:05:00.0", None), ("b", "0000:05:00.1", None)]));
+    assert!(merged(&[("a", "0000:05:00.0", None), ("b", "0000:05:01.3", Some("0000:05:00.0"))]));
+    assert!(merged(&[("a", "0000:06:00.0", Some("0000:05:00.1")), ("b", "0000:06:01.3", Some("0000:05:00.1"))]));
+    assert!(!merged(&[("a", "0000:05:00.0", None), ("b", "0000:06:01.3", Some("0000:05:00.1"))]));
+}
+
+#[test]
+fn an_agreed_set_makes_another_number_an_error() {
+    let agreed = Options { agreed: true, ..options(&[]) };
+    assert_eq!(pairs(set(&[], &[], &agreed)), ["NCCL_IGNORE_NET_MISMATCH=0"]);
+    let own = Options { agreed: true, ..options(&[("NCCL_IGNORE_NET_MISMATCH", "1")]) };
+    assert_eq!(pairs(set(&[], &[], &own)), ["NCCL_IGNORE_NET_MISMATCH=1"]);
+}
+
+fn set(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
+    settings(nics, ib, &Snapshot::default(), options).env
+}
+
 fn pairs(env: Vec<EnvVar>) -> Vec<String> {
     env.into_iter().map(|v| format!("{}={}", v.name, v.value)).collect()
 }
@@ -28,37 +130,51 @@ fn pairs(env: Vec<EnvVar>) -> Vec<String> {
 fn hcas_are_listed_exactly_in_rail_order() {
     let o = options(&[]);
     let one_port = [nic("rdma0", Some("mlx5_0"), 1, 1), nic("rdma1", Some("mlx5_3"), 1, 1)];
-    assert_eq!(pairs(env(&one_port, &[], &o)), ["NCCL_IB_HCA==mlx5_0,mlx5_3"]);
+    assert_eq!(pairs(set(&one_port, &[], &o)), ["NCCL_IB_HCA==mlx5_0,mlx5_3"]);
     let two_ports = [nic("a", Some("mlx4_0"), 2, 2), nic("b", Some("rxe0"), 1, 1)];
-    assert_eq!(pairs(env(&two_ports, &["mlx5_9".parse().unwrap()], &o)), ["NCCL_IB_HCA==mlx4_0:2,rxe0,mlx5_9"]);
+    assert_eq!(pairs(set(&two_ports, &["mlx5_9".parse().unwrap()], &o)), ["NCCL_IB_HCA==mlx4_0:2,rxe0,mlx5_9"]);
     let shared = [nic("a", Some("mlx5_0"), 1, 1), nic("b", Some("mlx5_0"), 1, 1)];
-    assert_eq!(pairs(env(&shared, &["mlx5_0".parse().unwrap()], &o)), ["NCCL_IB_HCA==mlx5_0"]);
+    assert_eq!(pairs(set(&shared, &["mlx5_0".parse().unwrap()], &o)), ["NCCL_IB_HCA==mlx5_0"]);
 }
 
 #[test]
 fn nothing_certain_means_nothing_set() {
-    assert!(env(&[], &[], &options(&[])).is_empty());
-    assert!(env(&[nic("veth0", None, 0, 0)], &[], &options(&[("NCCL_IB_GID_INDEX", "")])).is_empty());
+    assert!(set(&[], &[], &options(&[])).is_empty());
+    assert!(set(&[nic("veth0", None, 0, 0)], &[], &options(&[("NCCL_IB_GID_INDEX", "")])).is_empty());
 }
 
 #[test]
-fn sockets_follow_the_bootstrap_interface() {
-    let with = |name: &str| Options { bootstrap_iface: Some(name.parse().unwrap()), ..options(&[]) };
-    assert_eq!(pairs(env(&[], &[], &with("eth0"))), ["NCCL_SOCKET_IFNAME==eth0", "GLOO_SOCKET_IFNAME=eth0"]);
-    assert!(env(&[], &[], &with("a,b")).is_empty());
+fn they_meet_over_the_default_route_else_over_the_first_rail() {
+    let mut rail = nic("rdma1", Some("mlx5_1"), 1, 1);
+    rail.addresses = from(json!([{"address": "192.0.2.1", "prefix": 24}]));
+    let nics = [nic("veth0", None, 0, 0), nic("bare", Some("mlx5_0"), 1, 1), rail];
+    let met = |inside: Option<&Snapshot>, mut env: Vec<EnvVar>| {
+        meet(&mut env, &nics, inside);
+        pairs(env)
+    };
+    let hca = || vec![var("NCCL_IB_HCA", "=mlx5_1", ""), var("NCCL_DEBUG", "INFO", "")];
+    let by_rail = ["NCCL_IB_HCA==mlx5_1", "NCCL_SOCKET_IFNAME==rdma1", "GLOO_SOCKET_IFNAME=rdma1", "NCCL_DEBUG=INFO"];
+    assert_eq!(met(None, hca()), by_rail);
+    let mut pod = namespace("eth0");
+    assert_eq!(met(Some(&pod), Vec::new()), ["NCCL_SOCKET_IFNAME==eth0", "GLOO_SOCKET_IFNAME=eth0"]);
+    assert_eq!(met(Some(&pod), vec![var("NCCL_SOCKET_IFNAME", "x", "")]), ["NCCL_SOCKET_IFNAME=x"]);
+    // NCCL would not take it.
+    pod.netdevs[0].running = false;
+    assert_eq!(met(Some(&pod), hca()), by_rail);
+    assert!(met(Some(&namespace("a,b")), Vec::new()).is_empty());
 }
 
 #[test]
 fn fabric_settings_of_the_host_pass() {
     let o = options(&[("NCCL_IB_TC", "106"), ("NCCL_IB_GID_INDEX", "3"), ("NCCL_DEBUG", "WARN"), ("PATH", "/bin")]);
-    assert_eq!(pairs(env(&[], &[], &o)), ["NCCL_IB_GID_INDEX=3", "NCCL_IB_TC=106"]);
+    assert_eq!(pairs(set(&[], &[], &o)), ["NCCL_IB_GID_INDEX=3", "NCCL_IB_TC=106"]);
 }
 
 #[test]
 fn debug_set_yields_to_the_host() {
     let o = Options { debug_all: true, ..options(&[("NCCL_DEBUG", "TRACE")]) };
     assert_eq!(
-        pairs(env(&[], &[], &o)),
+        pairs(set(&[], &[], &o)),
         [
             "NCCL_DEBUG=TRACE",
             "NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,NET,GRAPH,ENV",
@@ -73,10 +189,10 @@ fn topology_file_asked_for_else_the_hosts_own() {
     let own = options(&[("NCCL_TOPO_FILE", "/own.xml")]);
     let asked = Options { topo_file: Some("/t.xml".into()), ..own.clone() };
     let unwanted = Options { topo_wanted: false, ..asked.clone() };
-    assert_eq!(pairs(env(&[], &[], &asked)), ["NCCL_TOPO_FILE=/t.xml"]);
-    assert_eq!(pairs(env(&[], &[], &own)), ["NCCL_TOPO_FILE=/own.xml"]);
-    assert_eq!(pairs(env(&[], &[], &unwanted)), ["NCCL_TOPO_FILE=/own.xml"]);
-    assert!(env(&[], &[], &Options { host_env: BTreeMap::new(), ..unwanted }).is_empty());
+    assert_eq!(pairs(set(&[], &[], &asked)), ["NCCL_TOPO_FILE=/t.xml"]);
+    assert_eq!(pairs(set(&[], &[], &own)), ["NCCL_TOPO_FILE=/own.xml"]);
+    assert_eq!(pairs(set(&[], &[], &unwanted)), ["NCCL_TOPO_FILE=/own.xml"]);
+    assert!(set(&[], &[], &Options { host_env: BTreeMap::new(), ..unwanted }).is_empty());
 }
 
 #[test]

@@ -130,10 +130,10 @@ impl Live {
 
     /// Carrier and GID table follow the netdev through workqueues (drivers/infiniband/core/roce_gid_mgmt.c): there is
     /// nothing to wait on but the port itself.
-    fn await_port(&mut self, hca: &HcaName, port: u32, dev: &IfName, ips: &[IpAddr], deadline: Instant) -> Result<()> {
+    fn await_port(&mut self, hca: &HcaName, port: u32, wanted: Wanted, deadline: Instant) -> Result<()> {
         let mut pause = Duration::from_micros(500);
         loop {
-            let Some(lacking) = self.lacking(hca, port, dev, ips)? else { return Ok(()) };
+            let Some(lacking) = self.lacking(hca, port, wanted)? else { return Ok(()) };
             if Instant::now() >= deadline {
                 return Err(Fault::Timeout.error(format!("{hca} port {port} in the container {lacking}")));
             }
@@ -143,7 +143,7 @@ impl Live {
     }
 
     /// What a port inside still lacks for NCCL to use it.
-    fn lacking(&mut self, hca: &HcaName, port: u32, dev: &IfName, ips: &[IpAddr]) -> Result<Option<String>> {
+    fn lacking(&mut self, hca: &HcaName, port: u32, (dev, ips, told): Wanted) -> Result<Option<String>> {
         let space = self.space(Side::Inside)?;
         let rdma = space.rdma()?;
         let Some(index) = device_index(rdma, hca)? else { return Ok(Some("has gone".to_owned())) };
@@ -156,9 +156,23 @@ impl Live {
             |g: &Gid, ip: &IpAddr| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
         let missing = ips.iter().find(|ip| !gids.iter().any(|g| right(g, ip)));
         let table = || gids.iter().map(|g| format!("{}: {}", g.index, g.address)).collect::<Vec<_>>().join(", ");
-        Ok(missing.map(|ip| format!("has no RoCE v2 GID for {ip} on {dev}; its table is [{}]", table())))
+        if let Some(ip) = missing {
+            return Ok(Some(format!("has no RoCE v2 GID for {ip} on {dev}; its table is [{}]", table())));
+        }
+        let elsewhere = |ip: &&IpAddr| told.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == told);
+        match (ips.iter().find(elsewhere), told) {
+            (Some(ip), Some(index)) => Err(Fault::Refused.error(format!(
+                "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: [{}]; \
+                 set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
+                table()
+            ))),
+            _ => Ok(None),
+        }
     }
 }
+
+/// What a port is to have: GIDs of that netdev from these addresses, at that index if any is told.
+type Wanted<'a> = (&'a IfName, &'a [IpAddr], Option<u32>);
 
 /// `/proc/sys/kernel/random/boot_id`.
 pub fn boot_id() -> Result<String> {
@@ -231,7 +245,9 @@ impl World for Live {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
             Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
-            Step::AwaitPort { hca, port, dev, addresses } => self.await_port(hca, *port, dev, addresses, deadline),
+            Step::AwaitPort { hca, port, dev, addresses, index } => {
+                self.await_port(hca, *port, (dev, addresses, *index), deadline)
+            }
             Step::Sysctls { side, dev, values } => self
                 .space(*side)?
                 .netns

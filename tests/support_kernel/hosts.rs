@@ -436,6 +436,8 @@ fn plan(nics: Vec<Nic>) -> Plan {
         ib: Vec::new(),
         devices: Vec::new(),
         env: Vec::new(),
+        gid_index: None,
+        unset: Vec::new(),
         arp: ArpProfile::STRICT,
         sysfs: Default::default(),
         view: None,

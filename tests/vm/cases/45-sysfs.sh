@@ -117,16 +117,21 @@ both() { # RUNTIME
 case_runc() { both runc; }
 case_crun() { both crun; }
 
-# A user namespace, whose root may unmount what its runtime mounted: the nodes and the cgroup are the wall.
-userns() { # RUNTIME
-  nics
-  by_hook u
-  edit u '.linux.namespaces += [{type: "user"}] | .root.readonly = true
+# into_userns ID: the container has a user namespace, whose root may mount, and a read-only root.
+into_userns() {
+  edit "$1" '.linux.namespaces += [{type: "user"}] | .root.readonly = true
     | .linux.uidMappings = [{containerID: 0, hostID: 100000, size: 65536}] | .linux.gidMappings = .linux.uidMappings
     | .process.capabilities |= map_values(. + ["CAP_SYS_ADMIN"])'
   # As udev makes them; the runtime binds the host's own.
   chmod 666 /dev/infiniband/uverbs* /dev/infiniband/rdma_cm
-  chmod 711 /tmp/ctr /tmp/ctr/u
+  chmod 711 /tmp/ctr "/tmp/ctr/$1"
+}
+
+# What its root can unmount is what its runtime mounted: the nodes and the cgroup are the wall.
+userns() { # RUNTIME
+  nics
+  by_hook u
+  into_userns u
   start "$1" u
   judge u
   "$1" exec u umount /sys/class/infiniband /sys/class/infiniband_verbs
@@ -136,6 +141,19 @@ userns() { # RUNTIME
 }
 case_a_user_namespace_can_unmount_it_under_runc() { userns runc; }
 case_a_user_namespace_can_unmount_it_under_crun() { userns crun; }
+
+# The runtime itself mounts it there, from our directories, which others cannot enter.
+edited_userns() { # RUNTIME
+  nics
+  by_config e
+  into_userns e
+  start "$1" e
+  judge e
+  equal "the hook" "mounted by config.json" "$(told e sysfs)"
+  ended "$1" e
+}
+case_an_edited_config_with_a_user_namespace_under_runc() { edited_userns runc; }
+case_an_edited_config_with_a_user_namespace_under_crun() { edited_userns crun; }
 
 # The whole tree as files, in place of /sys: what differs from the live one is what is said here.
 case_a_tree_of_files() {
