@@ -6,6 +6,9 @@
 pub mod conf;
 pub mod format;
 mod rails;
+pub mod ifname;
+pub mod settings;
+pub mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,0 +1,133 @@
+//! Which release of NCCL reads the settings, and what changed between releases.
+//!
+//! Every rule that changed is a method here, with the release from which on it holds; nobody else compares numbers. The
+//! releases were found by running the published libraries (`tests/nccl_judge.rs` runs five of them), or, where that needs an
+//! HCA, in the sources of the tags.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+
+/// A release of NCCL: `2.30.7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Version {
+    major: u16,
+    minor: u16,
+    patch: u16,
+}
+
+impl Version {
+    /// The newest release whose behaviour was compared with this module.
+    pub const NEWEST: Version = Version::new(2, 32, 3);
+
+    /// The release with these numbers.
+    pub const fn new(major: u16, minor: u16, patch: u16) -> Version {
+        Version { major, minor, patch }
+    }
+
+    const fn since(self, minor: u16, patch: u16) -> bool {
+        self.major > 2 || self.major == 2 && (self.minor > minor || self.minor == minor && self.patch >= patch)
+    }
+
+    /// `name:port:rail:plane`, with an empty field as if it were absent, and names cut to 63 bytes (src/misc/utils.cc,
+    /// `parseStringList`). Before, all after the first `:` was one number, and longer names were written past a buffer.
+    pub const fn splits_fields(self) -> bool {
+        self.since(30, 7)
+    }
+
+    /// Entries of NCCL_IB_HCA that are read, and devices that are taken (MAX_IB_DEVS).
+    pub const fn max_hcas(self) -> usize {
+        if self.since(18, 5) { 32 } else { 16 }
+    }
+
+    /// An interface must be IFF_RUNNING (src/os/linux.cc, `ncclOsFindInterfaces`).
+    pub const fn wants_running(self) -> bool {
+        self.since(28, 3)
+    }
+
+    /// virbr is among what the automatic choice avoids, and its last resort (src/misc/socket.cc, `ncclFindInterfaces`).
+    pub const fn knows_virbr(self) -> bool {
+        self.since(28, 3)
+    }
+
+    /// HCAs are sorted by PCI address (NCCL_IB_DEVICE_PCI_ORDER; src/transport/net_ib/init.cc).
+    pub const fn sorts_hcas(self) -> bool {
+        self.since(29, 7)
+    }
+
+    /// NCCL_CONF_FILE is read (src/misc/param.cc, `initEnvFunc`).
+    pub const fn knows_conf_file(self) -> bool {
+        self.since(23, 4)
+    }
+
+    /// `~/.nccl.conf` is that of $HOME, and there is none without it; before, that of the user database.
+    pub const fn uses_home_variable(self) -> bool {
+        self.since(30, 3)
+    }
+
+    /// A carriage return at the end of a config file's line is not part of the value.
+    pub const fn strips_cr(self) -> bool {
+        self.since(30, 3)
+    }
+
+    /// Without any interface the error is ncclInvalidUsage; before, ncclInternalError (src/bootstrap.cc, `bootstrapNetInit`).
+    pub const fn calls_it_usage(self) -> bool {
+        self.since(24, 3)
+    }
+}
+
+impl Default for Version {
+    fn default() -> Self {
+        Version::NEWEST
+    }
+}
+
+impl FromStr for Version {
+    type Err = anyhow::Error;
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || format!("{text:?} is no release of NCCL, like {}", Version::NEWEST);
+        let numbers: Vec<u16> = text.split('.').map(str::parse).collect::<Result<_, _>>().with_context(wrong)?;
+        let [major, minor, patch] = *numbers.as_slice() else { anyhow::bail!(wrong()) };
+        ensure!(major == 2, "{}: 2 is the only major number that is known", wrong());
+        Ok(Version { major, minor, patch })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
+    }
+}
+
+impl TryFrom<String> for Version {
+    type Error = anyhow::Error;
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<Version> for String {
+    fn from(version: Version) -> String {
+        version.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_ordered_by_number() {
+        let read = |t: &str| t.parse::<Version>().unwrap();
+        assert!(read("2.9.9") < read("2.18.3") && read("2.18.3") < read("2.18.10"));
+        assert_eq!((read("2.28.2").wants_running(), read("2.28.3").wants_running()), (false, true));
+        assert_eq!((read("2.18.3").max_hcas(), read("2.18.5").max_hcas()), (16, 32));
+        assert_eq!(serde_json::to_string(&Version::NEWEST).unwrap(), "\"2.32.3\"");
+        for wrong in ["", "2", "2.18", "2.18.3.1", "2.x.3", "3.0.0", "2.18.-3"] {
+            assert!(wrong.parse::<Version>().is_err(), "{wrong}");
+        }
+    }
+}
