@@ -6,8 +6,14 @@
 pub mod conf;
 pub mod format;
 mod rails;
+pub mod explain;
+mod hca;
 pub mod ifname;
+mod interfaces;
+pub mod remote;
 pub mod settings;
+mod socket;
+mod traps;
 pub mod version;
 
 use std::collections::{BTreeMap, BTreeSet};

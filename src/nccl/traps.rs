@@ -1,0 +1,215 @@
+//! The traps: what a setting does that its author hardly meant.
+
+use super::explain::{Bootstrap, Explanation, Step, Trap, Warning};
+use super::ifname::{Entry, MAX_INTERFACES, Patterns};
+use super::settings::Settings;
+use super::socket::{Candidate, Family, Found, Refusal};
+use crate::snapshot::Snapshot;
+
+const IFNAME: &str = "NCCL_SOCKET_IFNAME";
+const HCA: &str = "NCCL_IB_HCA";
+
+/// One of the two lists with what it is matched against.
+struct List<'a> {
+    variable: &'static str,
+    value: &'a str,
+    patterns: Patterns,
+    /// Everything there is, with its port where it has one.
+    there: Vec<(&'a str, Option<u32>)>,
+    limit: usize,
+}
+
+/// All warnings, in the order in which they are told.
+pub(super) fn warnings(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    candidates: &[Candidate],
+    found: &Found,
+    explained: &Explanation,
+) -> Vec<Warning> {
+    let mut out = bootstrap(settings, candidates, found, explained);
+    for list in lists(settings, snapshot, candidates, explained) {
+        spelling(&list, &mut out);
+        entries(&list, &mut out);
+    }
+    hcas(settings, snapshot, explained, &mut out);
+    out
+}
+
+fn warning(trap: Trap, text: String) -> Warning {
+    Warning { trap, fatal: matches!(trap, Trap::NoInterface | Trap::NoHca), text }
+}
+
+fn lists<'a>(
+    settings: &'a Settings,
+    snapshot: &'a Snapshot,
+    candidates: &[Candidate<'a>],
+    explained: &Explanation,
+) -> Vec<List<'a>> {
+    let mut lists = Vec::new();
+    let version = explained.version;
+    if let (Some(value), Some(patterns)) = (settings.get(IFNAME), Patterns::interfaces(settings.get(IFNAME), version)) {
+        let mut there: Vec<_> = candidates.iter().map(|c| (c.name, None)).collect();
+        there.extend(snapshot.netdevs.iter().map(|n| (n.name.as_str(), None)));
+        lists.push(List { variable: IFNAME, value, patterns, there, limit: MAX_INTERFACES });
+    }
+    if let Some(value) = settings.get(HCA) {
+        let ports = |h: &'a crate::snapshot::Hca| {
+            let bare = h.ports.is_empty().then_some((h.name.as_str(), None));
+            h.ports.iter().map(|p| (h.name.as_str(), Some(p.number))).chain(bare)
+        };
+        let (there, limit) = (snapshot.hcas.iter().flat_map(ports).collect(), version.max_hcas());
+        lists.push(List { variable: HCA, value, patterns: Patterns::hcas(Some(value), version), there, limit });
+    }
+    lists
+}
+
+fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, explained: &Explanation) -> Vec<Warning> {
+    let mut out = Vec::new();
+    let asked = settings.get(IFNAME).filter(|_| found.step == Step::Asked);
+    match &explained.bootstrap {
+        Bootstrap::Fails(failure) => {
+            out.push(warning(Trap::NoInterface, format!("NCCL does not start: {}", failure.why)))
+        }
+        Bootstrap::Uses(endpoint, step) if endpoint.interface == "lo" => {
+            let cause = match (step, asked) {
+                (Step::Asked, Some(list)) if list.starts_with('^') => {
+                    format!(": {IFNAME}={list} replaces NCCL's own exclusion of lo and docker")
+                }
+                _ => String::new(),
+            };
+            out.push(warning(Trap::Loopback, format!("the bootstrap uses lo, which other hosts cannot reach{cause}")));
+        }
+        Bootstrap::Uses(..) => {}
+    }
+    if let (Some(_), Some(list)) = (settings.get("NCCL_COMM_ID"), asked) {
+        out.push(warning(
+            Trap::Overridden,
+            format!("NCCL_COMM_ID is set: {IFNAME}={list} does not choose the bootstrap interface"),
+        ));
+    }
+    if let Some(value) = settings.get("NCCL_SOCKET_FAMILY").filter(|v| Family::read(Some(v)).is_none()) {
+        let text = format!("NCCL_SOCKET_FAMILY={value} is neither AF_INET nor AF_INET6, so NCCL ignores it");
+        out.push(warning(Trap::Value, text));
+    }
+    passed_by(candidates, found, &mut out);
+    out
+}
+
+/// Interfaces that the list means and the search passes by.
+fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
+    let Some(search) = found.search.as_ref().filter(|s| s.step == Step::Asked && !s.patterns.exclude) else { return };
+    let mut told: Vec<&str> = Vec::new();
+    for c in candidates {
+        let name = c.netdev.name.as_str();
+        let meant = search.patterns.takes(c.name, None);
+        let labelled = c.name != name && search.patterns.takes(name, None) && !meant;
+        let text = match search.refusal(c) {
+            Some(Refusal::NotRunning) if meant && c.netdev.up => (Trap::NotRunning, format!("{name} has no carrier")),
+            Some(Refusal::NotRunning) if meant => (Trap::NotRunning, format!("{name} is down")),
+            _ if labelled => (Trap::Label, format!("{} goes by its label {}", c.address.address, c.name)),
+            _ => continue,
+        };
+        if !told.contains(&name) {
+            let why = match text.0 {
+                Trap::Label => format!("{IFNAME} does not find it under the name {name}"),
+                _ => "NCCL uses running interfaces only since 2.28.3".to_owned(),
+            };
+            out.push(warning(text.0, format!("{}: {why}", text.1)));
+            told.push(name);
+        }
+    }
+}
+
+/// What is wrong with the text itself.
+fn spelling(list: &List, out: &mut Vec<Warning>) {
+    let List { variable, value, patterns, limit, .. } = list;
+    let entries = || patterns.entries.iter().chain(&patterns.dropped);
+    for entry in entries().filter(|e| e.name.starts_with(['^', '='])) {
+        let text = format!(
+            "{variable}={value}: {:?} is taken for a name; the order is ^ then =, once each, at the very beginning",
+            entry.name
+        );
+        out.push(warning(Trap::Marks, text));
+    }
+    if value.contains([' ', '\t', '\r', '"', '\'']) {
+        let text = format!("{variable}={value:?}: NCCL trims nothing, blanks and quotes belong to the names");
+        out.push(warning(Trap::Blanks, text));
+    }
+    if let Some(first) = patterns.dropped.first() {
+        let all = patterns.entries.len() + patterns.dropped.len();
+        let so = if patterns.exclude { ", so what they name is not excluded" } else { "" };
+        let text = format!(
+            "{variable} has {all} entries and NCCL reads {limit}: it drops {} and what follows{so}",
+            first.name
+        );
+        out.push(warning(Trap::TooMany, text));
+    }
+    for entry in entries().filter(|e| e.overlong) {
+        let text = format!(
+            "{variable}: a name of more than 63 bytes does not fit ({}…)",
+            entry.name.chars().take(16).collect::<String>()
+        );
+        out.push(warning(Trap::Value, text));
+    }
+    if patterns.entries.is_empty() && !matches!(*value, "" | "=") {
+        let what = if patterns.exclude { "excludes everything" } else { "has no entry, so it allows everything" };
+        out.push(warning(Trap::Value, format!("{variable}={value} {what}")));
+    }
+}
+
+/// What the entries match.
+fn entries(list: &List, out: &mut Vec<Warning>) {
+    let List { variable, patterns, there, .. } = list;
+    let does = if patterns.exclude { "excludes" } else { "takes" };
+    for entry in &patterns.entries {
+        let mut more: Vec<&str> = there.iter().map(|(n, _)| *n).filter(|n| surprises(entry, n, list)).collect();
+        more.sort_unstable();
+        more.dedup();
+        if !more.is_empty() {
+            let text = format!(
+                "{variable}: {} also {does} {}; {}={} is exact",
+                entry.name,
+                more.join(", "),
+                mark(patterns),
+                entry.name
+            );
+            out.push(warning(Trap::Prefix, text));
+        }
+        let fits = there.iter().any(|(name, port)| entry.matches(name, *port, patterns.exact));
+        let port = entry.port.map_or(String::new(), |p| format!(":{p}"));
+        // A list of interfaces often names those of several kinds of hosts, and whole lists without a match are told above.
+        if *variable == HCA && !fits {
+            out.push(warning(Trap::Missing, format!("{variable}: there is no {}{port}", entry.name)));
+        }
+    }
+}
+
+fn mark(patterns: &Patterns) -> &'static str {
+    if patterns.exclude { "^" } else { "" }
+}
+
+/// Whether an entry matches a name that its author hardly thought of: one that goes on where a complete name, or a number,
+/// has ended.
+fn surprises(entry: &Entry, name: &str, list: &List) -> bool {
+    let Some(rest) = name.strip_prefix(entry.name.as_str()).filter(|rest| !rest.is_empty()) else { return false };
+    let numbered = entry.name.ends_with(|c: char| c.is_ascii_digit()) && rest.starts_with(|c: char| c.is_ascii_digit());
+    let whole = list.there.iter().any(|(n, _)| *n == entry.name);
+    // A label is the interface's own.
+    let own = rest.starts_with(':');
+    let named = list.patterns.entries.iter().any(|e| e.name == name);
+    !list.patterns.exact && (numbered || whole) && !own && !named
+}
+
+fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: &mut Vec<Warning>) {
+    let limit = explained.version.max_hcas();
+    let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
+    if let Some(value) = settings.get(HCA).filter(|_| none && !explained.sockets.is_empty()) {
+        let text = format!("{HCA}={value} leaves no HCA: NCCL goes on over TCP without a word");
+        out.push(warning(Trap::NoHca, text));
+    }
+    let beyond = explained.ports.iter().filter(|p| !p.taken && p.why.starts_with("NCCL has room")).count();
+    if beyond > 0 {
+        out.push(warning(Trap::NoRoom, format!("{} HCA ports fit and NCCL has room for {limit}", limit + beyond)));
+    }
+}
