@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 
-use super::remote::{Remote, Resolve};
+use super::remote::{self, Remote, Resolve};
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
 use super::version::Version;
@@ -197,20 +197,20 @@ pub enum Trap {
 /// Explains. `resolve` knows the addresses of hosts, for a NCCL_COMM_ID that names one.
 pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resolve: Resolve) -> Explanation {
     let candidates = socket::candidates(snapshot);
-    let ifindex = |name: &str| snapshot.netdevs.iter().find(|n| n.name.as_str() == name).map(|n| n.ifindex);
-    let remote = settings.get("NCCL_COMM_ID").map(|value| Remote::parse(value, version, ifindex, resolve));
+    let ifindex = |name: &str| remote::ifindex(snapshot, name);
+    let peer = settings.get("NCCL_COMM_ID").map(|value| Remote::parse(value, version, ifindex, resolve));
     let family = Family::read(settings.get("NCCL_SOCKET_FAMILY"));
-    let usable = remote.as_ref().and_then(|r| r.as_ref().ok());
+    let usable = peer.as_ref().and_then(|r| r.as_ref().ok());
     let found = socket::find(settings.get("NCCL_SOCKET_IFNAME"), family, usable, version, &candidates);
-    let bootstrap = match &remote {
-        Some(remote) => by_id(remote, &candidates),
+    let bootstrap = match &peer {
+        Some(peer) => by_id(peer, &candidates),
         None => by_name(settings, &found, version),
     };
     let hcas = hca::judge(settings, snapshot, version, !found.endpoints.is_empty());
     let mut explanation = Explanation {
         version,
         settings: VARIABLES.into_iter().filter_map(|name| setting(settings, name)).collect(),
-        interfaces: interfaces::judge(snapshot, &candidates, usable, remote.is_some(), &found, &bootstrap),
+        interfaces: interfaces::judge(snapshot, &candidates, usable, peer.is_some(), &found, &bootstrap),
         bootstrap,
         sockets: found.endpoints.clone(),
         hcas: hcas.taken,

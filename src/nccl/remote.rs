@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::explain::{Failure, NcclError};
 use super::ifname;
 use super::version::Version;
+use crate::snapshot::{Netdev, Snapshot};
 
 /// Who knows the addresses of hosts: the first one that getaddrinfo finds.
 pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<IpAddr>;
@@ -58,6 +59,14 @@ impl Remote {
 /// The scope that getifaddrs gives an address.
 pub(super) fn scope(address: Ipv6Addr, ifindex: u32) -> u32 {
     if address.is_unicast_link_local() { ifindex } else { 0 }
+}
+
+/// if_nametoindex: the kernel (net/core/dev_ioctl.c) cuts a name at its colon, where labels begin, and knows alternative
+/// names; the C library passes no more than 15 bytes on.
+pub(super) fn ifindex(snapshot: &Snapshot, name: &str) -> Option<u32> {
+    let cut = name.split(':').next().filter(|_| name.len() < 16)?;
+    let is = |n: &&Netdev| n.name.as_str() == cut || n.altnames.iter().any(|a| a == cut);
+    snapshot.netdevs.iter().find(is).map(|n| n.ifindex)
 }
 
 fn host(value: &str, version: Version, resolve: Resolve) -> Result<Remote, Failure> {
