@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
+use crate::nccl::version::Version;
 use crate::view::Carrier;
 
 /// Gives a container its RDMA network cards, and the host everything back.
@@ -73,6 +74,43 @@ pub enum Command {
     /// Show, write out and compare the /sys that a container sees
     #[command(subcommand)]
     Sysfs(SysfsCommand),
+    /// Tell what NCCL does with its settings in a network namespace
+    #[command(subcommand)]
+    Nccl(NcclCommand),
+}
+
+/// `rdmaprep nccl`.
+#[derive(Debug, Subcommand)]
+pub enum NcclCommand {
+    /// Say which interface NCCL bootstraps on, which HCAs it takes, in which order, and why not the others
+    ///
+    /// As the library itself would decide in this network namespace. Ends with 0 also where NCCL would fail.
+    Explain(ExplainArgs),
+}
+
+/// `rdmaprep nccl explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// A setting; the variable holds one per line. With --env or --env-file nothing else is in the environment
+    /// [default: this process's own NCCL_ variables and HOME]
+    #[arg(long, env = "RDMAPREP_NCCL_SETTINGS", value_name = "NAME=VALUE", value_delimiter = '\n')]
+    pub env: Vec<String>,
+    /// Settings from FILE, one NAME=VALUE per line, verbatim; `#` begins a comment. --env wins
+    #[arg(long, env = "RDMAPREP_NCCL_ENV_FILE", value_name = "FILE")]
+    pub env_file: Option<PathBuf>,
+    /// NCCL's config file; of several the first that has a setting counts. The variable has them with `:` between
+    /// [default: those that NCCL reads here; none with --snapshot]
+    #[arg(long, env = "RDMAPREP_NCCL_CONF", value_name = "FILE", value_delimiter = ':')]
+    pub conf: Vec<PathBuf>,
+    /// The release of NCCL
+    #[arg(long, env = "RDMAPREP_NCCL_VERSION", value_name = "VERSION", default_value_t = Version::NEWEST)]
+    pub nccl_version: Version,
+    /// Look at this `snapshot --json` file instead of the network namespace that this is called in
+    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
+    pub snapshot: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
 }
 
 /// `rdmaprep sysfs`.

@@ -2,6 +2,7 @@
 
 mod away;
 mod env;
+mod nccl;
 mod prepare;
 mod sysfs;
 
@@ -38,6 +39,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Restore(args) => away::restore(global, args),
         Command::Status(args) => away::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
+        Command::Nccl(args) => nccl::run(args),
     }
 }
 

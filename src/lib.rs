@@ -13,6 +13,7 @@
 //! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
 //! what is held               ─► Record     written and synced before the first step
 //! steps                      ─► apply      ─► observe again ─► Drift (must be empty)
+//! Settings + Snapshot        ─► Explanation   what NCCL makes of it
 //! Record + fresh Snapshots   ─► Homecoming { steps }    the way home is a plan, too, for the same executor
 //! ```
 //!

@@ -3,6 +3,7 @@
 //! Names, aliases and file contents come from the host or from a container; nothing of them reaches a terminal that could
 //! steer it.
 
+mod nccl;
 mod tables;
 
 use std::io;
@@ -18,6 +19,7 @@ use crate::inject::Injected;
 use crate::journal;
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
+pub use nccl::explanation_table;
 pub use tables::{selection_table, snapshot_table};
 
 /// Columns that a table may take. Settings that are made to be copied stay on one line, however long.

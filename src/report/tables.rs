@@ -176,7 +176,7 @@ fn lines(items: impl Iterator<Item = String>) -> String {
 }
 
 /// A table under a header, or a word where it would be empty. What is short by its type is never broken.
-fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> String {
+pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> String {
     if rows.is_empty() {
         return empty.to_owned();
     }
@@ -185,7 +185,7 @@ fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> String {
     table.add_rows(rows);
     for (column, name) in table.column_iter_mut().zip(header) {
         column.set_padding((0, if Some(name) == header.last() { 0 } else { 2 }));
-        if matches!(*name, "netdev" | "link" | "MTU" | "PCI" | "NUMA" | "verdict") {
+        if matches!(*name, "netdev" | "link" | "MTU" | "PCI" | "NUMA" | "verdict" | "interface") {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
     }
@@ -193,7 +193,7 @@ fn table(header: &[&str], rows: Vec<Vec<String>>, empty: &str) -> String {
 }
 
 /// Labelled sentences with a hanging indent.
-fn remarks(rows: Vec<(String, String)>) -> String {
+pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
     let mut table = bare();
     table.add_rows(rows.iter().map(|(label, text)| vec![printable(label), printable(text)]));
     if let Some(column) = table.column_mut(0) {

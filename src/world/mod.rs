@@ -38,6 +38,7 @@ mod sysfs_net;
 mod sysfs_pci;
 mod sysfs_root;
 mod sysfs_tree;
+pub mod user;
 
 pub use live::{Live, boot_id};
 

@@ -1,0 +1,76 @@
+//! Commands about NCCL.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use super::{look, say};
+use crate::cli::{ExplainArgs, NcclCommand};
+use crate::fault::{Fault, WithFault};
+use crate::nccl::explain::explain;
+use crate::nccl::settings::Settings;
+use crate::report;
+use crate::world::{files, user};
+
+/// Runs one.
+pub(super) fn run(command: &NcclCommand) -> Result<()> {
+    match command {
+        NcclCommand::Explain(args) => explanation(args),
+    }
+}
+
+fn explanation(args: &ExplainArgs) -> Result<()> {
+    let settings = settings(args)?;
+    let snapshot = look(None, args.snapshot.as_deref())?;
+    let explanation = explain(&settings, &snapshot, args.nccl_version, &user::address_of);
+    if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
+}
+
+/// The environment that is asked about, and the config files that NCCL adds to it.
+fn settings(args: &ExplainArgs) -> Result<Settings> {
+    // An empty variable counts as unset.
+    let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
+    let mut settings = match (pairs.as_slice(), &args.env_file) {
+        ([], None) => Settings::of(own(), "the environment"),
+        (pairs, file) => given(pairs, file.as_deref())?,
+    };
+    let files: Vec<PathBuf> = match (args.conf.as_slice(), &args.snapshot) {
+        ([], Some(_)) => Vec::new(),
+        ([], None) => settings.files(user::home().as_deref(), args.nccl_version),
+        (asked, _) => asked.to_vec(),
+    };
+    for path in files {
+        match user::config(&path) {
+            Ok(text) => settings.add(&path, &text, args.nccl_version),
+            // NCCL says nothing of a file that it cannot open; who names one means it.
+            Err(_) if args.conf.is_empty() => {}
+            Err(e) => return Err(e).fault(Fault::Usage, format!("reading {}", path.display())),
+        }
+    }
+    Ok(settings)
+}
+
+/// What NCCL looks at in this process's environment.
+fn own() -> Vec<(String, String)> {
+    let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
+    let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    all.filter(|(name, _)| name.starts_with("NCCL_") || name == "HOME").collect()
+}
+
+fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
+    let text = match file {
+        Some(file) => {
+            let doing = || format!("reading {}", file.display());
+            let text = files::read(file).fault(Fault::Usage, doing())?;
+            text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", file.display())))?
+        }
+        None => String::new(),
+    };
+    let lines = text.lines().filter(|line| !line.trim_start().is_empty() && !line.starts_with('#'));
+    // What comes later wins.
+    let all = lines.chain(pairs.iter().copied()).map(|line| match line.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name, value)),
+        _ => Err(Fault::Usage.error(format!("{line:?} is no NAME=VALUE"))),
+    });
+    Ok(Settings::of(all.collect::<Result<Vec<_>>>()?, "as asked"))
+}

@@ -1,0 +1,48 @@
+//! What NCCL does, for people.
+
+use super::printable;
+use super::tables::{remarks, table};
+use crate::nccl::explain::{Bootstrap, Explanation, Failure, Judged};
+
+/// The outcome, then every interface and HCA port with its reason, then what is probably not meant.
+pub fn explanation_table(e: &Explanation) -> String {
+    let line = |label: &str, text: String| (label.to_owned(), text);
+    let mut head = vec![line("NCCL", e.version.to_string())];
+    head.extend(e.settings.iter().map(|s| line(s.name, format!("{:?} ({})", s.value, s.place))));
+    head.push(line("bootstrap", bootstrap(&e.bootstrap)));
+    let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
+    head.push(line("data by TCP", listed(&sockets, "no interface")));
+    head.push(line("data by HCA", listed(&e.hcas, "none")));
+    let interfaces = table(&["interface", "verdict", "why"], rows(&e.interfaces, "bootstrap"), "no interfaces");
+    let mut parts = vec![remarks(head), interfaces];
+    if !e.ports.is_empty() {
+        parts.push(table(&["HCA:port", "verdict", "why"], rows(&e.ports, "taken"), "no HCAs"));
+    }
+    if !e.warnings.is_empty() {
+        parts.push(remarks(e.warnings.iter().map(|w| line("warning", w.text.clone())).collect()));
+    }
+    parts.join("\n\n")
+}
+
+fn bootstrap(outcome: &Bootstrap) -> String {
+    match outcome {
+        Bootstrap::Uses(endpoint, step) => {
+            let scope = endpoint.scope.as_ref().map_or(String::new(), |scope| format!("%{}", scope.as_str()));
+            format!("{} {}{scope} ({})", endpoint.interface, endpoint.address, step.why())
+        }
+        Bootstrap::Fails(Failure { error: Some(error), message, why }) => {
+            format!("fails with {error}, \"{}\": {why}", message.unwrap_or_default())
+        }
+        Bootstrap::Fails(Failure { why, .. }) => format!("a matter of chance: {why}"),
+    }
+}
+
+/// In NCCL's order.
+fn listed(names: &[String], none: &str) -> String {
+    if names.is_empty() { none.to_owned() } else { names.join(", ") }
+}
+
+fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
+    let verdict = |j: &Judged| if j.taken { taken.to_owned() } else { "no".to_owned() };
+    judged.iter().map(|j| vec![printable(&j.name), verdict(j), printable(&j.why)]).collect()
+}
