@@ -222,13 +222,16 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
 }
 
 /// The traps that an environment steps into in a namespace, of the newest release: what is asked before a container gets its
-/// NICs. Those that are [`Warning::fatal`] are worth a refusal.
+/// NICs. Those that are [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the
+/// container knows whom it asks for addresses.
 pub fn check<N, V>(env: impl IntoIterator<Item = (N, V)>, snapshot: &Snapshot) -> Vec<Warning>
 where
     N: Into<String>,
     V: Into<String>,
 {
-    explain(&Settings::of(env, "the environment"), snapshot, Version::NEWEST, &|_| None).warnings
+    let env = env.into_iter().map(|(name, value)| (name.into(), value.into()));
+    let known = env.filter(|(name, value): &(String, String)| name != "NCCL_COMM_ID" || !remote::names_host(value));
+    explain(&Settings::of(known, "the environment"), snapshot, Version::NEWEST, &|_| None).warnings
 }
 
 fn setting(settings: &Settings, name: &'static str) -> Option<Setting> {

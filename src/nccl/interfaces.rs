@@ -85,6 +85,7 @@ fn by_list(search: &Search, c: &Candidate) -> String {
         }
         (Step::Asked, None) => "NCCL_SOCKET_IFNAME does not name it".to_owned(),
         (Step::Ib, _) => "an interface whose name begins with ib comes first".to_owned(),
-        _ => "the automatic choice avoids docker, lo and virbr while there is another".to_owned(),
+        (Step::Other, _) => "the automatic choice avoids docker, lo and virbr while there is another".to_owned(),
+        _ => "it comes later in the automatic order: ib, any other, docker, lo, virbr".to_owned(),
     }
 }

@@ -79,6 +79,12 @@ fn host(value: &str, version: Version, resolve: Resolve) -> Result<Remote, Failu
     Ok(Remote { address, scope: 0 })
 }
 
+/// Whether a value is of the form that needs a resolver.
+pub(super) fn names_host(value: &str) -> bool {
+    let entry = ifname::entries(value, Version::NEWEST).into_iter().next();
+    value.len() > 1 && !value.starts_with('[') && entry.is_some_and(|e| e.name.parse::<IpAddr>().is_err())
+}
+
 fn bracketed(rest: &str, ifindex: impl Fn(&str) -> Option<u32>) -> Result<Remote, Failure> {
     let inside = rest.split_once(']').map(|(inside, _)| inside);
     let inside = inside.ok_or_else(|| invalid("its [ has no ]".to_owned()))?;

@@ -218,4 +218,8 @@ fn a_planned_environment_is_checked_by_one_call() {
     let warnings = check([("NCCL_SOCKET_IFNAME", "=gone"), ("NCCL_IB_HCA", "=mlx5_0")], &node());
     assert_eq!(warnings.iter().map(|w| (w.trap, w.fatal)).collect::<Vec<_>>(), [(Trap::NoInterface, true)]);
     assert_eq!(check([("NCCL_SOCKET_IFNAME", "=eth0")], &node()), []);
+    // Whether a host is known is not ours to say, whether a value can be read is.
+    let fatal = |id: &str| check([("NCCL_COMM_ID", id)], &node()).iter().any(|w| w.fatal);
+    let all = ["head:29500", "10.0.1.9:1", "[fe80::9%rdma1]:1", "198.51.100.1:1", "", ":1", "[::1"].map(fatal);
+    assert_eq!(all, [false, false, false, true, true, true, true]);
 }
