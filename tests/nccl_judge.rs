@@ -65,7 +65,7 @@ fn explain_names_the_interface_that_every_release_takes() {
 }
 
 fn config() -> Config {
-    let cases = std::env::var("RDMAPREP_NCCL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
+    let cases = std::env::var("RDMAPREP_NCCL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     Config { cases, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() }
 }
 

@@ -139,6 +139,14 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_has_several_names() {
+        let netdev = serde_json::json!({"name": "eth0", "ifindex": 7, "altnames": ["enp1s0"]});
+        let node = serde_json::from_value(serde_json::json!({"schema": 1, "hcas": [], "netdevs": [netdev]})).unwrap();
+        let names = ["eth0", "eth0:1", "enp1s0", "eth1", "", "eth0:and-some-more"];
+        assert_eq!(names.map(|n| ifindex(&node, n)), [Some(7), Some(7), Some(7), None, None, None]);
+    }
+
+    #[test]
     fn a_subnet_is_that_of_the_local_address() {
         let shares =
             |remote: &str, local: &str, prefix| parse(remote).unwrap().shares(local.parse().unwrap(), prefix, 7);

@@ -82,7 +82,8 @@ impl Case {
                 };
                 let addresses: Vec<Value> = n.addresses.iter().map(address).collect();
                 serde_json::json!({
-                    "name": n.name, "ifindex": n.ifindex, "up": n.up, "running": n.running, "addresses": addresses,
+                    "name": n.name, "altnames": n.altnames, "ifindex": n.ifindex, "up": n.up, "running": n.running,
+                    "addresses": addresses,
                 })
             })
             .collect();

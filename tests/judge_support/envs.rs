@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::case::{CONF, Env, FILES, HOME};
-use super::worlds::{Link, Lo, State, World, some_name};
+use super::worlds::{Link, Lo, State, World, some_beginning, some_name};
 
 const IFNAME: &str = "NCCL_SOCKET_IFNAME";
 const FAMILY: &str = "NCCL_SOCKET_FAMILY";
@@ -64,7 +64,7 @@ fn ifname(world: &World) -> impl Strategy<Value = String> + use<> {
         let fill = (0..fill).map(|i| format!("x{i}"));
         format!("{marks}{}", fill.chain(entries).collect::<Vec<_>>().join(","))
     });
-    prop_oneof![17 => list, 1 => Just("^=".to_owned()), 2 => select(vec![",", "=,", ":1", "^,"]).prop_map(str::to_owned)]
+    prop_oneof![17 => list, 2 => some_beginning(world), 1 => Just("^=".to_owned()), 2 => select(vec![",", "=,", ":1", "^,"]).prop_map(str::to_owned)]
 }
 
 fn comm_id(world: &World) -> impl Strategy<Value = String> + use<> {

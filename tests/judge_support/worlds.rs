@@ -173,6 +173,8 @@ impl Link {
         if *state != State::Down {
             batch += &up(name);
         }
+        // getifaddrs does not know this name, if_nametoindex does.
+        batch += &format!("link property add dev {name} altname alt{name}\n");
         for (address, label) in &self.addresses {
             let more = match label {
                 Some(label) => format!("label {label}"),
@@ -188,7 +190,16 @@ impl Link {
 /// A name that is there, or one that begins like it, or none.
 pub fn some_name(world: &World) -> impl Strategy<Value = String> + use<> {
     let there: Vec<String> = world.links.iter().map(|l| l.name.to_owned()).chain(["lo".to_owned()]).collect();
-    let begun = ["eth", "ib", "rdma", "docker", "virbr", "l", "eth1", "mv", "e"].map(str::to_owned).to_vec();
+    let short = there.iter().map(|n| n[..n.len() - 1].to_owned());
+    let begun = short.chain(["eth", "ib", "rdma", "docker", "virbr", "eth1"].map(str::to_owned)).collect::<Vec<_>>();
     let labels = there.iter().map(|n| format!("{n}:1")).collect::<Vec<_>>();
-    prop_oneof![7 => select(there), 3 => select(begun), 2 => select(labels), 1 => Just("gone0".to_owned())]
+    let alternative = there.iter().map(|n| format!("alt{n}")).collect::<Vec<_>>();
+    let others = prop_oneof![select(alternative), Just("gone0".to_owned())];
+    prop_oneof![7 => select(there), 6 => select(begun), 2 => select(labels), 2 => others]
+}
+
+/// The beginning of a name that is there.
+pub fn some_beginning(world: &World) -> impl Strategy<Value = String> + use<> {
+    let there = world.links.iter().map(|l| l.name).chain(["lo"]).map(|n| n[..n.len() - 1].to_owned());
+    select(there.collect::<Vec<_>>())
 }
