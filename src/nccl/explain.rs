@@ -1,7 +1,7 @@
 //! What NCCL does with its settings in a network namespace: which interface it bootstraps on, which HCAs and ports it takes,
 //! and why not the others.
 //!
-//! A model of the library, compared with five of its releases by `tests/nccl_judge.rs` as far as interfaces and config files
+//! A model of the library, compared with six of its releases by `tests/nccl_judge.rs` as far as interfaces and config files
 //! go; what concerns HCAs is read from its sources. Nothing here touches the machine.
 
 use std::fmt;
@@ -88,6 +88,8 @@ pub enum Step {
     Asked,
     /// NCCL_COMM_ID: the first interface in its subnet.
     CommId,
+    /// NCCL_COMM_ID: the first interface outside of its subnet ([`Version::inverts_subnets`]).
+    NotCommId,
     /// Automatic: a name that begins with `ib`.
     Ib,
     /// Automatic: any other that is not docker, lo or virbr.
@@ -106,6 +108,7 @@ impl Step {
         match self {
             Step::Asked => "the first that NCCL_SOCKET_IFNAME allows",
             Step::CommId => "the first in the subnet of NCCL_COMM_ID",
+            Step::NotCommId => "the first outside of NCCL_COMM_ID's subnet, which NCCL 2.29 compares wrongly",
             Step::Ib => "automatic: the first whose name begins with ib",
             Step::Other => "automatic: the first that is not docker, lo or virbr",
             Step::Docker => "automatic: nothing but docker is left",
@@ -249,7 +252,7 @@ fn by_id(remote: &Result<Remote, Failure>, candidates: &[Candidate]) -> Bootstra
     match remote {
         Err(failure) => Bootstrap::Fails(failure.clone()),
         Ok(remote) => match socket::same_subnet(remote, candidates) {
-            Some(endpoint) => Bootstrap::Uses(endpoint, Step::CommId),
+            Some(endpoint) => Bootstrap::Uses(endpoint, remote.step()),
             None => Bootstrap::Fails(none(remote)),
         },
     }

@@ -41,6 +41,9 @@ fn is(endpoint: &Endpoint, c: &Candidate) -> bool {
 }
 
 fn by_subnet(remote: &Remote, own: &[&Candidate]) -> String {
+    if remote.inverted && own.iter().any(|c| c.address.address.is_ipv4()) {
+        return "NCCL 2.29 compares NCCL_COMM_ID's subnet wrongly: it takes the first outside of it".to_owned();
+    }
     if own.iter().any(|c| socket::shares(remote, c)) {
         return "it shares NCCL_COMM_ID's subnet, too, but another comes first".to_owned();
     }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::explain::{Failure, NcclError};
+use super::explain::{Failure, NcclError, Step};
 use super::ifname;
 use super::version::Version;
 use crate::snapshot::{Netdev, Snapshot};
@@ -20,6 +20,8 @@ pub struct Remote {
     pub address: IpAddr,
     /// Ifindex of the interface that `%` names; 0: global.
     pub scope: u32,
+    /// [`Version::inverts_subnets`], and this is an IPv4 address.
+    pub inverted: bool,
 }
 
 impl Remote {
@@ -39,13 +41,18 @@ impl Remote {
         }
     }
 
-    /// Whether an address of that prefix length, on that interface, is in the same subnet (src/os/linux.cc, `matchSubnet`).
-    /// Link-local ones are compared with their scope.
+    /// Why an interface that [`Remote::shares`] its subnet is taken.
+    pub fn step(&self) -> Step {
+        if self.inverted { Step::NotCommId } else { Step::CommId }
+    }
+
+    /// Whether NCCL finds an address of that prefix length, on that interface, to be in the same subnet (src/os/linux.cc,
+    /// `matchSubnet`). Link-local ones are compared with their scope.
     pub fn shares(&self, address: IpAddr, prefix: u8, ifindex: u32) -> bool {
         match (self.address, address) {
             (IpAddr::V4(remote), IpAddr::V4(local)) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
-                (remote.to_bits() ^ local.to_bits()) & mask == 0
+                ((remote.to_bits() ^ local.to_bits()) & mask == 0) != self.inverted
             }
             (IpAddr::V6(remote), IpAddr::V6(local)) => {
                 let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
@@ -76,7 +83,7 @@ fn host(value: &str, version: Version, resolve: Resolve) -> Result<Remote, Failu
     let known = entry.name.parse().ok().or_else(|| resolve(&entry.name));
     let address =
         known.ok_or_else(|| invalid(format!("{} is no address and no host that is known here", entry.name)))?;
-    Ok(Remote { address, scope: 0 })
+    Ok(Remote { address, scope: 0, inverted: version.inverts_subnets() && address.is_ipv4() })
 }
 
 /// Whether a value is of the form that needs a resolver.
@@ -97,7 +104,8 @@ fn bracketed(rest: &str, ifindex: impl Fn(&str) -> Option<u32>) -> Result<Remote
         ),
     })?;
     // if_nametoindex says 0 where there is no such interface, and nobody asks.
-    Ok(Remote { address: address.into(), scope: interface.map_or(0, |name| ifindex(name).unwrap_or(0)) })
+    let scope = interface.map_or(0, |name| ifindex(name).unwrap_or(0));
+    Ok(Remote { address: address.into(), scope, inverted: false })
 }
 
 fn invalid(why: String) -> Failure {
@@ -129,7 +137,11 @@ mod tests {
             ("[fe80::1%gone]:29500", "fe80::1", 0),
             ("[fe80::1]", "fe80::1", 0),
         ] {
-            assert_eq!(parse(value), Ok(Remote { address: address.parse().unwrap(), scope }), "{value}");
+            assert_eq!(
+                parse(value),
+                Ok(Remote { address: address.parse().unwrap(), scope, inverted: false }),
+                "{value}"
+            );
         }
         for value in ["", "x", ":1", ",", "nobody:1", "[::1", "fe80::1"] {
             let failure = parse(value).unwrap_err();
@@ -155,5 +167,8 @@ mod tests {
         assert!(!shares("10.0.0.9:1", "::1", 0) && shares("[2001:db8::9]:1", "2001:db8::1", 64));
         assert!(shares("[fe80::9%eth0]:1", "fe80::1", 64) && !shares("[fe80::9]:1", "fe80::1", 64));
         assert!(!shares("[2001:db8::9%eth0]:1", "2001:db8::1", 64));
+        let young = Remote::parse("10.0.0.9:1", Version::new(2, 29, 7), |_| None, &|_| None).unwrap();
+        assert!(young.shares("10.0.1.1".parse().unwrap(), 24, 7) && !young.shares("10.0.0.1".parse().unwrap(), 24, 7));
+        assert!(!young.shares("::1".parse().unwrap(), 0, 7));
     }
 }

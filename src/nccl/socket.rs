@@ -126,11 +126,8 @@ pub(super) fn find(
     let mut decided = None;
     for (step, list) in steps.into_iter().chain(last) {
         if step == Step::CommId {
-            let shared: Vec<Endpoint> = remote.and_then(|r| same_subnet(r, candidates)).into_iter().collect();
-            if !shared.is_empty() {
-                return Found { search: None, step, endpoints: shared };
-            }
-            continue;
+            let Some((remote, shared)) = remote.and_then(|r| Some((r, same_subnet(r, candidates)?))) else { continue };
+            return Found { search: None, step: remote.step(), endpoints: vec![shared] };
         }
         let search = search(step, Patterns::parse(list, MAX_INTERFACES, version));
         let endpoints = search.find(candidates);

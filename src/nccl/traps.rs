@@ -71,6 +71,10 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
         Bootstrap::Fails(failure) => {
             out.push(warning(Trap::NoInterface, format!("NCCL does not start: {}", failure.why)))
         }
+        Bootstrap::Uses(endpoint, Step::NotCommId) => {
+            let text = format!("NCCL 2.29 takes an interface outside of NCCL_COMM_ID's subnet: {}", endpoint.interface);
+            out.push(warning(Trap::Value, text));
+        }
         Bootstrap::Uses(endpoint, step) if endpoint.interface == "lo" => {
             let cause = match (step, asked) {
                 (Step::Asked, Some(list)) if list.starts_with('^') => {

@@ -1,7 +1,7 @@
 //! Which release of NCCL reads the settings, and what changed between releases.
 //!
 //! Every rule that changed is a method here, with the release from which on it holds; nobody else compares numbers. The
-//! releases were found by running the published libraries (`tests/nccl_judge.rs` runs five of them), or, where that needs an
+//! releases were found by running the published libraries (`tests/nccl_judge.rs` runs six of them), or, where that needs an
 //! HCA, in the sources of the tags.
 
 use std::fmt;
@@ -56,6 +56,12 @@ impl Version {
     /// HCAs are sorted by PCI address (NCCL_IB_DEVICE_PCI_ORDER; src/transport/net_ib/init.cc).
     pub const fn sorts_hcas(self) -> bool {
         self.since(29, 7)
+    }
+
+    /// IPv4 subnets are compared the wrong way round: NCCL_COMM_ID takes the first IPv4 address outside of its subnet
+    /// (src/os/linux.cc, `matchSubnet`; NCCL's pull request 2047). All of 2.29 does it.
+    pub const fn inverts_subnets(self) -> bool {
+        self.since(29, 0) && !self.since(30, 0)
     }
 
     /// NCCL_CONF_FILE is read (src/misc/param.cc, `initEnvFunc`).

@@ -10,7 +10,7 @@ use super::case::Env;
 use crate::support::run;
 
 /// The releases that judge: what `scripts/nccl-wheels` fetches. The last one was the newest on 2026-11-21.
-pub const RELEASES: [&str; 5] = ["2.18.3", "2.23.4", "2.27.7", "2.30.7", "2.32.3"];
+pub const RELEASES: [&str; 6] = ["2.18.3", "2.23.4", "2.27.7", "2.29.7", "2.30.7", "2.32.3"];
 
 /// Where they are; none where nobody has said so, and then this is told.
 pub fn wheels() -> Option<PathBuf> {

@@ -10,7 +10,7 @@ use rdmaprep::snapshot::{Address, Netdev, Snapshot};
 use super::case::{CONF, Env};
 
 /// Every rule; for some releases some do not exist.
-pub const RULES: [&str; 52] = [
+pub const RULES: [&str; 53] = [
     "list: beginnings of names",
     "list: a beginning takes a longer name",
     "list: = whole names",
@@ -55,6 +55,7 @@ pub const RULES: [&str; 52] = [
     "id: no interface in its subnet",
     "id: the list is not asked",
     "id: not running does not matter",
+    "id: an IPv4 address outside of its subnet",
     "file: $NCCL_CONF_FILE",
     "file: that of the home",
     "file: /etc/nccl.conf",
@@ -209,7 +210,8 @@ fn by_id(id: &str, settings: &Settings, snapshot: &Snapshot, e: &Explanation, ou
             add(true, if unread { "id: cannot be read" } else { "id: no interface in its subnet" });
             add(!unread && id.contains('%'), "id: link-local with its scope");
         }
-        Bootstrap::Uses(endpoint, _) => {
+        Bootstrap::Uses(endpoint, step) => {
+            add(*step == Step::NotCommId, "id: an IPv4 address outside of its subnet");
             add(list.is_some_and(|list| !list.takes(&endpoint.interface, None)), "id: the list is not asked");
             add(id.starts_with('1'), "id: address:port");
             add(id.starts_with('['), "id: [address]:port");

@@ -170,6 +170,9 @@ fn values_that_mean_something_else() {
         let all = traps(&[(name, value)], "2.32.3");
         assert!(all.iter().any(|t| t.contains(word)), "{name}={value}: {all:?}");
     }
+    let id = [("NCCL_COMM_ID", "192.0.2.9:1")];
+    assert_eq!((bootstrap(&id, "2.29.7"), bootstrap(&id, "2.30.3")), ("lo:127.0.0.1".into(), "eth0:192.0.2.1".into()));
+    assert_eq!(traps(&id, "2.29.7"), ["NCCL 2.29 takes an interface outside of NCCL_COMM_ID's subnet: lo"]);
     let both = [("NCCL_COMM_ID", "10.0.1.9:1"), ("NCCL_SOCKET_IFNAME", "=eth0")];
     assert_eq!(bootstrap(&both, "2.32.3"), "rdma1:10.0.1.1");
     assert!(traps(&both, "2.32.3")[0].ends_with("does not choose the bootstrap interface"));
