@@ -9,7 +9,7 @@ use crate::nccl::Options;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::select::{self, Selection, select};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Hca, Netdev, Snapshot};
 use crate::step::Side;
 use crate::tree::Tree;
 use crate::view;
@@ -40,6 +40,20 @@ pub fn plan_with(
     let selection = select(request, snapshot, &held(store)?)?;
     let plan = Plan::new(name, request, snapshot, &selection, &options);
     Ok((plan, selection))
+}
+
+/// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now, `lo` alone if nobody knows.
+pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot {
+    let lo = || host.netdevs.iter().filter(|n| n.name.as_str() == "lo").cloned().collect();
+    let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
+    let kept = |h: &&Hca| plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name));
+    let there: Vec<Netdev> = pod.map_or_else(lo, |pod| pod.netdevs.clone());
+    Snapshot {
+        netdevs: there.into_iter().chain(host.netdevs.iter().filter(moved).cloned()).collect(),
+        hcas: host.hcas.iter().filter(kept).cloned().collect(),
+        pci: host.pci.clone(),
+        ..Snapshot::default()
+    }
 }
 
 /// NICs that containers hold.

@@ -10,12 +10,12 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::bundle::Bundle;
-use crate::decide::view_of;
+use crate::decide::{inside, view_of};
 use crate::fault::{Fault, WithFault};
 use crate::hook::Hook;
 use crate::ident::BusId;
-use crate::nccl;
 use crate::nccl::format::{self, Format};
+use crate::nccl::{self, explain};
 use crate::outfit::{Cover, Dressed, Given, Outfit};
 use crate::plan::Plan;
 use crate::report::Report;
@@ -68,7 +68,7 @@ pub fn fit(
         None => covers(plan, view(hook, plan, within, live)?),
     };
     let mut conf = plan.env.clone();
-    nccl::yield_to(&mut conf, &bundle.env.keys().cloned().collect());
+    nccl::yield_to(&mut conf, &bundle.env);
     conf.retain(|v| !bundle.env.contains_key(&v.name));
     let nodes = bundle.lacking(&plan.devices);
     Ok(Some(Fitting { bundle, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
@@ -171,6 +171,14 @@ impl Dressing {
 }
 
 impl Fitting {
+    /// What NCCL makes of the container's environment and what is added to it, where that is not what was meant. It is told and
+    /// no more: an engine may set the namespace up after us.
+    pub fn traps(&self, plan: &Plan, host: &Snapshot, within: &Snapshot) -> Vec<String> {
+        let added = self.outfit.conf.iter().map(|v| (&v.name, &v.value));
+        let found = explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)));
+        found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect()
+    }
+
     /// Whether the container's own environment has another value for it than we would give.
     pub fn overrides(&self, name: &str, ours: &str) -> bool {
         self.bundle.env.get(name).is_some_and(|own| own != ours)

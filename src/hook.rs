@@ -76,6 +76,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let overridden =
         |index: &mut u32| fitting.as_ref().is_some_and(|f| f.overrides("NCCL_IB_GID_INDEX", &index.to_string()));
     plan.gid_index.take_if(overridden);
+    report.notes.extend(fitting.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
     let attach = attach(&plan, &outside, &within)?;
     watch.lap(PhaseName::Plan);
     let record = Record {

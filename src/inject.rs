@@ -6,7 +6,7 @@ mod config;
 mod text;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -174,12 +174,12 @@ pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
     serde_json::from_str::<Spec>(config_json).ok().and_then(|spec| spec.annotations).unwrap_or_default()
 }
 
-/// The names in the environment of a config.json's process.
-pub fn environment(config_json: &str) -> BTreeSet<String> {
+/// The environment of a config.json's process; of what is there twice the first counts, as for getenv().
+pub fn environment(config_json: &str) -> BTreeMap<String, String> {
     let config: Option<serde_json::Value> = serde_json::from_str(config_json).ok();
     let env = config.as_ref().and_then(|c| c.get("process")?.get("env")?.as_array());
-    let name = |text: &str| text.split('=').next().unwrap_or_default().to_owned();
-    env.into_iter().flatten().filter_map(|e| e.as_str()).map(name).collect()
+    let pair = |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    env.into_iter().flatten().rev().filter_map(|e| pair(e.as_str()?)).collect()
 }
 
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attach::{identity, predict_uverbs};
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
-use crate::nccl::{self, Options, Settings};
+use crate::nccl::{self, Options, Told};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
@@ -154,7 +154,7 @@ impl Plan {
         if !devices.is_empty() {
             devices.extend(snapshot.rdma_cm.clone());
         }
-        let Settings { env, gid_index, unset } = nccl::settings(&nics, &ib, snapshot, options);
+        let Told { env, gid_index, unset } = nccl::tell(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),

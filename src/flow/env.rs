@@ -24,7 +24,7 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let own = config.as_deref().map(inject::environment).unwrap_or_default();
     nccl::meet(&mut env, &plan.nics, config.as_deref().and_then(pod).as_ref());
     nccl::yield_to(&mut env, &own);
-    env.retain(|v| !own.contains(&v.name));
+    env.retain(|v| !own.contains_key(&v.name));
     let (text, left) = format::write(&env, args.format);
     warn(&left);
     std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")

@@ -1,5 +1,6 @@
 //! Before the runtime reads config.json: the plan, what its container sees of /sys, and the edit.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 
@@ -8,11 +9,11 @@ use serde::Serialize;
 
 use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
-use crate::decide::{options, plan_with, view_of};
+use crate::decide::{inside, options, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::inject::{self, Edit, Injected, MountEdit, NoMounts};
-use crate::nccl;
+use crate::nccl::{self, explain};
 use crate::plan::Plan;
 use crate::report;
 use crate::request::{ANNOTATION, Request};
@@ -40,6 +41,8 @@ pub(super) struct Decision {
     view: Option<Tree>,
     /// The namespace that the container joins, where it is known.
     pod: Option<Snapshot>,
+    /// The host that it was made from.
+    host: Snapshot,
 }
 
 /// Decides for a container, of which config.json is known or not.
@@ -61,19 +64,19 @@ pub(super) fn decide(
     warn(&snapshot.warnings);
     warn(&selection.warnings);
     warn(&missing_topology(request));
-    let mut decision = Decision { plan, selection, view: None, pod };
+    let mut decision = Decision { plan, selection, view: None, pod, host: snapshot };
     // Of a recorded machine there is no /sys to filter: the hook makes the view.
     if let Some(live) = &mut live {
-        decision.show(config, &snapshot, live)?;
+        decision.show(config, live)?;
     }
     Ok(decision)
 }
 
 impl Decision {
     /// Makes the view.
-    fn show(&mut self, config: Option<&str>, seen: &Snapshot, live: &mut Live) -> Result<()> {
+    fn show(&mut self, config: Option<&str>, live: &mut Live) -> Result<()> {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
-        self.view = view_of(&self.plan, others, seen, live)?;
+        self.view = view_of(&self.plan, others, &self.host, live)?;
         if let (Some(view), Sysfs::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
             for dir in inject::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
                 view.make_room(dir);
@@ -81,6 +84,16 @@ impl Decision {
         }
         self.plan.view = self.view.as_ref().map(Store::view_name).transpose()?;
         Ok(())
+    }
+
+    /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
+    /// keeps NCCL from its NICs is refused: it would end, or hang, an hour later.
+    fn traps(&self, env: &BTreeMap<String, String>) -> Result<Vec<String>> {
+        let found = explain::check(env, &inside(&self.plan, &self.host, self.pod.as_ref()));
+        if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
+            return Err(Fault::Refused.error(format!("NCCL in this container: {}", trap.text)));
+        }
+        Ok(found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect())
     }
 
     /// Stores it, the plan last: a plan speaks of the view.
@@ -118,6 +131,9 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let text = config.as_deref();
     let decision = decide(&request, &args.plan, args.snapshot.as_deref(), text, &store)?;
     let injected = text.map(|text| inject(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
+    if let Some(i) = &injected {
+        warn(&decision.traps(&inject::environment(&i.json))?);
+    }
     if !args.dry_run {
         decision.keep_view(&store)?;
         if let (Some(bundle), Some(i)) = (&args.bundle, &injected) {
@@ -172,6 +188,7 @@ fn edited(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<String>
     };
     let decision = for_container(plan, &mine, text, &store)?;
     let injected = inject(text, &decision, &store, &mine, args.hook_timeout)?;
+    warn(&decision.traps(&inject::environment(&injected.json))?);
     decision.keep_view(&store)?;
     decision.lay_out(&store, &injected)?;
     warn(&injected.kept);
@@ -194,11 +211,11 @@ fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Resul
     plan.sysfs = sysfs;
     if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
         plan.view = Some(name);
-        return Ok(Decision { plan, selection, view: Some(view), pod });
+        return Ok(Decision { plan, selection, view: Some(view), pod, host: seen });
     }
-    let seen = live.observe(Side::Host, &Scope::full())?;
-    let mut decision = Decision { plan, selection, view: None, pod };
-    decision.show(Some(text), &seen, &mut live)?;
+    let host = live.observe(Side::Host, &Scope::full())?;
+    let mut decision = Decision { plan, selection, view: None, pod, host };
+    decision.show(Some(text), &mut live)?;
     Ok(decision)
 }
 

@@ -4,19 +4,19 @@
 //! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
 
 pub mod conf;
-pub mod format;
-mod rails;
 pub mod explain;
+pub mod format;
 mod hca;
 pub mod ifname;
 mod interfaces;
+mod rails;
 pub mod remote;
 pub mod settings;
 mod socket;
 mod traps;
 pub mod version;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::ident::HcaName;
 use crate::plan::{EnvVar, Nic};
@@ -81,7 +81,7 @@ pub struct Options {
 
 /// What NCCL is told, and what it is not told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct Told {
     /// Environment for the container.
     pub env: Vec<EnvVar>,
     /// The GID index among it that is ours: right on every port now, and to be proven inside.
@@ -98,19 +98,17 @@ impl Options {
 }
 
 /// The container's settings for these NICs (in rail order) and these InfiniBand HCAs of that host.
-pub fn settings(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> Settings {
-    let mut settings = Settings::default();
-    let env = &mut settings.env;
+pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> Told {
+    let mut told = Told::default();
+    let env = &mut told.env;
     env.extend(hca_list(nics, ib));
     if options.host("NCCL_IB_GID_INDEX").is_none() {
         match rails::gid_index(nics, seen) {
-            Ok(index) => settings.gid_index = index,
-            Err(why) => {
-                settings.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves"))
-            }
+            Ok(index) => told.gid_index = index,
+            Err(why) => told.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves")),
         }
         let why = "the RoCE v2 GID of the only address, on every port";
-        env.extend(settings.gid_index.map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)));
+        env.extend(told.gid_index.map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)));
     }
     let mut ours = |name: &str, value: &str, why: &str| {
         if options.host(name).is_none() {
@@ -140,7 +138,7 @@ pub fn settings(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options
         }));
     }
     env.extend(topology(options));
-    settings
+    told
 }
 
 /// Names the HCAs anew in an environment that was made for more of them.
@@ -221,8 +219,8 @@ pub fn meet(env: &mut Vec<EnvVar>, nics: &[Nic], inside: Option<&Snapshot>) {
 }
 
 /// Takes our word for Gloo back where the container has chosen an interface for NCCL: that is for both.
-pub fn yield_to(env: &mut Vec<EnvVar>, own: &BTreeSet<String>) {
-    env.retain(|v| v.name != "GLOO_SOCKET_IFNAME" || !own.contains("NCCL_SOCKET_IFNAME"));
+pub fn yield_to(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>) {
+    env.retain(|v| v.name != "GLOO_SOCKET_IFNAME" || !own.contains_key("NCCL_SOCKET_IFNAME"));
 }
 
 /// NCCL_TOPO_FILE: the file asked for, else the one that the host's environment names.

@@ -57,7 +57,7 @@ fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
 
 fn told(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
     let (nics, seen) = host(hcas);
-    let Settings { env, unset, .. } = settings(&nics, &[], &seen, &options(&[]));
+    let Told { env, unset, .. } = tell(&nics, &[], &seen, &options(&[]));
     (pairs(env).split_off(1), unset)
 }
 
@@ -78,7 +78,7 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
     let private = &[(1, "fe80::1"), (3, "fe80::2"), (5, "::ffff:192.0.2.1")];
     assert_eq!(why(told(&[("b", b, None, private)])), several);
     let (nics, seen) = host(&[("a", a, None, V4)]);
-    let own = settings(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
+    let own = tell(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
     assert_eq!(
         (own.gid_index, own.unset.len(), pairs(own.env).split_off(1)),
         (None, 0, vec!["NCCL_IB_GID_INDEX=-1".into()])
@@ -119,7 +119,7 @@ fn an_agreed_set_makes_another_number_an_error() {
 }
 
 fn set(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
-    settings(nics, ib, &Snapshot::default(), options).env
+    tell(nics, ib, &Snapshot::default(), options).env
 }
 
 fn pairs(env: Vec<EnvVar>) -> Vec<String> {
