@@ -48,6 +48,12 @@ pub struct Snapshot {
     /// PCI functions, by address.
     #[serde(default)]
     pub pci: Vec<PciFunction>,
+    /// NUMA nodes, by number.
+    #[serde(default)]
+    pub numa_nodes: Vec<NumaNode>,
+    /// The processor; absent where /sys does not tell.
+    #[serde(default)]
+    pub cpu: Option<Cpu>,
     /// What two sources told differently, or could not be read: one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -67,6 +73,8 @@ impl Default for Snapshot {
             rules: Vec::new(),
             sysctls: BTreeMap::new(),
             pci: Vec::new(),
+            numa_nodes: Vec::new(),
+            cpu: None,
             warnings: Vec::new(),
         }
     }
@@ -477,6 +485,33 @@ pub struct PciFunction {
     /// The PF of a VF.
     #[serde(default)]
     pub physfn: Option<BusId>,
+}
+
+/// A NUMA node (`devices/system/node/nodeN`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: i32,
+    /// Its processors as a mask, verbatim: 32 bits in hex between commas, the highest first.
+    pub cpumap: String,
+}
+
+/// What the kernel knows the processors by (`devices/system/cpu/modalias`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    /// `x86_64`, `arm64`, `ppc64`: NCCL's words; else the kernel's.
+    pub arch: String,
+    /// `GenuineIntel`, `AuthenticAMD`, … as CPUID spells it; x86 only.
+    #[serde(default)]
+    pub vendor: Option<String>,
+    /// Family as /proc/cpuinfo counts it; x86 only.
+    #[serde(default)]
+    pub family: Option<u32>,
+    /// Model as /proc/cpuinfo counts it; x86 only.
+    #[serde(default)]
+    pub model: Option<u32>,
 }
 
 impl PciFunction {

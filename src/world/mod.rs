@@ -35,6 +35,7 @@ mod sysfs_crew;
 mod sysfs_dir;
 mod sysfs_hca;
 mod sysfs_net;
+mod sysfs_numa;
 mod sysfs_pci;
 mod sysfs_root;
 mod sysfs_tree;

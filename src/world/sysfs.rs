@@ -8,10 +8,10 @@ use anyhow::Result;
 use super::nldev::{self, CharDev};
 use super::rdma::{NlFacts, NlHca};
 use super::sysfs_root::Root;
-use super::{sysfs_hca, sysfs_net, sysfs_pci, sysfs_tree};
+use super::{sysfs_hca, sysfs_net, sysfs_numa, sysfs_pci, sysfs_tree};
 use crate::fault::{Fault, WithFault};
 use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Gid, Hca, Netdev, PciFunction, Port, Snapshot};
+use crate::snapshot::{CharDevice, Cpu, Gid, Hca, Netdev, NumaNode, PciFunction, Port, Snapshot};
 use crate::tree::Tree;
 
 /// Facts of one /sys.
@@ -23,6 +23,10 @@ pub struct SysTree {
     pub netdevs: Vec<Netdev>,
     /// PCI functions, by address.
     pub pci: Vec<PciFunction>,
+    /// NUMA nodes, by number.
+    pub numa_nodes: Vec<NumaNode>,
+    /// The processor.
+    pub cpu: Option<Cpu>,
     /// `/dev/infiniband/rdma_cm`.
     pub rdma_cm: Option<CharDevice>,
     /// What could not be read, one sentence each.
@@ -32,7 +36,7 @@ pub struct SysTree {
 /// How much to read: a hook has no use for the slow parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// All PCI functions: hundreds on a GPU node, and each link speed is read from the device.
+    /// All PCI functions, hundreds on a GPU node, and each link speed is read from the device; and what they hang from.
     pub pci: bool,
     /// GID tables: 256 entries per mlx5 port.
     pub gids: bool,
@@ -69,6 +73,8 @@ fn read_root(root: &Root, scope: Scope) -> SysTree {
         hcas: hcas.into_iter().map(|found| found.hca).collect(),
         netdevs: netdevs.into_iter().map(|found| found.netdev).collect(),
         pci: if scope.pci { sysfs_pci::functions(root, &mut warnings) } else { Vec::new() },
+        numa_nodes: if scope.pci { sysfs_numa::nodes(root) } else { Vec::new() },
+        cpu: if scope.pci { sysfs_numa::cpu(root) } else { None },
         rdma_cm: sysfs_hca::rdma_cm(root),
         warnings,
     }
@@ -121,7 +127,7 @@ pub fn tree_snapshot(root: &Path) -> Result<Snapshot> {
 /// given, to which sysfs adds function, driver and dev_port. Where two sources quarrel, netlink's word stays and the
 /// HCA says so.
 pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> Snapshot {
-    let SysTree { mut hcas, netdevs: seen, pci, rdma_cm, mut warnings } = tree;
+    let SysTree { mut hcas, netdevs: seen, pci, numa_nodes, cpu, rdma_cm, mut warnings } = tree;
     let netdevs = match live {
         Some(mut live) => {
             let ours = adorn(&mut live, &seen);
@@ -140,7 +146,8 @@ pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> S
         hcas = join_hcas(hcas, nl.hcas, &netdevs, &mut warnings);
     }
     shared_netdevs(&hcas, &mut warnings);
-    Snapshot { rdma_mode, rdma_cm: cm.or(rdma_cm), hcas, netdevs, pci, warnings, ..Snapshot::default() }
+    let rdma_cm = cm.or(rdma_cm);
+    Snapshot { rdma_mode, rdma_cm, hcas, netdevs, pci, numa_nodes, cpu, warnings, ..Snapshot::default() }
 }
 
 /// Adds what only sysfs knows to live netdevs, and says which ones it knew. /sys/class/net shows the namespace of its
