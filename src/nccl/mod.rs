@@ -15,6 +15,8 @@ pub mod settings;
 mod socket;
 mod traps;
 pub mod version;
+pub mod levels;
+pub mod topology;
 
 use std::collections::BTreeMap;
 
