@@ -8,6 +8,7 @@
 //! Request + Snapshot         ─► Selection  every NIC kept or dropped, each with a reason
 //! Request + Selection        ─► Plan       the stored decision: NICs, environment, device nodes
 //! Plan + Tree of /sys        ─► View       what the container sees: a Tree, too
+//! Snapshot + the kept HCAs   ─► Topology   NCCL_TOPO_FILE; Picture: the same for people
 //! Plan + View + config.json  ─► config.json                                  before the runtime reads it
 //! Plan + View + Bundle       ─► Outfit     what config.json lacks: the hook mounts it while the NICs move
 //! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
@@ -53,6 +54,7 @@ pub mod verify;
 pub mod world;
 
 pub mod fault;
+pub mod picture;
 pub mod report;
 
 pub mod decide;

@@ -1,0 +1,273 @@
+//! The PCI tree as a picture: where the GPUs and NICs are, which NICs are kept, and which GPU each is nearest to.
+//!
+//! [`picture`] makes the model, which `--json` prints; [`text`] and [`svg`] draw it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::ident::{BusId, HcaName, IfName};
+use crate::nccl::levels::{Distance, Levels};
+use crate::select::{Drop, DropCode, Selection};
+use crate::snapshot::{Hca, Snapshot};
+
+mod canvas;
+mod svg;
+mod text;
+
+pub use svg::svg;
+pub use text::text;
+
+/// Version of the JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// How a NIC's GPU is chosen; printed below every picture, so that two people draw the same conclusion.
+pub const RULE: &str = "nearest GPU: by the way there (PIX, PXB, PHB, SYS), then by links; of equals the GPU that fewer NICs \
+                        have so far, kept NICs and those without a choice first, then in PCI order; then the lower PCI address";
+
+/// The model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Picture {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// GPUs, in PCI order.
+    pub gpus: Vec<Gpu>,
+    /// RDMA devices: by PCI address, then name; those that are on no PCI function last.
+    pub nics: Vec<Nic>,
+    /// Switches above them, by address.
+    pub switches: Vec<Place>,
+    /// [`RULE`].
+    pub rule: &'static str,
+}
+
+/// Where something is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Place {
+    /// PCI address; of a switch that of its upstream port.
+    pub address: BusId,
+    /// The switch above; absent where the processor is.
+    pub switch: Option<BusId>,
+    /// NUMA node; −1 where the platform does not say.
+    pub numa: i32,
+    /// The most that its link can do: `32.0 GT/s x16`; absent where nothing says.
+    pub link: Option<String>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Gpu {
+    /// From 0, in PCI order, as nvidia-smi counts.
+    pub number: usize,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// An RDMA device.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Nic {
+    /// Its name.
+    pub hca: HcaName,
+    /// Where it is; absent for software devices.
+    pub place: Option<Place>,
+    /// The netdevs behind its ports.
+    pub netdevs: Vec<IfName>,
+    /// The rate of its ports, shortened: `400G`.
+    pub rate: Option<String>,
+    /// From 0, in the order of the kept ones; absent: dropped.
+    pub rail: Option<usize>,
+    /// Why it was dropped; absent: kept.
+    pub dropped: Option<Drop>,
+    /// The nearest GPU.
+    pub nearest: Option<Nearest>,
+}
+
+/// A NIC's GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nearest {
+    /// Its number.
+    pub gpu: usize,
+    /// What is between.
+    pub distance: Distance,
+    /// Links on the way, in NCCL's tree.
+    pub hops: usize,
+    /// GPUs that are as near, this one included.
+    pub equals: usize,
+}
+
+/// What became of each HCA: absent value: kept.
+pub type Fates = BTreeMap<HcaName, Option<Drop>>;
+
+/// The fates by a selection. An HCA is kept if any of its ports is; one that nobody judged is dropped.
+pub fn fates(selection: &Selection, snapshot: &Snapshot) -> Fates {
+    let mut fates = Fates::new();
+    for verdict in &selection.verdicts {
+        let Some(hca) = &verdict.hca else { continue };
+        let fate = fates.entry(hca.clone()).or_insert_with(|| verdict.dropped.clone());
+        fate.take_if(|_| verdict.dropped.is_none());
+    }
+    let unjudged = || drop("nothing was decided about it", "");
+    snapshot.hcas.iter().for_each(|h| drop_unless_known(&mut fates, h, unjudged));
+    fates
+}
+
+/// The fates by a list of HCAs: these are kept.
+pub fn listed(keep: &BTreeSet<HcaName>, snapshot: &Snapshot) -> Fates {
+    let fate = |h: &Hca| {
+        let kept = keep.contains(&h.name);
+        (h.name.clone(), (!kept).then(|| drop("it is not in --hca", "add it to --hca (RDMAPREP_HCA)")))
+    };
+    snapshot.hcas.iter().map(fate).collect()
+}
+
+fn drop(why: &str, fix: &str) -> Drop {
+    Drop { code: DropCode::Excluded, why: why.to_owned(), fix: fix.to_owned() }
+}
+
+fn drop_unless_known(fates: &mut Fates, hca: &Hca, otherwise: impl FnOnce() -> Drop) {
+    fates.entry(hca.name.clone()).or_insert_with(|| Some(otherwise()));
+}
+
+/// Draws up the model.
+pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
+    let levels = Levels::of(snapshot);
+    let mut gpus: Vec<BusId> = snapshot.gpus().map(|g| g.address).collect();
+    gpus.sort_unstable();
+    let gpus: Vec<Gpu> =
+        gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at) }).collect();
+    let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, fates)).collect();
+    nics.sort_by_cached_key(|n| (n.place.is_none(), n.place.as_ref().map(|p| p.address), n.hca.clone()));
+    let kept = nics.iter_mut().filter(|n| n.dropped.is_none());
+    kept.enumerate().for_each(|(rail, nic)| nic.rail = Some(rail));
+    pair(&levels, &gpus, &mut nics);
+    let places = gpus.iter().map(|g| &g.place).chain(nics.iter().filter_map(|n| n.place.as_ref()));
+    let switches: BTreeSet<BusId> = places.flat_map(|p| levels.switches(p.address)).collect();
+    let switches = switches.into_iter().map(|at| place(&levels, at)).collect();
+    Picture { schema: SCHEMA, gpus, nics, switches, rule: RULE }
+}
+
+fn place(levels: &Levels, address: BusId) -> Place {
+    let (speed, width) = levels.link(address);
+    // What is no number says as much as nothing.
+    let speed = speed.trim_end_matches(" PCIe");
+    let link = (!speed.is_empty() && width > 0).then(|| format!("{speed} x{width}"));
+    Place { address, switch: levels.switches(address).first().copied(), numa: levels.numa(address), link }
+}
+
+fn nic(levels: &Levels, hca: &Hca, fates: &Fates) -> Nic {
+    let place = hca.pci.filter(|pci| levels.function(*pci).is_some()).map(|pci| place(levels, pci));
+    let rate = hca.ports.iter().find_map(|p| p.rate.as_deref()).and_then(|r| r.split(" Gb/sec").next());
+    Nic {
+        hca: hca.name.clone(),
+        place,
+        netdevs: hca.ports.iter().filter_map(|p| p.netdev.clone()).collect(),
+        rate: rate.filter(|r| !r.is_empty()).map(|r| format!("{r}G")),
+        rail: None,
+        dropped: fates.get(&hca.name).cloned().flatten(),
+        nearest: None,
+    }
+}
+
+/// Gives each NIC its GPU, by [`RULE`].
+fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
+    let mut taken = vec![0; gpus.len()];
+    let mut choices: Vec<(usize, Vec<Nearest>)> = Vec::new();
+    for (at, nic) in nics.iter().enumerate() {
+        let Some(place) = &nic.place else { continue };
+        let ways: Vec<_> = gpus.iter().map(|g| (g.number, levels.between(place.address, g.place.address))).collect();
+        let Some(best) = ways.iter().map(|(_, way)| *way).min() else { continue };
+        let near = ways.into_iter().filter(|(_, way)| *way == best).map(|(gpu, _)| gpu).collect::<Vec<_>>();
+        let nearest = |gpu: &usize| Nearest { gpu: *gpu, distance: best.0, hops: best.1, equals: near.len() };
+        choices.push((at, near.iter().map(nearest).collect()));
+    }
+    choices.sort_by_key(|(at, near)| (nics[*at].dropped.is_some(), near.len() > 1, *at));
+    for (at, near) in choices {
+        let chosen = near.into_iter().min_by_key(|n| (taken[n.gpu], n.gpu));
+        chosen.iter().for_each(|n| taken[n.gpu] += 1);
+        nics[at].nearest = chosen;
+    }
+}
+
+impl Nearest {
+    /// Whether data can go there without the processor: then the NIC belongs to the GPU.
+    pub fn is_close(&self) -> bool {
+        self.distance <= Distance::Pxb
+    }
+
+    /// `GPU 3, PXB, 5 links`, and among how many that was a tie.
+    pub fn words(&self) -> String {
+        let tie = if self.equals > 1 { format!(", tie of {}", self.equals) } else { String::new() };
+        format!("GPU {}, {}, {} links{tie}", self.gpu, self.distance.name(), self.hops)
+    }
+}
+
+impl Picture {
+    /// `8 GPUs, 10 HCAs: 8 kept, 2 dropped`.
+    pub fn headline(&self) -> String {
+        let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
+        let kept = self.nics.iter().filter(|n| n.dropped.is_none()).count();
+        let (gpus, hcas) = (count(self.gpus.len(), "GPU"), count(self.nics.len(), "HCA"));
+        format!("{gpus}, {hcas}: {kept} kept, {} dropped", self.nics.len() - kept)
+    }
+
+    /// The NICs that belong to a GPU: it is their nearest, and no processor is between.
+    pub fn nics_of(&self, gpu: usize) -> impl Iterator<Item = &Nic> {
+        self.nics.iter().filter(move |n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu && n.is_close()))
+    }
+
+    /// The NUMA nodes that something is on.
+    pub fn numa_nodes(&self) -> BTreeSet<i32> {
+        let places = self.gpus.iter().map(|g| &g.place).chain(self.nics.iter().filter_map(|n| n.place.as_ref()));
+        places.map(|p| p.numa).collect()
+    }
+
+    /// A switch.
+    pub fn switch(&self, at: BusId) -> Option<&Place> {
+        self.switches.iter().find(|s| s.address == at)
+    }
+
+    /// The switches above a place, the nearest first.
+    pub fn above(&self, place: &Place) -> Vec<&Place> {
+        std::iter::successors(place.switch.and_then(|s| self.switch(s)), |s| self.switch(s.switch?)).collect()
+    }
+
+    /// What was dropped for which reason, each reason once: its code, who, the sentence with what to do.
+    pub fn reasons(&self) -> Vec<(String, Vec<&HcaName>, String)> {
+        let mut reasons: Vec<(&Drop, Vec<&HcaName>)> = Vec::new();
+        for (nic, drop) in self.nics.iter().filter_map(|n| Some((n, n.dropped.as_ref()?))) {
+            match reasons.iter_mut().find(|(known, _)| *known == drop) {
+                Some((_, nics)) => nics.push(&nic.hca),
+                None => reasons.push((drop, vec![&nic.hca])),
+            }
+        }
+        let fix = |drop: &Drop| if drop.fix.is_empty() { String::new() } else { format!(" → {}", drop.fix) };
+        reasons.into_iter().map(|(d, nics)| (d.code.to_string(), nics, format!("{}{}", d.why, fix(d)))).collect()
+    }
+}
+
+/// The address's place in a NUMA node, in words.
+fn numa_name(numa: i32) -> String {
+    if numa < 0 { "NUMA node not told".to_owned() } else { format!("NUMA node {numa}") }
+}
+
+/// A text in lines of at most that many characters, broken at blanks.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last().map_or(0, |l| l.chars().count());
+        match lines.last_mut() {
+            Some(line) if last > 0 && last + 1 + word.chars().count() <= width => line.push_str(&format!(" {word}")),
+            Some(line) if last == 0 => line.push_str(word),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    let cut = |line: String| cut(&line, width);
+    lines.into_iter().map(cut).collect()
+}
+
+/// A text of at most that many characters.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}

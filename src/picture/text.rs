@@ -1,0 +1,102 @@
+//! The picture for a terminal.
+
+use std::collections::BTreeMap;
+
+use super::{Gpu, Nic, Picture, Place, cut, numa_name, wrapped};
+use crate::ident::BusId;
+use crate::report::{WIDTH, printable};
+
+/// One device of the tree.
+enum Leaf<'p> {
+    Switch(&'p Place),
+    Gpu(&'p Gpu),
+    Nic(&'p Nic),
+}
+
+/// What is below each switch, or directly on each NUMA node.
+type Below<'p> = BTreeMap<(i32, Option<BusId>), BTreeMap<BusId, Vec<Leaf<'p>>>>;
+
+/// The tree, at most [`WIDTH`] columns wide, with the reasons and the rule below it.
+pub fn text(picture: &Picture) -> String {
+    let mut below: Below = BTreeMap::new();
+    let mut put = |place: &Place, leaf| {
+        // A switch says where those below it are: they may tell nothing.
+        let node = if place.switch.is_some() { 0 } else { place.numa };
+        below.entry((node, place.switch)).or_default().entry(place.address).or_default().push(leaf);
+    };
+    picture.switches.iter().for_each(|s| put(s, Leaf::Switch(s)));
+    picture.gpus.iter().for_each(|g| put(&g.place, Leaf::Gpu(g)));
+    picture.nics.iter().filter_map(|n| Some((n.place.as_ref()?, n))).for_each(|(place, n)| put(place, Leaf::Nic(n)));
+    let mut lines = vec![picture.headline()];
+    for numa in picture.numa_nodes() {
+        lines.extend([String::new(), numa_name(numa)]);
+        draw(&below, (numa, None), "", &mut lines);
+    }
+    let homeless: Vec<&Nic> = picture.nics.iter().filter(|n| n.place.is_none()).collect();
+    if !homeless.is_empty() {
+        lines.extend([String::new(), "on no PCI function".to_owned()]);
+        lines.extend(homeless.iter().map(|n| format!("   {}", nic(n))));
+    }
+    lines.extend(foot(picture));
+    let width = usize::from(WIDTH);
+    lines.iter().map(|line| cut(printable(line).trim_end(), width) + "\n").collect::<String>().trim_end().to_owned()
+}
+
+fn draw(below: &Below, at: (i32, Option<BusId>), indent: &str, lines: &mut Vec<String>) {
+    let leaves: Vec<&Leaf> = below.get(&at).into_iter().flat_map(|b| b.values().flatten()).collect();
+    for (number, leaf) in leaves.iter().enumerate() {
+        let is_last = number + 1 == leaves.len();
+        let (branch, more) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let line = match leaf {
+            Leaf::Switch(place) => format!("switch {}{}", place.address, link(place)),
+            Leaf::Gpu(gpu) => format!("GPU {}  {}{}", gpu.number, gpu.place.address, link(&gpu.place)),
+            Leaf::Nic(one) => nic(one),
+        };
+        lines.push(format!("{indent}{branch}{line}"));
+        if let Leaf::Switch(place) = leaf {
+            draw(below, (0, Some(place.address)), &format!("{indent}{more}"), lines);
+        }
+    }
+}
+
+fn link(place: &Place) -> String {
+    place.link.as_ref().map_or(String::new(), |link| format!("  {link}"))
+}
+
+/// What was decided comes first: where a line is too long, its end is cut off.
+fn nic(nic: &Nic) -> String {
+    let name = std::iter::once(nic.hca.to_string()).chain(nic.netdevs.iter().map(|n| n.to_string()));
+    let mut words = vec![format!("NIC {}", name.collect::<Vec<_>>().join(" "))];
+    words.extend(nic.rail.map(|rail| format!("= rail {rail}")));
+    words.extend(nic.dropped.as_ref().map(|drop| format!("✗ {}", drop.code)));
+    words.extend(nic.nearest.as_ref().map(|n| format!("→ {}", n.words())));
+    words.extend(nic.place.as_ref().map(|p| p.address.to_string()));
+    words.extend(nic.rate.iter().cloned().chain(nic.place.iter().filter_map(|p| p.link.clone())));
+    words.join("  ")
+}
+
+fn foot(picture: &Picture) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for (code, nics, why) in picture.reasons() {
+        let who: Vec<&str> = nics.iter().map(|n| n.as_str()).collect();
+        lines.extend(hanging(&format!("✗ {code}: "), &format!("{}: {why}", who.join(", "))));
+    }
+    let alone = picture.gpus.iter().filter(|g| picture.nics_of(g.number).all(|n| n.dropped.is_some()));
+    let alone: Vec<String> = alone.map(|g| g.number.to_string()).collect();
+    if !alone.is_empty() && !picture.nics.is_empty() {
+        lines.extend(hanging("! ", &format!("no kept NIC under a switch with GPU {}", alone.join(", "))));
+    }
+    lines.extend(hanging("", picture.rule));
+    lines
+}
+
+/// A labelled paragraph, its further lines below the first one's text.
+fn hanging(label: &str, text: &str) -> Vec<String> {
+    let indent = label.chars().count();
+    let lines = wrapped(text, usize::from(WIDTH) - indent);
+    let line = |(number, line): (usize, String)| match number {
+        0 => format!("{label}{line}"),
+        _ => format!("{}{line}", " ".repeat(indent)),
+    };
+    lines.into_iter().enumerate().map(line).collect()
+}
