@@ -111,6 +111,10 @@ pub struct ExplainArgs {
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
+    /// Show where NICs and GPUs are, draw it, or write it as a topology file for NCCL
+    ///
+    /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.
+    Topo(Box<TopoArgs>),
 }
 
 /// `rdmaprep sysfs`.
@@ -172,6 +176,53 @@ pub struct DiffArgs {
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
+}
+
+/// `rdmaprep topo`.
+#[derive(Debug, Args)]
+pub struct TopoArgs {
+    /// Read the captured /sys tree in DIR instead of the live system
+    #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Read this `snapshot --json` file instead of the live system
+    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE", conflicts_with = "root")]
+    pub snapshot: Option<PathBuf>,
+    /// Keep these HCAs (comma- or space-separated), or `all`, instead of selecting [default: what is selected; all of a
+    /// captured tree, which tells no addresses]
+    #[arg(long, env = "RDMAPREP_HCA", value_name = "LIST")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub hca: Option<String>,
+    /// A kept NIC that has no place in a topology file is an error, not left out with a warning
+    #[arg(long, env = "RDMAPREP_STRICT", value_parser = BoolishValueParser::new())]
+    pub strict: bool,
+    /// What to make of it.
+    #[command(flatten)]
+    pub output: TopoOutput,
+    /// The program for --exec and its arguments
+    #[arg(value_name = "CMD", requires = "exec", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub program: Vec<OsString>,
+    /// Which NICs.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// What `topo` makes; without any of these a tree for the terminal.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub struct TopoOutput {
+    /// Print a topology file for NCCL_TOPO_FILE: the kept NICs by name, and all GPUs
+    #[arg(long, env = "RDMAPREP_XML", value_parser = BoolishValueParser::new())]
+    pub xml: bool,
+    /// Draw the tree into FILE, to be looked at in a browser; `-` is stdout
+    #[arg(long, env = "RDMAPREP_SVG", value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+    /// Run CMD with NCCL_TOPO_FILE, unless that is set: the file lies in memory, and its descriptor stays open. What closes
+    /// descriptors it does not know, as Python's subprocess does, loses it: use --xml there
+    #[arg(long, env = "RDMAPREP_EXEC", requires = "program", value_parser = BoolishValueParser::new())]
+    pub exec: bool,
 }
 
 /// `rdmaprep snapshot`.

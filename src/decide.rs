@@ -57,7 +57,7 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
 }
 
 /// NICs that containers hold.
-fn held(store: &Store) -> Result<Vec<select::Held>> {
+pub fn held(store: &Store) -> Result<Vec<select::Held>> {
     let mut all = Vec::new();
     let boot = boot_id()?;
     for (_, record) in store.all_records()? {

@@ -5,6 +5,7 @@ mod env;
 mod nccl;
 mod prepare;
 mod sysfs;
+mod topo;
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -40,6 +41,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Status(args) => away::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(args) => nccl::run(args),
+        Command::Topo(args) => topo::run(global, args),
     }
 }
 

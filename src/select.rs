@@ -150,6 +150,19 @@ impl Verdict {
 
 /// Judges every NIC of the snapshot. An empty result is an error that tells every reason.
 pub fn select(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Selection> {
+    let selection = judge(request, snapshot, held)?;
+    if selection.kept().next().is_none() {
+        let reasons = match selection.reasons() {
+            none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
+            reasons => reasons,
+        };
+        return Err(Fault::Nothing.error(format!("no NIC is left for the container:{reasons}")));
+    }
+    Ok(selection)
+}
+
+/// The same for who only looks: it may be that nothing is left.
+pub fn judge(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Selection> {
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;
     known(&context)?;
@@ -158,13 +171,6 @@ pub fn select(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<S
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };
     addressed(request, &selection)?;
-    if selection.kept().next().is_none() {
-        let reasons = match selection.reasons() {
-            none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
-            reasons => reasons,
-        };
-        return Err(Fault::Nothing.error(format!("no NIC is left for the container:{reasons}")));
-    }
     let more = remarks(&context, &selection);
     selection.warnings.extend(more);
     Ok(selection)

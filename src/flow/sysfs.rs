@@ -63,6 +63,11 @@ fn view_of(survey: &Survey, args: &ViewArgs) -> Result<Tree> {
 
 /// The HCAs of a list; none for `all`.
 fn wanted(list: &str, facts: &Snapshot) -> Result<Option<Keep>> {
+    Ok(hcas(list, facts)?.map(|names| Keep::hcas(names, facts)))
+}
+
+/// The names of a list of HCAs, all of which are there; none for `all`.
+pub(super) fn hcas(list: &str, facts: &Snapshot) -> Result<Option<BTreeSet<HcaName>>> {
     if list.trim() == "all" {
         return Ok(None);
     }
@@ -72,7 +77,7 @@ fn wanted(list: &str, facts: &Snapshot) -> Result<Option<Keep>> {
         let there: Vec<&str> = facts.hcas.iter().map(|h| h.name.as_str()).collect();
         return Err(Fault::Usage.error(format!("--hca: there is no {unknown}; there are: {}", there.join(", "))));
     }
-    Ok(Some(Keep::hcas(names, facts)))
+    Ok(Some(names))
 }
 
 fn document(path: &Path) -> Result<Tree> {

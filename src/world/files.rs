@@ -85,6 +85,11 @@ pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
     Ok(())
 }
 
+/// Writes a file that people look at: it goes where a link leads, and gets the mode that they wish.
+pub fn write(path: &Path, content: &[u8]) -> Result<()> {
+    fs::write(path, content).fault(Fault::Usage, format!("writing {}", path.display()))
+}
+
 /// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary file, fsync, rename, fsync
 /// of the folder.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {

@@ -1,0 +1,88 @@
+//! `rdmaprep topo`: where NICs and GPUs are, for people and for NCCL.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::{look, request, say, store, sysfs, warn};
+use crate::cli::{Global, TopoArgs};
+use crate::decide;
+use crate::fault::Fault;
+use crate::ident::HcaName;
+use crate::nccl::topology::{Circumstances, topology, wanted};
+use crate::picture::{self, Fates, picture};
+use crate::report;
+use crate::select;
+use crate::snapshot::Snapshot;
+use crate::world::{files, memfd};
+
+const TOPO_FILE: &str = "NCCL_TOPO_FILE";
+
+/// Runs it.
+pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
+    let snapshot = look(args.root.as_deref(), args.snapshot.as_deref())?;
+    let fates = fates(global, args, &snapshot)?;
+    let output = &args.output;
+    if output.xml {
+        return say(xml(args, &snapshot, &fates)?.trim_end());
+    }
+    if output.exec {
+        return exec(args, &snapshot, &fates);
+    }
+    let picture = picture(&snapshot, &fates);
+    match &output.svg {
+        Some(file) if file == Path::new("-") => say(picture::svg(&picture).trim_end()),
+        Some(file) => files::write(file, picture::svg(&picture).as_bytes()),
+        None if output.json => say(&report::json(&picture)?),
+        None => say(&picture::text(&picture)),
+    }
+}
+
+/// What becomes of each HCA: by `--hca`, else by the selection that `prepare` makes. A captured tree tells no addresses, so that
+/// all of it would be dropped: there all are kept.
+fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates> {
+    let list = args.hca.as_deref().or(args.root.is_some().then_some("all"));
+    if let Some(list) = list {
+        let all = || snapshot.hcas.iter().map(|h| h.name.clone()).collect();
+        let keep = sysfs::hcas(list, snapshot)?.unwrap_or_else(all);
+        return Ok(picture::listed(&keep, snapshot));
+    }
+    let request = request(global, None, &args.select)?;
+    // What is held is held here and now.
+    let held = if args.snapshot.is_some() { Vec::new() } else { decide::held(&store(&request.host))? };
+    let selection = select::judge(&request, snapshot, &held)?;
+    // What is said of a machine without RDMA devices is about a container's NICs.
+    if !snapshot.hcas.is_empty() {
+        warn(&selection.warnings);
+    }
+    Ok(picture::fates(&selection, snapshot))
+}
+
+fn kept(fates: &Fates) -> BTreeSet<HcaName> {
+    fates.iter().filter(|(_, dropped)| dropped.is_none()).map(|(hca, _)| hca.clone()).collect()
+}
+
+fn xml(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<String> {
+    let topology = topology(snapshot, &kept(fates));
+    let unplaced: Vec<String> = topology.unplaced.iter().map(|(hca, why)| format!("{hca}: {why}")).collect();
+    if args.strict && !unplaced.is_empty() {
+        return Err(Fault::Refused.error(format!("--strict: no place in a topology file for {}", unplaced.join("; "))));
+    }
+    warn(&unplaced.iter().map(|one| format!("left out of the topology file: {one}")).collect::<Vec<_>>());
+    warn(&topology.warnings);
+    topology.xml()
+}
+
+/// Returns only where the program cannot be run.
+fn exec(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<()> {
+    let own = std::env::var_os(TOPO_FILE).map(|v| v.to_string_lossy().into_owned());
+    let circumstances = Circumstances { own: own.as_deref(), asked: Some(true), blind: false };
+    let wanted = wanted(snapshot, &kept(fates), circumstances);
+    if !wanted.file {
+        warn(&[format!("no topology file: {}", wanted.why)]);
+        return memfd::become_program(&args.program, None);
+    }
+    let file = memfd::sealed("nccl-topology", xml(args, snapshot, fates)?.as_bytes()).context("for --exec")?;
+    memfd::become_program(&args.program, Some((TOPO_FILE, &memfd::path(&file))))
+}
