@@ -31,6 +31,13 @@ const VALUE: usize = 253;
 /// Vendor id of Amazon, whose NICs (EFA) aws-ofi-nccl drives.
 const AMAZON: u16 = 0x1d0f;
 
+/// NCCL's word for it.
+const X86: &str = "x86_64";
+
+/// Said where a snapshot does not tell the processor.
+const UNKNOWN: &str = "nothing tells the processor: the file says x86_64 of an unknown vendor, and NCCL will take the way \
+                       between sockets for a fast one; make the file on the machine that uses it";
+
 /// What becomes a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
@@ -80,12 +87,9 @@ pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
         }
     }
     let (system, mut warnings) = (tree.system(&levels, snapshot), Vec::new());
-    if snapshot.cpu.is_none() && !system.children.is_empty() {
-        warnings.push(
-            "nothing tells the processor: the file says x86_64 of an unknown vendor, and NCCL will take the way between \
-             sockets for a fast one; make the file on the machine that uses it"
-                .to_owned(),
-        );
+    let told = snapshot.cpu.as_ref().is_some_and(|c| c.arch != X86 || c.vendor.is_some());
+    if !told && !system.children.is_empty() {
+        warnings.push(UNKNOWN.to_owned());
     }
     warnings.extend(tight(&system));
     Topology { system, unplaced, warnings }
@@ -161,10 +165,10 @@ fn cpu(node: i32, snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     // NCCL's buffer ends before the map of some 900 processors does; without one it pins nothing.
     let fits = |map: &String| map.len() <= VALUE && map.bytes().all(|b| b.is_ascii_hexdigit() || b == b',');
     attributes.extend(cpumap.filter(fits).map(|map| ("affinity", map)));
-    let unknown = Cpu { arch: "x86_64".to_owned(), ..Cpu::default() };
+    let unknown = Cpu { arch: X86.to_owned(), ..Cpu::default() };
     let cpu = snapshot.cpu.as_ref().unwrap_or(&unknown);
     attributes.push(("arch", plain(&cpu.arch)));
-    if cpu.arch == "x86_64" {
+    if cpu.arch == X86 {
         attributes.push(("vendor", cpu.vendor.as_deref().map_or("unknown".to_owned(), plain)));
         attributes.push(("familyid", cpu.family.unwrap_or(0).to_string()));
         attributes.push(("modelid", cpu.model.unwrap_or(0).to_string()));

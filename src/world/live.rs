@@ -18,7 +18,7 @@ use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
 use crate::world::route::RouteSocket;
 use crate::world::sysfs::Survey;
-use crate::world::{Scope, Sysctls, World, mount, sysctl, sysfs};
+use crate::world::{Scope, Sysctls, World, mount, sysctl, sysfs, sysfs_numa};
 
 /// A namespace with its sockets.
 struct Space {
@@ -227,6 +227,7 @@ impl World for Live {
         let survey = scope.sysfs.then(|| Survey::open(Path::new("/sys"))).transpose()?;
         let tree = survey.as_ref().map(|s| s.facts(sysfs::Scope::FULL)).unwrap_or_default();
         let mut snapshot = sysfs::merge(tree, facts, Some(network.netdevs));
+        snapshot.cpu = snapshot.cpu.or_else(|| scope.sysfs.then(sysfs_numa::own));
         snapshot.boot_id = boot_id;
         snapshot.netns = Some(space.netns.inode());
         snapshot.routes = network.routes;

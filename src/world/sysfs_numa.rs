@@ -20,6 +20,16 @@ pub(super) fn cpu(root: &Root) -> Option<Cpu> {
     parse(&root.dir("devices/system/cpu")?.attr("modalias")?)
 }
 
+/// The processor that we were built for: some kernels have no modalias. It says enough of all but x86.
+pub(super) fn own() -> Cpu {
+    let arch = match std::env::consts::ARCH {
+        "aarch64" => "arm64",
+        "powerpc64" => "ppc64",
+        other => other,
+    };
+    Cpu { arch: arch.to_owned(), ..Cpu::default() }
+}
+
 /// `cpu:type:x86,ven0000fam0006mod008F:feature:…`: numbers in hex (CPU_FEATURE_TYPEFMT in arch/x86/include/asm/cpufeature.h);
 /// `cpu:type:aarch64:feature:…` elsewhere (print_cpu_modalias() in drivers/base/cpu.c).
 fn parse(modalias: &str) -> Option<Cpu> {
