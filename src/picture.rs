@@ -49,7 +49,7 @@ pub struct Place {
     pub switch: Option<BusId>,
     /// NUMA node; −1 where the platform does not say.
     pub numa: i32,
-    /// The most that its link can do: `32.0 GT/s x16`; absent where nothing says.
+    /// The most that its link can do: `32 GT/s x16`; absent where nothing says.
     pub link: Option<String>,
 }
 
@@ -60,6 +60,8 @@ pub struct Gpu {
     pub number: usize,
     /// Where it is.
     pub place: Place,
+    /// Where no kept NIC is nearest to it: the nearest kept one that it reaches without the processor.
+    pub shares: Option<HcaName>,
 }
 
 /// An RDMA device.
@@ -132,13 +134,14 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     let levels = Levels::of(snapshot);
     let mut gpus: Vec<BusId> = snapshot.gpus().map(|g| g.address).collect();
     gpus.sort_unstable();
-    let gpus: Vec<Gpu> =
-        gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at) }).collect();
+    let mut gpus: Vec<Gpu> =
+        gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at), shares: None }).collect();
     let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, fates)).collect();
     nics.sort_by_cached_key(|n| (n.place.is_none(), n.place.as_ref().map(|p| p.address), n.hca.clone()));
     let kept = nics.iter_mut().filter(|n| n.dropped.is_none());
     kept.enumerate().for_each(|(rail, nic)| nic.rail = Some(rail));
     pair(&levels, &gpus, &mut nics);
+    gpus.iter_mut().for_each(|gpu| gpu.shares = shared(&levels, gpu, &nics));
     let places = gpus.iter().map(|g| &g.place).chain(nics.iter().filter_map(|n| n.place.as_ref()));
     let switches: BTreeSet<BusId> = places.flat_map(|p| levels.switches(p.address)).collect();
     let switches = switches.into_iter().map(|at| place(&levels, at)).collect();
@@ -149,6 +152,7 @@ fn place(levels: &Levels, address: BusId) -> Place {
     let (speed, width) = levels.link(address);
     // What is no number says as much as nothing.
     let speed = speed.trim_end_matches(" PCIe");
+    let speed = speed.replace(".0 GT/s", " GT/s");
     let link = (!speed.is_empty() && width > 0).then(|| format!("{speed} x{width}"));
     Place { address, switch: levels.switches(address).first().copied(), numa: levels.numa(address), link }
 }
@@ -187,6 +191,17 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
     }
 }
 
+/// The kept NIC of somebody else that a GPU without one of its own is nearest to.
+fn shared(levels: &Levels, gpu: &Gpu, nics: &[Nic]) -> Option<HcaName> {
+    let kept = || nics.iter().filter(|n| n.dropped.is_none());
+    if kept().any(|n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu.number && n.is_close())) {
+        return None;
+    }
+    let way = |n: &Nic| Some((levels.between(n.place.as_ref()?.address, gpu.place.address), n.rail, n.hca.clone()));
+    let ((distance, _), _, hca) = kept().filter_map(way).min()?;
+    (distance <= Distance::Pxb).then_some(hca)
+}
+
 impl Nearest {
     /// Whether data can go there without the processor: then the NIC belongs to the GPU.
     pub fn is_close(&self) -> bool {
@@ -212,6 +227,16 @@ impl Picture {
     /// The NICs that belong to a GPU: it is their nearest, and no processor is between.
     pub fn nics_of(&self, gpu: usize) -> impl Iterator<Item = &Nic> {
         self.nics.iter().filter(move |n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu && n.is_close()))
+    }
+
+    /// Whether there is no kept NIC that this GPU reaches without the processor.
+    pub fn lacks(&self, gpu: &Gpu) -> bool {
+        gpu.shares.is_none() && self.nics_of(gpu.number).all(|n| n.dropped.is_some())
+    }
+
+    /// Whether any NIC has a nearest GPU, so that the rule matters.
+    pub fn has_pairs(&self) -> bool {
+        self.nics.iter().any(|n| n.nearest.is_some())
     }
 
     /// The NUMA nodes that something is on.

@@ -27,6 +27,15 @@ struct Band<'p> {
     gpu: Option<&'p Gpu>,
     nics: Vec<&'p Nic>,
     shared: Vec<BusId>,
+    /// What is to be said of a GPU without a NIC of its own, after what it has: class and words.
+    remark: Option<(&'static str, String)>,
+}
+
+impl Band<'_> {
+    /// Places beside the GPU that are taken.
+    fn slots(&self) -> usize {
+        self.nics.len() + usize::from(self.remark.is_some())
+    }
 }
 
 /// What stands in one frame.
@@ -50,7 +59,7 @@ impl Grid {
     fn of(panels: &[Panel]) -> Grid {
         let bands = || panels.iter().flat_map(|p| &p.bands);
         // Those that belong to no GPU take what room there is.
-        let most = bands().filter(|b| b.gpu.is_some()).map(|b| b.nics.len()).max().unwrap_or(0);
+        let most = bands().filter(|b| b.gpu.is_some()).map(Band::slots).max().unwrap_or(0);
         let abreast = most.clamp(2, ABREAST);
         let switches = bands().map(|b| b.shared.len()).max().unwrap_or(0);
         let gpus = MARGIN + PAD + switches * (SWITCH + GAP);
@@ -59,7 +68,7 @@ impl Grid {
     }
 
     fn height(&self, band: &Band) -> usize {
-        band.nics.len().div_ceil(self.abreast).max(1) * (CARD + PAD) + PAD
+        band.slots().div_ceil(self.abreast).max(1) * (CARD + PAD) + PAD
     }
 }
 
@@ -96,7 +105,7 @@ fn panels(picture: &Picture) -> Vec<Panel<'_>> {
 }
 
 fn others(nics: Vec<&Nic>) -> Option<Band<'_>> {
-    (!nics.is_empty()).then_some(Band { gpu: None, nics, shared: Vec::new() })
+    (!nics.is_empty()).then_some(Band { gpu: None, nics, shared: Vec::new(), remark: None })
 }
 
 fn band<'p>(picture: &'p Picture, gpu: &'p Gpu) -> Band<'p> {
@@ -115,7 +124,11 @@ fn band<'p>(picture: &'p Picture, gpu: &'p Gpu) -> Band<'p> {
     }
     let mut nics: Vec<&Nic> = picture.nics_of(gpu.number).collect();
     nics.sort_by_key(|n| n.dropped.is_some());
-    Band { gpu: Some(gpu), nics, shared }
+    let remark = match &gpu.shares {
+        Some(hca) => Some(("ink", format!("shares {}", cut(hca.as_str(), 20)))),
+        None => picture.lacks(gpu).then(|| ("warn", "no NIC kept".to_owned())),
+    };
+    Band { gpu: Some(gpu), nics, shared, remark }
 }
 
 /// Draws a panel; returns where it ends.
@@ -167,44 +180,48 @@ fn draw(canvas: &mut Canvas, grid: &Grid, band: &Band, top: usize) {
     let left = grid.gpus;
     canvas.rect(&format!("band {colour}"), [left, top, grid.width - MARGIN - PAD - left, height], 10);
     let middle = top + (height - CARD) / 2;
-    for (number, nic) in band.nics.iter().enumerate() {
+    let slot = |number: usize| {
         let (row, column) = (number / grid.abreast, number % grid.abreast);
-        let (x, y) = (grid.nics + column * (NIC + GAP), top + PAD + row * (CARD + PAD));
-        let start = if column == 0 { left + GPU } else { x - GAP };
-        let fate = if nic.dropped.is_some() { "gone" } else { "kept" };
+        (column, [grid.nics + column * (NIC + GAP), top + PAD + row * (CARD + PAD)])
+    };
+    for (number, nic) in band.nics.iter().enumerate() {
+        let (column, [x, y]) = slot(number);
+        let from = if column == 0 { [left + GPU, middle + CARD / 2] } else { [x - GAP, y + CARD / 2] };
         if band.gpu.is_some() {
-            let from = if column == 0 { middle + CARD / 2 } else { y + CARD / 2 };
-            canvas.line(&format!("tie {fate} {colour}"), [start, from], [x, y + CARD / 2]);
+            canvas.line(&format!("tie {} {colour}", fate(nic)), from, [x, y + CARD / 2]);
         }
         card(canvas, nic, &colour, [x, y]);
     }
-    match band.gpu {
-        Some(gpu) => {
-            canvas.rect(&format!("card kept {colour}"), [left, middle, GPU, CARD], 8);
-            canvas.rect(&format!("bar {colour}"), [left, middle, 10, CARD], 4);
-            canvas.text("name", left + 22, middle + 21, SANS, &format!("GPU {}", gpu.number));
-            canvas.text("ink", left + 22, middle + 39, MONO, &gpu.place.address.to_string());
-            if let Some(link) = &gpu.place.link {
-                canvas.text("soft", left + 22, middle + 56, SANS, link);
-            }
-            if !band.nics.iter().any(|n| n.dropped.is_none()) {
-                canvas.text("warn", grid.nics + lines_end(band, grid), middle + CARD / 2 + 4, SANS, "no NIC kept");
-            }
-        }
-        None => {
-            canvas.text("soft", left + 22, middle + 26, SANS, "no GPU under");
-            canvas.text("soft", left + 22, middle + 44, SANS, "the same switch");
-        }
+    if let Some((class, words)) = &band.remark {
+        let (_, [x, y]) = slot(band.nics.len());
+        canvas.text(class, x, y + CARD / 2 + 4, SANS, words);
+    }
+    host(canvas, band.gpu, &colour, [left, middle]);
+}
+
+/// The GPU of a band, or why there is none.
+fn host(canvas: &mut Canvas, gpu: Option<&Gpu>, colour: &str, [x, y]: [usize; 2]) {
+    let Some(gpu) = gpu else {
+        canvas.text("soft", x + 22, y + 26, SANS, "no GPU under");
+        canvas.text("soft", x + 22, y + 44, SANS, "the same switch");
+        return;
+    };
+    canvas.rect(&format!("card kept {colour}"), [x, y, GPU, CARD], 8);
+    canvas.rect(&format!("bar {colour}"), [x, y, 10, CARD], 4);
+    canvas.text("name", x + 22, y + 21, SANS, &format!("GPU {}", gpu.number));
+    canvas.text("ink", x + 22, y + 39, MONO, &gpu.place.address.to_string());
+    if let Some(link) = &gpu.place.link {
+        canvas.text("soft", x + 22, y + 56, SANS, link);
     }
 }
 
-/// Where a remark fits after the last NIC.
-fn lines_end(band: &Band, grid: &Grid) -> usize {
-    band.nics.len().min(grid.abreast) * (NIC + GAP)
+/// As a class.
+fn fate(nic: &Nic) -> &'static str {
+    if nic.dropped.is_some() { "gone" } else { "kept" }
 }
 
 fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
-    let fate = if nic.dropped.is_some() { "gone" } else { "kept" };
+    let fate = fate(nic);
     canvas.rect(&format!("card {fate} {colour}"), [x, y, NIC, CARD], 8);
     let mark = match (&nic.dropped, nic.rail) {
         (None, Some(rail)) => format!("✓ rail {rail}"),
@@ -260,6 +277,8 @@ fn foot(canvas: &mut Canvas, picture: &Picture, grid: &Grid, top: usize) -> usiz
         let who: Vec<&str> = nics.iter().map(|n| n.as_str()).collect();
         paragraphs.push(("ink", format!("✕ {}: {code}: {why}", who.join(", "))));
     }
-    paragraphs.push(("soft", picture.rule.to_owned()));
+    if picture.has_pairs() {
+        paragraphs.push(("soft", picture.rule.to_owned()));
+    }
     paragraphs.iter().fold(top, |y, (class, text)| paragraph(canvas, grid, class, text, y))
 }

@@ -49,7 +49,10 @@ fn draw(below: &Below, at: (i32, Option<BusId>), indent: &str, lines: &mut Vec<S
         let (branch, more) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         let line = match leaf {
             Leaf::Switch(place) => format!("switch {}{}", place.address, link(place)),
-            Leaf::Gpu(gpu) => format!("GPU {}  {}{}", gpu.number, gpu.place.address, link(&gpu.place)),
+            Leaf::Gpu(gpu) => {
+                let shares = gpu.shares.as_ref().map_or(String::new(), |hca| format!("  shares {hca}"));
+                format!("GPU {}{shares}  {}{}", gpu.number, gpu.place.address, link(&gpu.place))
+            }
             Leaf::Nic(one) => nic(one),
         };
         lines.push(format!("{indent}{branch}{line}"));
@@ -81,12 +84,13 @@ fn foot(picture: &Picture) -> Vec<String> {
         let who: Vec<&str> = nics.iter().map(|n| n.as_str()).collect();
         lines.extend(hanging(&format!("✗ {code}: "), &format!("{}: {why}", who.join(", "))));
     }
-    let alone = picture.gpus.iter().filter(|g| picture.nics_of(g.number).all(|n| n.dropped.is_some()));
-    let alone: Vec<String> = alone.map(|g| g.number.to_string()).collect();
+    let alone: Vec<String> = picture.gpus.iter().filter(|g| picture.lacks(g)).map(|g| g.number.to_string()).collect();
     if !alone.is_empty() && !picture.nics.is_empty() {
         lines.extend(hanging("! ", &format!("no kept NIC under a switch with GPU {}", alone.join(", "))));
     }
-    lines.extend(hanging("", picture.rule));
+    if picture.has_pairs() {
+        lines.extend(hanging("", picture.rule));
+    }
     lines
 }
 
