@@ -195,9 +195,10 @@ fn a_nic_without_a_place_is_left_out_or_refused() {
 fn a_program_gets_a_file_that_nobody_changes() {
     let (_dir, root) = two();
     let file = rdmaprep(&["topo", "--xml", "--root", &root]).ok().out;
-    let script = "cat \"$NCCL_TOPO_FILE\"; echo x >> \"$NCCL_TOPO_FILE\" || echo sealed; echo \"$0 $@\"; exit 7";
+    let script = "cat \"$NCCL_TOPO_FILE\"; echo x >> \"$NCCL_TOPO_FILE\" || echo sealed; \
+                  echo y 1<> \"$NCCL_TOPO_FILE\" || echo sealed; echo \"$0 $@\"; exit 7";
     let said = rdmaprep(&["topo", "--root", &root, "--exec", "sh", "-c", script, "--hca", "-x", "--", "y"]);
-    assert_eq!((said.code, said.out), (Some(7), format!("{file}sealed\n--hca -x -- y\n")), "{}", said.err);
+    assert_eq!((said.code, said.out), (Some(7), format!("{file}sealed\nsealed\n--hca -x -- y\n")), "{}", said.err);
     // Read again by a child of the child.
     let said = rdmaprep(&["topo", "--root", &root, "--exec", "sh", "-c", "sh -c 'cat $NCCL_TOPO_FILE'; true"]).ok();
     assert_eq!(said.out, file);
@@ -260,5 +261,11 @@ fn a_picture_is_written_where_it_was_asked_for() {
     rdmaprep(&["topo", "--root", &root, "--svg", file.to_str().unwrap()]).ok();
     let drawn = fs::read_to_string(&file).unwrap();
     assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n") && drawn.contains("prefers-color-scheme: dark"));
+    // A netdev's name may hold what XML does not take, and what turns the reading direction.
+    let hca = json!({"name": "mlx5_0", "ports": [{"number": 1, "netdev": "a<b&\u{202e}c"}]});
+    let machine = json!({"schema": 1, "netdevs": [], "hcas": [hca]}).to_string();
+    let drawn = picture(&serde_json::from_str(&machine).unwrap(), &picture::Fates::new());
+    assert!(picture::svg(&drawn).contains(">a&lt;b&amp;\\u{202e}c</text>"), "{}", picture::svg(&drawn));
+    assert!(picture::text(&drawn).contains("NIC mlx5_0 a<b&\\u{202e}c"), "{}", picture::text(&drawn));
     rdmaprep(&["topo", "--root", &root, "--svg", "/nonexistent/x.svg"]).fails(2, &["/nonexistent/x.svg"]);
 }

@@ -22,8 +22,16 @@ type Seed = (u32, Option<Index>, u8, Option<i32>, (Option<String>, Option<u32>))
 fn seed() -> impl Strategy<Value = Seed> {
     let class =
         select(vec![0x060400_u32, 0x060400, 0x060400, 0x020000, 0x020700, 0x0c0600, 0x030200, 0x030200, 0, 0x010802]);
-    let speed =
-        select(vec!["8.0 GT/s PCIe", "16.0 GT/s PCIe", "64.0 GT/s PCIe", "Unknown", "5 GT/s", "1e9\" GT/s <", ""]);
+    let speed = select(vec![
+        "8.0 GT/s PCIe",
+        "16.0 GT/s PCIe",
+        "64.0 GT/s PCIe",
+        "Unknown",
+        "5 GT/s",
+        "1 GT/s \"",
+        "1 GT/s <",
+        "",
+    ]);
     let link =
         (proptest::option::of(speed.prop_map(str::to_owned)), proptest::option::of(select(vec![0_u32, 1, 16, 255])));
     (class, proptest::option::weighted(0.9, any::<Index>()), 0_u8..4, proptest::option::of(-1..3_i32), link)
