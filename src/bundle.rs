@@ -88,6 +88,7 @@ impl Bundle {
         let linux = spec.linux.unwrap_or(Linux { devices: None, mount_label: None });
         let mounts = spec.mounts.unwrap_or_default();
         // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
+        let in_sys = |m: &Mount| m.destination == "/sys" || m.destination.starts_with("/sys/");
         let etc = mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/etc");
         let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
         let devices = linux.devices.unwrap_or_default().into_iter().filter(|d| matches!(d.kind.as_str(), "c" | "u"));
@@ -100,7 +101,11 @@ impl Bundle {
             },
             env: env.iter().map(|e| e.split_once('=').unwrap_or((e, ""))).map(|(n, v)| (n.into(), v.into())).collect(),
             devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
-            view: mounts.iter().find_map(|m| view_name(m.source.as_deref()?, views)).map(str::to_owned),
+            view: mounts
+                .iter()
+                .filter(|m| in_sys(m))
+                .find_map(|m| view_name(m.source.as_deref()?, views))
+                .map(Into::into),
         })
     }
 

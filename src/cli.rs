@@ -77,6 +77,10 @@ pub enum Command {
     /// Tell what NCCL does with its settings in a network namespace
     #[command(subcommand)]
     Nccl(NcclCommand),
+    /// Show where NICs and GPUs are, draw it, or write it as a topology file for NCCL
+    ///
+    /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.
+    Topo(Box<TopoArgs>),
 }
 
 /// `rdmaprep nccl`.
@@ -111,10 +115,6 @@ pub struct ExplainArgs {
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
-    /// Show where NICs and GPUs are, draw it, or write it as a topology file for NCCL
-    ///
-    /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.
-    Topo(Box<TopoArgs>),
 }
 
 /// `rdmaprep sysfs`.
@@ -407,6 +407,11 @@ pub struct SelectArgs {
     #[arg(long, env = "DEBUG_ALL", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub debug_all: Option<String>,
+    /// Give the container a topology file of this host for NCCL_TOPO_FILE, mounted by its config.json
+    /// [default: only where its /sys cannot show where its NICs are; never on EFA, nor over a file that is set]
+    #[arg(long, env = "RDMAPREP_TOPO", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub topo: Option<String>,
     /// A topology file for NCCL_TOPO_FILE, used if it exists
     #[arg(long, env = "NCCL_TOPO_FILE", value_name = "FILE")]
     pub nccl_topo: Option<String>,

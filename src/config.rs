@@ -216,6 +216,7 @@ pub struct SelectConfig {
     pub freeze_lifetimes: Option<bool>,
     pub sysfs: Option<Sysfs>,
     pub debug_all: Option<bool>,
+    pub topo: Option<bool>,
     pub nccl_topo: Option<PathBuf>,
     pub include_nccl_topo: Option<bool>,
 }

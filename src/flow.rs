@@ -1,6 +1,7 @@
 //! The only composition: one short function per command.
 
 mod away;
+mod edit;
 mod env;
 mod nccl;
 mod prepare;

@@ -52,7 +52,7 @@ pub struct Edit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountEdit {
-    /// Where the container sees it: `/sys`, or a directory below.
+    /// Where the container sees it: `/sys`, or a directory below; or a file of its own.
     pub destination: String,
     /// Where it is on the host.
     pub source: String,
@@ -111,7 +111,7 @@ pub struct Injected {
     pub changes: Vec<String>,
     /// What we would have set but found set: one clause each.
     pub kept: Vec<String>,
-    /// Whether it mounts directories of ours.
+    /// Whether it mounts a view of /sys.
     pub mounts_view: bool,
 }
 
@@ -250,7 +250,7 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
         json,
         changes: work.changes,
         kept: work.kept,
-        mounts_view: edit.mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()),
+        mounts_view: edit.mounts.iter().flatten().any(|m| m.destination.starts_with("/sys")),
     })
 }
 

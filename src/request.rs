@@ -51,6 +51,8 @@ pub struct Request {
     pub sysfs: Sysfs,
     /// Set every debug variable.
     pub debug_all: bool,
+    /// Whether the container gets a topology file of ours; none: where it needs one.
+    pub topo: Option<bool>,
     /// For NCCL_TOPO_FILE.
     pub nccl_topo: Option<PathBuf>,
     /// Whether NCCL_TOPO_FILE is set at all.
@@ -122,6 +124,7 @@ impl Request {
                 file.freeze_lifetimes.unwrap_or(false),
             )?,
             sysfs: value(args.sysfs.as_deref(), "--sysfs (RDMAPREP_SYSFS)")?.or(file.sysfs).unwrap_or_default(),
+            topo: wish(&args.topo, "--topo (RDMAPREP_TOPO)")?.or(file.topo),
             debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,
             nccl_topo: value(args.nccl_topo.as_deref(), "--nccl-topo (NCCL_TOPO_FILE)")?.or(file.nccl_topo),
             include_nccl_topo: truth(&args.include_nccl_topo, "--no-nccl-topo (INCLUDE_NCCL_TOPO)", topo)?,
@@ -223,10 +226,12 @@ fn address(text: &Option<String>, flag: &str, file: Option<IpAddr>) -> Result<Op
 
 /// A flag's truth, else what it is without it; empty is unset.
 fn truth(text: &Option<String>, flag: &str, otherwise: bool) -> Result<bool> {
-    match text.as_deref() {
-        None | Some("") => Ok(otherwise),
-        Some(text) => boolean(text).fault(Fault::Usage, flag),
-    }
+    Ok(wish(text, flag)?.unwrap_or(otherwise))
+}
+
+/// A flag's truth, if it has any; empty is unset.
+fn wish(text: &Option<String>, flag: &str) -> Result<Option<bool>> {
+    text.as_deref().filter(|t| !t.is_empty()).map(|t| boolean(t).fault(Fault::Usage, flag)).transpose()
 }
 
 /// The exclusion regex: here, and only here, an empty text is a value.

@@ -7,13 +7,14 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use super::edit::edit;
 use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
 use crate::decide::{inside, options, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
-use crate::inject::{self, Edit, Injected, MountEdit, NoMounts};
-use crate::nccl::{self, explain};
+use crate::inject::{self, Injected};
+use crate::nccl::explain;
 use crate::plan::Plan;
 use crate::report;
 use crate::request::{ANNOTATION, Request};
@@ -21,7 +22,7 @@ use crate::select::Selection;
 use crate::snapshot::Snapshot;
 use crate::step::Side;
 use crate::tree::Tree;
-use crate::view::{self, Sysfs};
+use crate::view::Sysfs;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, files};
@@ -38,11 +39,11 @@ struct Prepared<'a> {
 pub(super) struct Decision {
     pub(super) plan: Plan,
     selection: Selection,
-    view: Option<Tree>,
+    pub(super) view: Option<Tree>,
     /// The namespace that the container joins, where it is known.
-    pod: Option<Snapshot>,
+    pub(super) pod: Option<Snapshot>,
     /// The host that it was made from.
-    host: Snapshot,
+    pub(super) host: Snapshot,
 }
 
 /// Decides for a container, of which config.json is known or not.
@@ -109,14 +110,6 @@ impl Decision {
             _ => Ok(()),
         }
     }
-
-    /// Writes out what the edited config.json mounts.
-    fn lay_out(&self, store: &Store, injected: &Injected) -> Result<()> {
-        match (&self.plan.view, &self.view) {
-            (Some(name), Some(view)) if injected.mounts_view => store.lay_out(name, view).map(|_| ()),
-            _ => Ok(()),
-        }
-    }
 }
 
 /// `rdmaprep prepare`.
@@ -130,18 +123,19 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     };
     let text = config.as_deref();
     let decision = decide(&request, &args.plan, args.snapshot.as_deref(), text, &store)?;
-    let injected = text.map(|text| inject(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
-    if let Some(i) = &injected {
-        warn(&decision.traps(&inject::environment(&i.json))?);
+    let edited = text.map(|text| edit(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
+    if let Some(edited) = &edited {
+        warn(&decision.traps(&inject::environment(&edited.injected.json))?);
     }
     if !args.dry_run {
         decision.keep_view(&store)?;
-        if let (Some(bundle), Some(i)) = (&args.bundle, &injected) {
-            decision.lay_out(&store, i)?;
-            files::replace_keeping_owner(&bundle.join("config.json"), i.json.as_bytes())?;
+        if let (Some(bundle), Some(edited)) = (&args.bundle, &edited) {
+            edited.lay_out(&decision, &store)?;
+            files::replace_keeping_owner(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
         }
         decision.keep(&store)?;
     }
+    let injected = edited.map(|edited| edited.injected);
     let Decision { plan, selection, .. } = &decision;
     if args.json {
         return say(&report::json(&Prepared { plan, selection, bundle: injected.as_ref() })?);
@@ -187,12 +181,12 @@ fn edited(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<String>
         }
     };
     let decision = for_container(plan, &mine, text, &store)?;
-    let injected = inject(text, &decision, &store, &mine, args.hook_timeout)?;
-    warn(&decision.traps(&inject::environment(&injected.json))?);
+    let edited = edit(text, &decision, &store, &mine, args.hook_timeout)?;
+    warn(&decision.traps(&inject::environment(&edited.injected.json))?);
     decision.keep_view(&store)?;
-    decision.lay_out(&store, &injected)?;
-    warn(&injected.kept);
-    Ok(Some(injected.json))
+    edited.lay_out(&decision, &store)?;
+    warn(&edited.injected.kept);
+    Ok(Some(edited.injected.json))
 }
 
 /// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.
@@ -254,39 +248,4 @@ pub(super) fn read_config(bundle: &Path) -> Result<String> {
     let path = bundle.join("config.json");
     let text = files::read(&path).fault(Fault::State, format!("reading {}", path.display()))?;
     text.ok_or_else(|| Fault::State.error(format!("the bundle {} has no config.json", bundle.display())))
-}
-
-/// What a config.json becomes.
-fn inject(text: &str, decision: &Decision, store: &Store, request: &Request, timeout: u32) -> Result<Injected> {
-    let program = std::env::current_exe().context("finding our own path")?;
-    let program = program.to_str().context("our own path is no UTF-8")?;
-    let mut edit = Edit::of(&decision.plan, program, timeout);
-    nccl::meet(&mut edit.env, &decision.plan.nics, decision.pod.as_ref());
-    nccl::yield_to(&mut edit.env, &inject::environment(text));
-    edit.annotations.extend(nccl::runsc_annotations(&options(request)));
-    let (mounts, why) = mounts(text, decision, store)?;
-    edit.mounts = Some(mounts);
-    edit.views = store.views().to_str().unwrap_or_default().to_owned();
-    let mut injected = inject::apply(text, &edit)?;
-    injected.kept.extend(why.map(|why| format!("no mounts for /sys: {why}")));
-    Ok(injected)
-}
-
-/// The mounts that show a container its view, and why there are none.
-fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEdit>, Option<NoMounts>)> {
-    let plan = &decision.plan;
-    let (Some(name), Some(view)) = (&plan.view, &decision.view) else { return Ok((Vec::new(), None)) };
-    if let Some(why) = inject::no_mounts(text)? {
-        return match (plan.sysfs, why) {
-            (_, NoMounts::Labelled) | (Sysfs::Auto, _) => Ok((Vec::new(), Some(why))),
-            _ => Err(Fault::Refused.error(format!("--sysfs: {why}"))),
-        };
-    }
-    let source = store.views().join(name);
-    let source = source.to_str().context("the run folder's path is no UTF-8")?.to_owned();
-    if plan.sysfs == Sysfs::Snapshot {
-        return Ok((vec![MountEdit { destination: "/sys".to_owned(), source }], None));
-    }
-    let mount = |at: String| MountEdit { destination: format!("/sys/{at}"), source: format!("{source}/{at}") };
-    Ok((view::covers(view).into_iter().map(|c| mount(c.at)).collect(), None))
 }

@@ -121,7 +121,9 @@ impl Work {
             list.insert(last.unwrap_or(list.len()), serde_json::to_value(bind(edit)?)?);
         }
         if *list != before {
-            let what = match mounts {
+            let below = mounts.iter().filter(|m| m.destination.starts_with("/sys")).collect::<Vec<_>>();
+            let what = match below.as_slice() {
+                [] if !mounts.is_empty() => "a mount of the topology file".to_owned(),
                 [] => "no mounts of ours any more".to_owned(),
                 [one] if one.destination == "/sys" => {
                     "mount /sys: a tree of files with the container's NICs alone".to_owned()

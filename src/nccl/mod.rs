@@ -9,14 +9,14 @@ pub mod format;
 mod hca;
 pub mod ifname;
 mod interfaces;
+pub mod levels;
 mod rails;
 pub mod remote;
 pub mod settings;
 mod socket;
+pub mod topology;
 mod traps;
 pub mod version;
-pub mod levels;
-pub mod topology;
 
 use std::collections::BTreeMap;
 

@@ -197,12 +197,30 @@ case_a_tree_of_files_by_the_hook() {
 # An emulated processor takes minutes for all of it in a sandbox.
 brief="${look%%echo \"== lspci\"*}echo ready; exec sleep infinity"
 
-case_gvisor_gets_files() {
-  local look=$brief
+# A topology file of this host, where the container finds it. The HCAs are known by name.
+case_a_topology_file() {
+  # shellcheck disable=SC2016 # the container's shell expands it
+  local look='cat "$NCCL_TOPO_FILE"; echo ready; exec sleep infinity' runtime
   nics
-  by_config g --sysfs snapshot
+  rdmaprep topo --hca "roce0 roce3" --xml --strict > /tmp/topology
+  for runtime in runc crun; do
+    by_config t --topo
+    start "$runtime" t
+    grep -v '^ready$' /tmp/ctr/t.out | diff /tmp/topology - || die "another topology file"
+    equal "read-only" 1 "$("$runtime" exec t cat /proc/self/mounts | grep -cE ' /dev/rdmaprep/nccl_topo.xml [^ ]+ ro,')"
+    equal "in its image" "" "$(find /tmp/ctr/t/up -name '*topo*')"
+    ended "$runtime" t
+  done
+}
+
+case_gvisor_gets_files() {
+  # shellcheck disable=SC2016 # the container's shell expands it
+  local look="${brief%echo ready*}"'echo "== topology"; grep -c "<net name" "$NCCL_TOPO_FILE"; '"echo ready; exec sleep infinity"
+  nics
+  by_config g --sysfs snapshot --topo
   oci runsc
   start runsc g
+  equal "NICs in the topology file" 2 "$(part g topology | grep -x '[0-9]*')"
   diff "/repo/tests/cases/guest/sysfs-live.txt" <(listing g) > /tmp/differences || true
   # No management datagrams, no drivers' own attributes, no clocks in a tree of files.
   if grep '^[<>]' /tmp/differences | grep -vE "^< (class/infiniband_mad|class/ptp|bus/pci/drivers)"; then die "it sees that"; fi
