@@ -516,3 +516,31 @@ fn the_bootstrap_interface_is_named_where_it_is_known() {
         assert!(!own.contains("SOCKET_IFNAME"), "{own}");
     });
 }
+
+/// An interface that is not there is the end of NCCL: said where an engine may yet add it, refused where nobody will.
+#[test]
+fn a_bootstrap_that_leads_nowhere_is_told_or_refused() {
+    alone(|host| {
+        let names = host.rails(1);
+        let pod = Container::new("pod");
+        let bundle = host.run.with_file_name("bundle");
+        fs::create_dir(&bundle).unwrap();
+        let prepare = |network: serde_json::Value| {
+            let config = serde_json::json!({
+                "ociVersion": "1.0.2",
+                "process": {"cwd": "/", "args": ["true"], "env": ["NCCL_SOCKET_IFNAME=eth7"]},
+                "linux": {"namespaces": [network]},
+            });
+            fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+            host.rdmaprep(&["prepare", "--ifaces", &names, "--bundle", bundle.to_str().unwrap()])
+        };
+        let read = || fs::read_to_string(bundle.join("config.json")).unwrap();
+        let words = "NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used";
+        let told = prepare(serde_json::json!({"type": "network"})).ok();
+        assert!(told.err.contains(words), "{}", told.err);
+        assert!(read().contains("createRuntime"));
+        let path = format!("/proc/{}/ns/net", pod.pid());
+        prepare(serde_json::json!({"type": "network", "path": path})).fails(3, &["NCCL in this container", words]);
+        assert!(!read().contains("createRuntime"));
+    });
+}
