@@ -99,7 +99,7 @@ impl Bundle {
                 readonly: etc_readonly.unwrap_or(root.readonly),
                 label: linux.mount_label.filter(|label| !label.is_empty()),
             },
-            env: env.iter().map(|e| e.split_once('=').unwrap_or((e, ""))).map(|(n, v)| (n.into(), v.into())).collect(),
+            env: inject::pairs(env.iter().map(String::as_str)),
             devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
             view: mounts
                 .iter()

@@ -12,7 +12,6 @@ use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
-use crate::nccl;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
@@ -71,8 +70,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
-    nccl::meet(&mut plan.env, &plan.nics, Some(&within));
-    let fitting = fit(hook, &plan, process.pid(), &within, &mut live, report)?;
+    let fitting = fit(hook, &mut plan, process.pid(), &within, &mut live, report)?;
     let overridden =
         |index: &mut u32| fitting.as_ref().is_some_and(|f| f.overrides("NCCL_IB_GID_INDEX", &index.to_string()));
     plan.gid_index.take_if(overridden);
@@ -96,10 +94,10 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.
 fn dress_too(hook: &Hook, record: &Record, process: &Process, live: &mut Live, report: &mut Report) -> Result<()> {
-    let Some(plan) = &record.given else { return Ok(()) };
+    let Some(mut plan) = record.given.clone() else { return Ok(()) };
     // Its netdevs are those that the plan gave.
     let within = Snapshot::default();
-    if let Some(fitting) = fit(hook, plan, process.pid(), &within, live, report)? {
+    if let Some(fitting) = fit(hook, &mut plan, process.pid(), &within, live, report)? {
         Dressing::begin(fitting).end(hook, record.netns, report)?;
     }
     if !process.alive() {

@@ -32,6 +32,8 @@ pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
 pub struct Edit {
     /// Environment of the process.
     pub env: Vec<EnvVar>,
+    /// What an earlier edit put into the environment, `NAME=VALUE`, and goes.
+    pub stale: Vec<String>,
     /// Device nodes below `/dev/infiniband`, each with its cgroup rule.
     pub devices: Vec<CharDevice>,
     /// Our hooks.
@@ -120,6 +122,7 @@ impl Edit {
     pub fn of(plan: &Plan, program: &str, timeout: u32) -> Edit {
         Edit {
             env: plan.env.clone(),
+            stale: Vec::new(),
             devices: plan.devices.clone(),
             hooks: hooks(plan, program, timeout),
             annotations: vec![(PLAN_ANNOTATION.to_owned(), plan.name.clone())],
@@ -174,12 +177,30 @@ pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
     serde_json::from_str::<Spec>(config_json).ok().and_then(|spec| spec.annotations).unwrap_or_default()
 }
 
-/// The environment of a config.json's process; of what is there twice the first counts, as for getenv().
+/// The environment of a config.json's process.
 pub fn environment(config_json: &str) -> BTreeMap<String, String> {
     let config: Option<serde_json::Value> = serde_json::from_str(config_json).ok();
     let env = config.as_ref().and_then(|c| c.get("process")?.get("env")?.as_array());
-    let pair = |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-    env.into_iter().flatten().rev().filter_map(|e| pair(e.as_str()?)).collect()
+    pairs(env.into_iter().flatten().filter_map(|e| e.as_str()))
+}
+
+/// An environment by name. Of what is there twice the last counts, as runc has it (libcontainer/env.go); one without `=` is empty.
+pub fn pairs<'e>(env: impl Iterator<Item = &'e str>) -> BTreeMap<String, String> {
+    let pair = |text: &str| {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        (name.to_owned(), value.to_owned())
+    };
+    env.map(pair).collect()
+}
+
+/// Whether a config.json gives its container a /dev of its own, where a mount point can be made without touching an image or the
+/// host.
+pub fn has_own_dev(config_json: &str) -> bool {
+    let config: Option<serde_json::Value> = serde_json::from_str(config_json).ok();
+    let mounts = config.as_ref().and_then(|c| c.get("mounts")?.as_array());
+    let text = |m: &serde_json::Value, key: &str| m.get(key).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+    let is_dev = |m: &&serde_json::Value| text(m, "destination").trim_end_matches('/') == "/dev";
+    mounts.into_iter().flatten().rfind(is_dev).is_some_and(|m| text(m, "type") == "tmpfs")
 }
 
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
@@ -234,6 +255,7 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.check()?;
     let config = Config::read(config_json, &edit.netdevs)?;
     let mut work = Work::new(config);
+    edit.stale.iter().try_for_each(|entry| work.forget(entry))?;
     edit.env.iter().try_for_each(|v| work.env(v))?;
     if edit.memlock_unlimited {
         work.memlock()?;

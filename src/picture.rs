@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::ident::{BusId, HcaName, IfName};
 use crate::nccl::levels::{Distance, Levels};
-use crate::select::{Drop, DropCode, Selection};
+use crate::select::{self, Drop, DropCode, Selection};
 use crate::snapshot::{Hca, Snapshot};
 
 mod canvas;
@@ -137,7 +137,9 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     let mut gpus: Vec<Gpu> =
         gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at), shares: None }).collect();
     let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, fates)).collect();
-    nics.sort_by_cached_key(|n| (n.place.is_none(), n.place.as_ref().map(|p| p.address), n.hca.clone()));
+    // Rail order, as the selection has it.
+    let rail = |n: &Nic| (n.place.is_none(), n.place.as_ref().map(|p| p.address), select::natural(n.hca.as_str()));
+    nics.sort_by_cached_key(rail);
     let kept = nics.iter_mut().filter(|n| n.dropped.is_none());
     kept.enumerate().for_each(|(rail, nic)| nic.rail = Some(rail));
     pair(&levels, &gpus, &mut nics);

@@ -181,6 +181,11 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
     let named = |name: &IfName| context.request.ifaces.iter().position(|n| n == name);
     let placeholder = verdict.netdev.as_ref().filter(|_| context.blind()).and_then(named);
     let label = verdict.label();
+    (placeholder, verdict.pci.is_none(), verdict.pci, natural(&label), label)
+}
+
+/// A name in which digits count as numbers.
+pub(crate) fn natural(label: &str) -> String {
     let mut natural = String::new();
     let mut digits = String::new();
     for c in label.chars().chain(['\0']) {
@@ -194,7 +199,7 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
         }
         natural.push(c);
     }
-    (placeholder, verdict.pci.is_none(), verdict.pci, natural, label)
+    natural
 }
 
 /// A name in `--ifaces` that does not exist is a mistake, and the list of what does exist its cure.

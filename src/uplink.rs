@@ -48,10 +48,10 @@ pub fn uplinks(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guarded> {
 
 /// The interface with the default route of a container's namespace, if NCCL can use it: since 2.28.3 it has to be running
 /// (src/os/linux.cc:401).
-pub fn way_out(inside: &Snapshot) -> Option<&IfName> {
+pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
     let uplinks = uplinks(true, inside).ok()?;
     let usable = |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
-    inside.netdevs.iter().find(usable).map(|n| &n.name)
+    inside.netdevs.iter().find(usable)
 }
 
 /// The owner of the bootstrap address, and what leads to the peer.

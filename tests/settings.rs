@@ -3,17 +3,24 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
 
 const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/snapshot.json");
 
 /// On a machine that is recorded, with nothing of the host's own in the environment.
 fn rdmaprep(dir: &Path, host: &[(&str, &str)], args: &[&str]) -> String {
-    let place = dir.to_str().unwrap();
+    rdmaprep_on(Path::new(SNAPSHOT), dir, host, args)
+}
+
+fn rdmaprep_on(snapshot: &Path, dir: &Path, host: &[(&str, &str)], args: &[&str]) -> String {
+    let (place, snapshot) = (dir.to_str().unwrap(), snapshot.to_str().unwrap());
     let output = Command::new(env!("CARGO_BIN_EXE_rdmaprep"))
         .args(args)
-        .args(["--snapshot", SNAPSHOT, "--config", "/dev/null", "--state-dir", place, "--run-dir", place])
+        .args(["--snapshot", snapshot, "--config", "/dev/null", "--state-dir", place, "--run-dir", place])
         .env_clear()
         .envs(host.iter().copied())
         .output()
@@ -26,20 +33,38 @@ fn pairs(lines: &str) -> BTreeMap<String, String> {
     lines.lines().map(|line| line.split_once('=').unwrap()).map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
 }
 
-/// What an edit adds to the environment of a bundle, and what `env` says before that.
-fn both(host: &[(&str, &str)], own: &[&str]) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-    let dir = tempfile::tempdir().unwrap();
+fn spec() -> Value {
+    serde_json::from_str(include_str!("../examples/spec.json")).unwrap()
+}
+
+fn bundle(dir: &TempDir, spec: &Value) -> PathBuf {
     let bundle = dir.path().join("bundle");
     fs::create_dir(&bundle).unwrap();
-    let mut spec: serde_json::Value = serde_json::from_str(include_str!("../examples/spec.json")).unwrap();
-    spec["process"]["env"].as_array_mut().unwrap().extend(own.iter().map(|v| (*v).into()));
-    let before: Vec<String> = serde_json::from_value(spec["process"]["env"].clone()).unwrap();
     fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
+    bundle
+}
+
+fn read(bundle: &Path) -> (Value, Vec<String>) {
+    let config: Value = serde_json::from_slice(&fs::read(bundle.join("config.json")).unwrap()).unwrap();
+    let env = serde_json::from_value(config["process"]["env"].clone()).unwrap();
+    (config, env)
+}
+
+/// What an edit adds to the environment of a bundle, and what `env` says before that.
+fn both(host: &[(&str, &str)], own: &[&str]) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let mut spec = spec();
+    spec["process"]["env"].as_array_mut().unwrap().extend(own.iter().map(|v| (*v).into()));
+    of_spec(host, &spec)
+}
+
+fn of_spec(host: &[(&str, &str)], spec: &Value) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let bundle = bundle(&dir, spec);
+    let before = read(&bundle).1;
     let place = bundle.to_str().unwrap();
     let told = rdmaprep(dir.path(), host, &["env", "--format", "docker", "--bundle", place]);
     rdmaprep(dir.path(), host, &["prepare", "--bundle", place]);
-    let after: serde_json::Value = serde_json::from_slice(&fs::read(bundle.join("config.json")).unwrap()).unwrap();
-    let after: Vec<String> = serde_json::from_value(after["process"]["env"].clone()).unwrap();
+    let after = read(&bundle).1;
     let added: Vec<&str> = after.iter().filter(|v| !before.contains(v)).map(String::as_str).collect();
     (pairs(&added.join("\n")), pairs(&told))
 }
@@ -70,4 +95,51 @@ fn an_agreed_set_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let text = rdmaprep(dir.path(), &[("RDMA_PEER_IFACES", "rdma0 rdma1")], &["env", "--format", "conf"]);
     assert!(text.ends_with("NCCL_IGNORE_NET_MISMATCH=0\n"), "{text}");
+}
+
+#[test]
+fn what_annotations_take_away_is_not_printed() {
+    let mut spec = spec();
+    spec["annotations"] = json!({"rdmaprep.io/exclude": "rdma0"});
+    let (added, told) = of_spec(&[("RDMA_PEER_IFACES", "rdma0 rdma1")], &spec);
+    assert_eq!(added, told);
+    assert_eq!((told["NCCL_IB_HCA"].as_str(), told["NCCL_SOCKET_IFNAME"].as_str()), ("=rxe1", "=rdma1"));
+}
+
+/// A host whose HCAs are on PCI.
+fn hardware() -> Value {
+    let mut snapshot: Value = serde_json::from_str(include_str!("../examples/snapshot.json")).unwrap();
+    for at in 0..snapshot["hcas"].as_array().unwrap().len() {
+        let (hca, address) = (&mut snapshot["hcas"][at], format!("0000:0{}:00.0", at + 1));
+        (hca["driver"], hca["pci"]) = (json!("mlx5_core"), json!(address));
+        let netdev = hca["ports"][0]["netdev"].clone();
+        let netdevs = snapshot["netdevs"].as_array_mut().unwrap();
+        netdevs.iter_mut().find(|n| n["name"] == netdev).unwrap()["pci"] = json!(address);
+        snapshot["pci"].as_array_mut().unwrap().push(json!({"address": address, "class": 0x020000}));
+    }
+    snapshot
+}
+
+/// A file that an earlier edit gave is made anew, or taken back with its variable.
+#[test]
+fn a_topology_file_comes_and_goes_with_its_variable() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = spec();
+    spec["mounts"] = json!([{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}]);
+    let bundle = bundle(&dir, &spec);
+    let snapshot = dir.path().join("snapshot.json");
+    fs::write(&snapshot, hardware().to_string()).unwrap();
+    let prepare = |args: &[&str]| {
+        let place = bundle.to_str().unwrap();
+        let first = ["prepare", "--bundle", place];
+        rdmaprep_on(&snapshot, dir.path(), &[], &[&first, args].concat());
+        let (config, env) = read(&bundle);
+        let mounts = config["mounts"].as_array().unwrap().iter().filter(|m| m["destination"] == PLACE).count();
+        (mounts, env.iter().filter(|e| **e == format!("NCCL_TOPO_FILE={PLACE}")).count())
+    };
+    const PLACE: &str = "/dev/rdmaprep/nccl_topo.xml";
+    assert_eq!(prepare(&["--topo"]), (1, 1));
+    assert_eq!(prepare(&["--topo"]), (1, 1));
+    assert_eq!(prepare(&[]), (0, 0));
+    assert_eq!(prepare(&[]), (0, 0));
 }

@@ -26,9 +26,13 @@ use crate::world::{Live, Scope, World};
 const TOPO_DIR: &str = "/dev/rdmaprep";
 const TOPO_FILE: &str = "nccl_topo.xml";
 
+const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
+
 /// A config.json that was edited, and what it mounts besides the view.
 pub(super) struct Edited {
     pub(super) injected: Injected,
+    /// Its environment, as far as it is ours.
+    pub(super) given: Vec<EnvVar>,
     topology: Option<(String, Tree)>,
 }
 
@@ -51,31 +55,36 @@ pub(super) fn edit(text: &str, decision: &Decision, store: &Store, request: &Req
     let program = std::env::current_exe().context("finding our own path")?;
     let program = program.to_str().context("our own path is no UTF-8")?;
     let mut edit = Edit::of(&decision.plan, program, timeout);
-    let own = inject::environment(text);
-    nccl::meet(&mut edit.env, &decision.plan.nics, decision.pod.as_ref());
+    // An earlier edit's file is made anew, or goes.
+    let (place, mut own) = (format!("{TOPO_DIR}/{TOPO_FILE}"), inject::environment(text));
+    if own.get(TOPO_VARIABLE) == Some(&place) {
+        own.remove(TOPO_VARIABLE);
+        edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
+    }
+    nccl::meet(&mut edit.env, &own, &decision.plan.nics, decision.pod.as_ref());
     nccl::yield_to(&mut edit.env, &own);
     edit.annotations.extend(nccl::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
-    let set = edit.env.iter().find(|v| v.name == "NCCL_TOPO_FILE").map(|v| &v.value).or(own.get("NCCL_TOPO_FILE"));
+    let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
     let sandboxed = inject::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
     let blind = sandboxed && mounts.is_empty();
     let by = Circumstances { own: set.map(String::as_str), asked: request.topo, blind };
-    let topology = topology_file(text, decision, by)?;
-    let mut topology_at = None;
-    if let Some((tree, why)) = topology {
+    let mut topology = None;
+    if let Some((tree, why)) = topology_file(text, decision, by)? {
         let name = Store::view_name(&tree)?;
         let source = store.views().join(&name).join(TOPO_FILE);
         let source = source.to_str().context("the run folder's path is no UTF-8")?.to_owned();
-        let destination = format!("{TOPO_DIR}/{TOPO_FILE}");
-        edit.env.push(EnvVar { name: "NCCL_TOPO_FILE".to_owned(), value: destination.clone(), why });
-        mounts.push(MountEdit { destination, source });
-        topology_at = Some((name, tree));
+        edit.stale.clear();
+        edit.env.push(EnvVar { name: TOPO_VARIABLE.to_owned(), value: place.clone(), why });
+        mounts.push(MountEdit { destination: place, source });
+        topology = Some((name, tree));
     }
     edit.mounts = Some(mounts);
     edit.views = store.views().to_str().unwrap_or_default().to_owned();
     let mut injected = inject::apply(text, &edit)?;
     injected.kept.extend(why.map(|why| format!("no mounts for /sys: {why}")));
-    Ok(Edited { injected, topology: topology_at })
+    let given = edit.env.into_iter().filter(|v| !own.contains_key(&v.name)).collect();
+    Ok(Edited { injected, given, topology })
 }
 
 /// The topology file as a tree, and why it is given.
@@ -83,22 +92,33 @@ fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<O
     let plan = &decision.plan;
     let kept: BTreeSet<HcaName> = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.clone()).collect();
     let wanted = wanted(&decision.host, &kept, by);
+    let without = |why: &dyn std::fmt::Display| {
+        if by.asked == Some(true) {
+            warn(&[format!("no topology file: {why}")]);
+        }
+        Ok(None)
+    };
     if !wanted.file {
-        return Ok(None);
+        return without(&wanted.why);
     }
     if let Some(why @ (NoMounts::Shared | NoMounts::Labelled)) = inject::no_mounts(text)? {
-        warn(&[format!("no topology file: {why}")]);
-        return Ok(None);
+        return without(&why);
+    }
+    if !inject::has_own_dev(text) {
+        return without(&"config.json mounts no tmpfs at /dev, where it would be found");
     }
     // A stored plan is narrowed by a look that leaves PCI out.
     let seen: Snapshot;
-    let host = if decision.host.pci.is_empty() {
+    let host = if decision.host.pci.is_empty() && !decision.recorded {
         seen = Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
         &seen
     } else {
         &decision.host
     };
     let topology = topology(host, &kept);
+    if topology.unplaced.len() == kept.len() {
+        return without(&"none of the container's NICs is on PCI");
+    }
     let left: Vec<String> =
         topology.unplaced.iter().map(|(hca, why)| format!("left out of the topology file: {hca}: {why}")).collect();
     warn(&left);

@@ -1,31 +1,52 @@
 //! `rdmaprep env`.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::prepare::{decide, pod, read_config};
+use super::edit::edit;
+use super::prepare::{decide, for_container, narrowed, read_config};
 use super::{request, store, warn};
 use crate::cli::{EnvArgs, Global};
-use crate::inject;
 use crate::nccl::{self, format};
+use crate::plan::EnvVar;
+use crate::request::Request;
+use crate::world::store::Store;
 
 /// Prints what `prepare` and the hook give to a container of that plan, and stores nothing.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
-    let config = args.bundle.as_deref().map(read_config).transpose()?;
-    let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
-    let plan = match stored {
-        Some(plan) => plan,
-        None => decide(&request, &args.plan, args.snapshot.as_deref(), None, &store)?.plan,
+    let env = match &args.bundle {
+        Some(bundle) => of_bundle(args, request, bundle, &store)?,
+        None => of_any(args, &request, &store)?,
     };
-    let mut env = plan.env;
-    let own = config.as_deref().map(inject::environment).unwrap_or_default();
-    nccl::meet(&mut env, &plan.nics, config.as_deref().and_then(pod).as_ref());
-    nccl::yield_to(&mut env, &own);
-    env.retain(|v| !own.contains_key(&v.name));
     let (text, left) = format::write(&env, args.format);
     warn(&left);
     std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
+}
+
+/// What an edit of that bundle would add.
+fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> Result<Vec<EnvVar>> {
+    let text = read_config(bundle)?;
+    let request = narrowed(request, &text)?;
+    let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
+    let decision = match stored {
+        Some(plan) => for_container(plan, &request, &text, store)?,
+        None => decide(&request, &args.plan, args.snapshot.as_deref(), Some(&text), store)?,
+    };
+    Ok(edit(&text, &decision, store, &request, 60)?.given)
+}
+
+/// What a container gets of which nothing is known.
+fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
+    let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
+    let plan = match stored {
+        Some(plan) => plan,
+        None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,
+    };
+    let mut env = plan.env;
+    nccl::meet(&mut env, &Default::default(), &plan.nics, None);
+    Ok(env)
 }

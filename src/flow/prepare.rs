@@ -44,6 +44,8 @@ pub(super) struct Decision {
     pub(super) pod: Option<Snapshot>,
     /// The host that it was made from.
     pub(super) host: Snapshot,
+    /// Whether that is another machine, or this one at another time.
+    pub(super) recorded: bool,
 }
 
 /// Decides for a container, of which config.json is known or not.
@@ -65,7 +67,7 @@ pub(super) fn decide(
     warn(&snapshot.warnings);
     warn(&selection.warnings);
     warn(&missing_topology(request));
-    let mut decision = Decision { plan, selection, view: None, pod, host: snapshot };
+    let mut decision = Decision { plan, selection, view: None, pod, host: snapshot, recorded: file.is_some() };
     // Of a recorded machine there is no /sys to filter: the hook makes the view.
     if let Some(live) = &mut live {
         decision.show(config, live)?;
@@ -190,7 +192,7 @@ fn edited(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<String>
 }
 
 /// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.
-fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
+pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
     let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
     let pod = pod(text);
     let mut live = Live::open(Netns::current()?, None)?;
@@ -205,10 +207,10 @@ fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Resul
     plan.sysfs = sysfs;
     if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
         plan.view = Some(name);
-        return Ok(Decision { plan, selection, view: Some(view), pod, host: seen });
+        return Ok(Decision { plan, selection, view: Some(view), pod, host: seen, recorded: false });
     }
     let host = live.observe(Side::Host, &Scope::full())?;
-    let mut decision = Decision { plan, selection, view: None, pod, host };
+    let mut decision = Decision { plan, selection, view: None, pod, host, recorded: false };
     decision.show(Some(text), &mut live)?;
     Ok(decision)
 }
@@ -219,7 +221,7 @@ fn pass(config: &str) -> Result<()> {
 }
 
 /// A request with what the container's annotations take away, and what they show of its runtime.
-fn narrowed(request: Request, config: &str) -> Result<Request> {
+pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
     let annotations = inject::annotations(config);
     let mut request = request.narrow(&annotations)?;
     let (sysfs, why) = request.sysfs.for_annotations(&annotations);
@@ -229,7 +231,7 @@ fn narrowed(request: Request, config: &str) -> Result<Request> {
 }
 
 /// The namespace that a container joins (a pod's), where it exists before the container.
-pub(super) fn pod(config: &str) -> Option<Snapshot> {
+fn pod(config: &str) -> Option<Snapshot> {
     let inside = Netns::open(&inject::netns_path(config)?).ok()?;
     let mut live = Live::open(Netns::current().ok()?, Some(inside)).ok()?;
     live.observe(Side::Inside, &Scope::links()).ok()

@@ -24,6 +24,9 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     let snapshot = look(args.root.as_deref(), args.snapshot.as_deref())?;
     let fates = fates(global, args, &snapshot)?;
     let output = &args.output;
+    if args.strict && !(output.xml || output.exec) {
+        return Err(Fault::Usage.error("--strict is about a topology file: --xml or --exec"));
+    }
     if output.xml {
         return say(xml(args, &snapshot, &fates)?.trim_end());
     }

@@ -32,12 +32,9 @@ impl Work {
     pub fn env(&mut self, var: &EnvVar) -> Result<()> {
         let EnvVar { name, value, why } = var;
         let env = self.config.process.env.get_or_insert_default();
-        let own = env.iter().find_map(|e| match e.split_once('=') {
-            Some((n, v)) => (n == name).then_some(v),
-            None => (e == name).then_some(""),
-        });
+        let own = super::pairs(env.iter().map(String::as_str)).remove(name);
         match own {
-            Some(own) if own == value => {}
+            Some(own) if own == *value => {}
             Some(own) => self.kept.push(format!("{name}={own} of the container stays (not {value}: {why})")),
             None => {
                 let entry = format!("{name}={value}");
@@ -45,6 +42,18 @@ impl Work {
                 list(&mut self.new, &["process", "env"])?.push(entry.clone().into());
                 self.changes.push(format!("environment {entry} ({why})"));
             }
+        }
+        Ok(())
+    }
+
+    /// Takes back what an earlier edit put into the environment.
+    pub fn forget(&mut self, entry: &str) -> Result<()> {
+        let env = self.config.process.env.get_or_insert_default();
+        let before = env.len();
+        env.retain(|e| e != entry);
+        if env.len() < before {
+            list(&mut self.new, &["process", "env"])?.retain(|e| e != entry);
+            self.changes.push(format!("environment: no {entry} any more"));
         }
         Ok(())
     }

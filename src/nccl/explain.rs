@@ -264,7 +264,7 @@ fn by_name(settings: &Settings, found: &Found, version: Version) -> Bootstrap {
     }
     let error = if version.calls_it_usage() { NcclError::InvalidUsage } else { NcclError::InternalError };
     let why = match settings.get("NCCL_SOCKET_IFNAME").filter(|_| found.step == Step::Asked) {
-        Some(list) => format!("NCCL_SOCKET_IFNAME={list} fits no interface that can be used"),
+        Some(list) => format!("NCCL_SOCKET_IFNAME={} fits no interface that can be used", traps::short(list)),
         None => "no interface has an address that can be used".to_owned(),
     };
     Bootstrap::Fails(Failure { error: Some(error), message: Some("no socket interface found"), why })

@@ -21,7 +21,7 @@ pub(super) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     let whole = if !sockets {
         Some("NCCL finds no interface for the connection set-up, and without it uses no HCA")
     } else {
-        parameter(settings, "NCCL_IB_DISABLE", 0).ne(&0).then_some("NCCL_IB_DISABLE is set")
+        disabled(settings).then_some("NCCL_IB_DISABLE is set")
     };
     let mut hcas: Vec<&Hca> = snapshot.hcas.iter().collect();
     hcas.sort_by_key(|h| h.index);
@@ -49,6 +49,11 @@ pub(super) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
         taken.sort_by_key(|(hca, _)| (hca.pci.is_none(), hca.pci));
     }
     Hcas { taken: taken.into_iter().map(|(_, name)| name).collect(), judged }
+}
+
+/// Whether all HCAs are switched off.
+pub(super) fn disabled(settings: &Settings) -> bool {
+    parameter(settings, "NCCL_IB_DISABLE", 0) != 0
 }
 
 fn accepted(patterns: &Patterns) -> String {
@@ -83,8 +88,9 @@ fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
 /// A numeric variable: C's strtoll with base 0; what is empty is the default (src/misc/param.cc, `ncclLoadParam`).
 fn parameter(settings: &Settings, name: &str, default: i64) -> i64 {
     let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else { return default };
-    let text = text.trim_start();
-    let (minus, digits) = text.strip_prefix('-').map_or((false, text.trim_start_matches('+')), |d| (true, d));
+    let text = text.trim_ascii_start();
+    let plus = || text.strip_prefix('+').unwrap_or(text);
+    let (minus, digits) = text.strip_prefix('-').map_or_else(|| (false, plus()), |d| (true, d));
     let (base, digits) = match (digits.get(..2), digits.strip_prefix('0')) {
         (Some("0x" | "0X"), _) => (16, &digits[2..]),
         (_, Some(octal)) if !octal.is_empty() => (8, octal),

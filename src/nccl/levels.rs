@@ -11,6 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::ident::BusId;
 use crate::snapshot::{PciFunction, Snapshot};
 
+/// Switches above one another: a PCI domain has 256 buses, and each of its bridges takes one (PCI Express Base Specification,
+/// Type 1 header).
+const DEEPEST: usize = 128;
+
 /// The PCI functions of a snapshot, by address.
 pub struct Levels<'s> {
     functions: BTreeMap<BusId, &'s PciFunction>,
@@ -62,8 +66,8 @@ impl<'s> Levels<'s> {
         let mut found = Vec::new();
         let mut at = device;
         while let Some(next) = self.bridge(at).and_then(|port| self.bridge(port)) {
-            // A snapshot from a file may lead in a circle: then nobody knows where the device is.
-            if found.contains(&next) || next == device {
+            // A snapshot from a file may lead in a circle, or on and on: then nobody knows where the device is.
+            if found.len() == DEEPEST || next == device {
                 return Vec::new();
             }
             found.push(next);

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 
 use crate::ident::HcaName;
 use crate::plan::{EnvVar, Nic};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Address, Snapshot};
 use crate::uplink;
 
 /// Variables of the host's own environment that this module reads; the caller need not pass any other.
@@ -50,6 +50,11 @@ pub const HOST_ENV: &[&str] = &[
 
 /// How many of them are settings of the host's fabric, passed on as they are.
 const FABRIC: usize = 9;
+
+/// Why what the host's own environment sets is passed on.
+const OF_HOST: &str = "set in the host's environment";
+
+const ALL_IPV6: &str = "the rails have IPv6 addresses";
 
 /// HCAs that NCCL looks at; it drops the others of a longer list without a word (MAX_IB_DEVS).
 const NCCL_MAX_HCAS: usize = 32;
@@ -118,7 +123,7 @@ pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) ->
         }
     };
     if rails::are_ipv6(nics) {
-        ours("NCCL_IB_ADDR_FAMILY", "AF_INET6", "the rails have IPv6 addresses");
+        ours("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6);
     }
     if let Some(hca) = rails::misplaced(nics, ib, seen) {
         ours("NCCL_IB_MERGE_VFS", "0", &format!("{hca} shares its bus with other cards, and would be taken for one"));
@@ -131,11 +136,11 @@ pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) ->
         );
     }
     for name in &HOST_ENV[..FABRIC] {
-        env.extend(options.host(name).map(|v| var(name, v, "set in the host's environment")));
+        env.extend(options.host(name).map(|v| var(name, v, OF_HOST)));
     }
     if options.debug_all {
         env.extend(DEBUG.iter().map(|(name, value, why)| match options.host(name) {
-            Some(own) => var(name, own, "set in the host's environment"),
+            Some(own) => var(name, own, OF_HOST),
             None => var(name, value, why),
         }));
     }
@@ -143,10 +148,13 @@ pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) ->
     told
 }
 
-/// Names the HCAs anew in an environment that was made for more of them.
+/// Names the HCAs anew in an environment that was made for more of them; and they are not those any more that the peers have.
 pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     let at = env.iter().position(|v| v.name == "NCCL_IB_HCA");
-    env.retain(|v| v.name != "NCCL_IB_HCA");
+    env.retain(|v| v.name != "NCCL_IB_HCA" && (v.name != "NCCL_IGNORE_NET_MISMATCH" || v.why == OF_HOST));
+    if rails::are_ipv6(nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
+        env.push(var("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6));
+    }
     if let (Some(at), Some(list)) = (at, hca_list(nics, ib)) {
         env.insert(at, list);
     }
@@ -203,16 +211,25 @@ fn hca_list(nics: &[Nic], ib: &[HcaName]) -> Option<EnvVar> {
 }
 
 /// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the container's namespace, if there
-/// is one, else the first rail, which every node of a job has. NCCL would take what comes first by index, and no two nodes need
-/// agree on that. Gloo takes the plain name; neither list can hold a name with a comma.
-pub fn meet(env: &mut Vec<EnvVar>, nics: &[Nic], inside: Option<&Snapshot>) {
-    let rail = nics.iter().find(|n| n.hca.is_some() && !n.addresses.is_empty()).map(|n| &n.identity.name);
-    let (iface, why) = match (inside.and_then(uplink::way_out), rail) {
-        (Some(iface), _) => (iface.clone(), "the container's default route leaves by it"),
-        (None, Some(rail)) => (rail.clone(), "the first rail, the same one on every node"),
+/// is one, else the first rail. NCCL would take what comes first by index, and no two nodes need agree on that. Gloo takes the
+/// plain name; neither list can hold a name with a comma. Nothing is added where the container's own environment names a
+/// NCCL_COMM_ID, which chooses by itself, or a family of which no such interface has an address.
+pub fn meet(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>, nics: &[Nic], inside: Option<&Snapshot>) {
+    let fits = |a: &Address| match own.get("NCCL_SOCKET_FAMILY").map(String::as_str) {
+        Some("AF_INET") => a.address.is_ipv4(),
+        Some("AF_INET6") => a.address.is_ipv6(),
+        _ => true,
+    };
+    let usable = |n: &&Nic| n.hca.is_some() && n.addresses.iter().any(fits);
+    let rail = nics.iter().find(usable).map(|n| &n.identity.name);
+    let way_out = inside.and_then(uplink::way_out).filter(|n| n.addresses.iter().any(fits));
+    let (iface, why) = match (way_out, rail) {
+        (Some(netdev), _) => (netdev.name.clone(), "the container's default route leaves by it"),
+        (None, Some(rail)) => (rail.clone(), "the first rail: nothing else here leads out"),
         (None, None) => return,
     };
-    if iface.as_str().contains(',') || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME") {
+    let is_set = own.contains_key("NCCL_COMM_ID") || env.iter().any(|v| v.name == "NCCL_SOCKET_IFNAME");
+    if is_set || iface.as_str().contains(',') {
         return;
     }
     let at = env.iter().take_while(|v| v.name == "NCCL_IB_HCA").count();
@@ -230,7 +247,7 @@ fn topology(options: &Options) -> Option<EnvVar> {
     let asked = options.topo_file.as_deref().filter(|f| options.topo_wanted && !f.is_empty());
     match (asked, options.host("NCCL_TOPO_FILE")) {
         (Some(file), _) => Some(var("NCCL_TOPO_FILE", file, "topology file of this host")),
-        (None, Some(own)) => Some(var("NCCL_TOPO_FILE", own, "set in the host's environment")),
+        (None, Some(own)) => Some(var("NCCL_TOPO_FILE", own, OF_HOST)),
         (None, None) => None,
     }
 }

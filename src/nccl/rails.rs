@@ -13,7 +13,7 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
         let (Some(hca), Some(gid)) = (&nic.hca, &nic.gid) else { continue };
         let port = seen.hca(hca).and_then(|h| h.ports.iter().find(|p| Some(p.number) == nic.port));
         if !port.is_some_and(is_certain) {
-            return Err(format!("{hca} has GIDs of several addresses, whose order a move may change"));
+            return Err(format!("the GID table of {hca} may have another order inside"));
         }
         match first {
             Some((other, index)) if index != gid.index => {
@@ -25,16 +25,15 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
     Ok(first.map(|(_, index)| index))
 }
 
-/// Whether a port's table holds one address, besides one link-local GID.
+/// Whether a port's table is as a new one would be: one link-local GID, then one address, and no gap, which a new entry would
+/// fill (find_gid() in drivers/infiniband/core/cache.c takes the first free place).
 fn is_certain(port: &Port) -> bool {
-    let count = |link_local: bool| {
-        let is_one = |g: &&Gid| (g.address.is_unicast_link_local()) == link_local;
-        let mut all: Vec<_> = port.gids.iter().filter(is_one).map(|g| g.address).collect();
-        all.sort_unstable();
-        all.dedup();
-        all.len()
-    };
-    count(false) == 1 && count(true) <= 1
+    let mut gids: Vec<&Gid> = port.gids.iter().collect();
+    gids.sort_by_key(|g| g.index);
+    let (locals, others): (Vec<&Gid>, Vec<&Gid>) = gids.iter().partition(|g| g.address.is_unicast_link_local());
+    let is_one = |some: &[&Gid]| some.windows(2).all(|pair| pair[0].address == pair[1].address);
+    let ordered = locals.iter().chain(&others).enumerate().all(|(at, g)| u32::try_from(at) == Ok(g.index));
+    ordered && is_one(&locals) && is_one(&others)
 }
 
 /// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones unless told otherwise

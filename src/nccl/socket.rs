@@ -5,6 +5,7 @@
 //! interface's name unless somebody set one (`eth0:1`). Of each name the first address counts (src/os/linux.cc,
 //! `ncclOsFindInterfaces`).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::explain::{Endpoint, Step};
@@ -82,6 +83,12 @@ impl Search {
         } else {
             (!self.patterns.takes(candidate.name, None)).then_some(Refusal::List)
         }
+    }
+
+    /// How many interfaces it would find if there were room for all.
+    pub fn fitting(&self, candidates: &[Candidate]) -> usize {
+        let names = candidates.iter().filter(|c| self.refusal(c).is_none()).map(|c| c.name);
+        names.collect::<BTreeSet<_>>().len()
     }
 
     /// The interfaces found, at most as many as NCCL has room for.

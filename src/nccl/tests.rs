@@ -61,22 +61,27 @@ fn told(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
     (pairs(env).split_off(1), unset)
 }
 
-const V4: &[(u32, &str)] = &[(1, "fe80::1"), (3, "::ffff:192.0.2.1")];
-const V6: &[(u32, &str)] = &[(1, "fe80::1"), (3, "2001:db8::1")];
+const V4: &[(u32, &str)] = &[(0, "fe80::1"), (1, "fe80::1"), (2, "::ffff:192.0.2.1"), (3, "::ffff:192.0.2.1")];
+const V6: &[(u32, &str)] = &[(0, "fe80::1"), (1, "fe80::1"), (2, "2001:db8::1"), (3, "2001:db8::1")];
 
 #[test]
 fn a_gid_index_is_told_where_one_is_certain_on_all() {
     let (a, b) = ("0000:01:00.0", "0000:02:00.0");
     assert_eq!(told(&[("a", a, None, V4), ("b", b, None, V4)]), (vec!["NCCL_IB_GID_INDEX=3".to_owned()], vec![]));
     let why = |told: (Vec<String>, Vec<String>)| told.1.join("").split(';').next().unwrap_or_default().to_owned();
-    let other = &[(1, "fe80::1"), (5, "::ffff:192.0.2.1")];
-    assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, other)])), "NCCL_IB_GID_INDEX: it is 3 on a and 5 on b");
-    let several = "NCCL_IB_GID_INDEX: b has GIDs of several addresses, whose order a move may change";
-    let two = &[(1, "fe80::1"), (3, "2001:db8::1"), (5, "::ffff:192.0.2.1")];
-    assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, two)])), several);
-    // A link-local address of its own, besides the one of the MAC.
-    let private = &[(1, "fe80::1"), (3, "fe80::2"), (5, "::ffff:192.0.2.1")];
-    assert_eq!(why(told(&[("b", b, None, private)])), several);
+    let soft = &[(0, "fe80::1"), (1, "::ffff:192.0.2.1")];
+    assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, soft)])), "NCCL_IB_GID_INDEX: it is 3 on a and 1 on b");
+    let uncertain = "NCCL_IB_GID_INDEX: the GID table of b may have another order inside";
+    for gids in [
+        &[(0, "fe80::1"), (1, "2001:db8::1"), (2, "::ffff:192.0.2.1")][..],
+        // A link-local address of its own, besides the one of the MAC.
+        &[(0, "fe80::1"), (1, "fe80::2"), (2, "::ffff:192.0.2.1")],
+        // An address has gone, and what was behind it stays where it is.
+        &[(0, "fe80::1"), (2, "::ffff:192.0.2.1")],
+        &[(0, "::ffff:192.0.2.1"), (1, "fe80::1")],
+    ] {
+        assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, gids)])), uncertain);
+    }
     let (nics, seen) = host(&[("a", a, None, V4)]);
     let own = tell(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
     assert_eq!(
@@ -148,8 +153,9 @@ fn they_meet_over_the_default_route_else_over_the_first_rail() {
     let mut rail = nic("rdma1", Some("mlx5_1"), 1, 1);
     rail.addresses = from(json!([{"address": "192.0.2.1", "prefix": 24}]));
     let nics = [nic("veth0", None, 0, 0), nic("bare", Some("mlx5_0"), 1, 1), rail];
+    let own = BTreeMap::new();
     let met = |inside: Option<&Snapshot>, mut env: Vec<EnvVar>| {
-        meet(&mut env, &nics, inside);
+        meet(&mut env, &own, &nics, inside);
         pairs(env)
     };
     let hca = || vec![var("NCCL_IB_HCA", "=mlx5_1", ""), var("NCCL_DEBUG", "INFO", "")];
@@ -162,6 +168,25 @@ fn they_meet_over_the_default_route_else_over_the_first_rail() {
     pod.netdevs[0].running = false;
     assert_eq!(met(Some(&pod), hca()), by_rail);
     assert!(met(Some(&namespace("a,b")), Vec::new()).is_empty());
+}
+
+#[test]
+fn nothing_of_ours_stands_against_the_containers_own_choice() {
+    let mut rail = nic("rdma1", Some("mlx5_1"), 1, 1);
+    rail.addresses = from(json!([{"address": "2001:db8::1", "prefix": 64}]));
+    let pod = namespace("eth0");
+    let met = |name: &str, value: &str| {
+        let (mut env, own) = (Vec::new(), BTreeMap::from([(name.to_owned(), value.to_owned())]));
+        meet(&mut env, &own, std::slice::from_ref(&rail), Some(&pod));
+        pairs(env).into_iter().next()
+    };
+    assert_eq!(met("NCCL_COMM_ID", "192.0.2.1:1"), None);
+    assert_eq!(met("NCCL_SOCKET_FAMILY", "AF_INET6").as_deref(), Some("NCCL_SOCKET_IFNAME==rdma1"));
+    assert_eq!(met("NCCL_SOCKET_FAMILY", "AF_INET").as_deref(), Some("NCCL_SOCKET_IFNAME==eth0"));
+    rail.addresses.clear();
+    let (mut env, own) = (Vec::new(), BTreeMap::from([("NCCL_SOCKET_FAMILY".to_owned(), "AF_INET6".to_owned())]));
+    meet(&mut env, &own, &[rail], Some(&pod));
+    assert!(env.is_empty());
 }
 
 #[test]

@@ -170,10 +170,16 @@ fn cpu(node: i32, snapshot: &Snapshot) -> Vec<(&'static str, String)> {
     attributes.push(("arch", plain(&cpu.arch)));
     if cpu.arch == X86 {
         attributes.push(("vendor", cpu.vendor.as_deref().map_or("unknown".to_owned(), plain)));
-        attributes.push(("familyid", cpu.family.unwrap_or(0).to_string()));
+        attributes.push(("familyid", family(cpu.family.unwrap_or(0)).to_string()));
         attributes.push(("modelid", cpu.model.unwrap_or(0).to_string()));
     }
     attributes
+}
+
+/// A processor's family as NCCL counts it: the extended one times 16, and the base one, of which the kernel makes a plain sum
+/// (ncclTopoGetXmlFromCpu() in src/graph/xml.cc; x86_family() in arch/x86/lib/cpu.c).
+fn family(sum: u32) -> u32 {
+    if sum < 0xf { sum } else { 0xf + (sum - 0xf) * 16 }
 }
 
 /// A function's attributes. The ids of bridges tell NCCL which switches of Broadcom are one

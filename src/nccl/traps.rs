@@ -1,6 +1,9 @@
 //! The traps: what a setting does that its author hardly meant.
 
+use std::borrow::Cow;
+
 use super::explain::{Bootstrap, Explanation, Step, Trap, Warning};
+use super::hca;
 use super::ifname::{Entry, MAX_INTERFACES, Patterns};
 use super::settings::Settings;
 use super::socket::{Candidate, Family, Found, Refusal};
@@ -78,7 +81,7 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
         Bootstrap::Uses(endpoint, step) if endpoint.interface == "lo" => {
             let cause = match (step, asked) {
                 (Step::Asked, Some(list)) if list.starts_with('^') => {
-                    format!(": {IFNAME}={list} replaces NCCL's own exclusion of lo and docker")
+                    format!(": {IFNAME}={} replaces NCCL's own exclusion of lo and docker", short(list))
                 }
                 _ => String::new(),
             };
@@ -89,14 +92,20 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
     if let (Some(_), Some(list)) = (settings.get("NCCL_COMM_ID"), asked) {
         out.push(warning(
             Trap::Overridden,
-            format!("NCCL_COMM_ID is set: {IFNAME}={list} does not choose the bootstrap interface"),
+            format!("NCCL_COMM_ID is set: {IFNAME}={} does not choose the bootstrap interface", short(list)),
         ));
     }
     if let Some(value) = settings.get("NCCL_SOCKET_FAMILY").filter(|v| Family::read(Some(v)).is_none()) {
+        let value = short(value);
         let text = format!("NCCL_SOCKET_FAMILY={value} is neither AF_INET nor AF_INET6, so NCCL ignores it");
         out.push(warning(Trap::Value, text));
     }
     passed_by(candidates, found, &mut out);
+    if let Some((room, all)) = found.search.as_ref().map(|s| (found.endpoints.len(), s.fitting(candidates))) {
+        if all > room {
+            out.push(warning(Trap::NoRoom, format!("{all} interfaces fit and NCCL's sockets have room for {room}")));
+        }
+    }
     out
 }
 
@@ -125,40 +134,38 @@ fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
     }
 }
 
-/// What is wrong with the text itself.
+/// What is wrong with the text itself: of each kind one warning, since a value may be as long as somebody likes.
 fn spelling(list: &List, out: &mut Vec<Warning>) {
     let List { variable, value, patterns, limit, .. } = list;
-    let entries = || patterns.entries.iter().chain(&patterns.dropped);
-    for entry in entries().filter(|e| e.name.starts_with(['^', '='])) {
+    let all = || patterns.entries.iter().chain(&patterns.dropped);
+    if let Some(entry) = all().find(|e| e.name.starts_with(['^', '='])) {
+        let name = short(&entry.name);
         let text = format!(
-            "{variable}={value}: {:?} is taken for a name; the order is ^ then =, once each, at the very beginning",
-            entry.name
+            "{variable}={}: {name:?} is taken for a name; the order is ^ then =, once each, at the very beginning",
+            short(value)
         );
         out.push(warning(Trap::Marks, text));
     }
     if value.contains([' ', '\t', '\r', '"', '\'']) {
+        let value = short(value);
         let text = format!("{variable}={value:?}: NCCL trims nothing, blanks and quotes belong to the names");
         out.push(warning(Trap::Blanks, text));
     }
     if let Some(first) = patterns.dropped.first() {
-        let all = patterns.entries.len() + patterns.dropped.len();
+        let count = patterns.entries.len() + patterns.dropped.len();
         let so = if patterns.exclude { ", so what they name is not excluded" } else { "" };
-        let text = format!(
-            "{variable} has {all} entries and NCCL reads {limit}: it drops {} and what follows{so}",
-            first.name
-        );
+        let first = short(&first.name);
+        let text =
+            format!("{variable} has {count} entries and NCCL reads {limit}: it drops {first} and what follows{so}");
         out.push(warning(Trap::TooMany, text));
     }
-    for entry in entries().filter(|e| e.overlong) {
-        let text = format!(
-            "{variable}: a name of more than 63 bytes does not fit ({}…)",
-            entry.name.chars().take(16).collect::<String>()
-        );
+    if let Some(entry) = all().find(|e| e.overlong) {
+        let text = format!("{variable}: a name of more than 63 bytes does not fit ({})", short(&entry.name));
         out.push(warning(Trap::Value, text));
     }
     if patterns.entries.is_empty() && !matches!(*value, "" | "=") {
         let what = if patterns.exclude { "excludes everything" } else { "has no entry, so it allows everything" };
-        out.push(warning(Trap::Value, format!("{variable}={value} {what}")));
+        out.push(warning(Trap::Value, format!("{variable}={} {what}", short(value))));
     }
 }
 
@@ -173,10 +180,10 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
         if !more.is_empty() {
             let text = format!(
                 "{variable}: {} also {does} {}; {}={} is exact",
-                entry.name,
-                more.join(", "),
+                short(&entry.name),
+                few(&more),
                 mark(patterns),
-                entry.name
+                short(&entry.name)
             );
             out.push(warning(Trap::Prefix, text));
         }
@@ -184,9 +191,24 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
         let port = entry.port.map_or(String::new(), |p| format!(":{p}"));
         // A list of interfaces often names those of several kinds of hosts, and whole lists without a match are told above.
         if *variable == HCA && !fits {
-            out.push(warning(Trap::Missing, format!("{variable}: there is no {}{port}", entry.name)));
+            out.push(warning(Trap::Missing, format!("{variable}: there is no {}{port}", short(&entry.name))));
         }
     }
+}
+
+/// A text that somebody else wrote, no longer than a line.
+pub(super) fn short(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(80) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
+}
+
+/// Names, no more than a few.
+fn few(names: &[&str]) -> String {
+    let shown: Vec<Cow<str>> = names.iter().take(8).map(|name| short(name)).collect();
+    let rest = names.len() - shown.len();
+    if rest == 0 { shown.join(", ") } else { format!("{} and {rest} more", shown.join(", ")) }
 }
 
 fn mark(patterns: &Patterns) -> &'static str {
@@ -208,7 +230,10 @@ fn surprises(entry: &Entry, name: &str, list: &List) -> bool {
 fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: &mut Vec<Warning>) {
     let limit = explained.version.max_hcas();
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
-    if let Some(value) = settings.get(HCA).filter(|_| none && !explained.sockets.is_empty()) {
+    // Who switches them off means it.
+    let meant = hca::disabled(settings);
+    if let Some(value) = settings.get(HCA).filter(|_| none && !meant && !explained.sockets.is_empty()) {
+        let value = short(value);
         let text = format!("{HCA}={value} leaves no HCA: NCCL goes on over TCP without a word");
         out.push(warning(Trap::NoHca, text));
     }

@@ -9,19 +9,32 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 use crate::fault::{Fault, WithFault};
+
+/// Below the usual limit of descriptors (RLIMIT_NOFILE, 1024), above what programs come to.
+const HIGH: i32 = 900;
 
 /// A file with that content, which nobody can change any more and which stays open across `execve`.
 pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
     let doing = || format!("making {name} in memory");
-    let fd = memfd_create(name, MemfdFlags::ALLOW_SEALING).with_context(doing)?;
-    let mut file = File::from(fd);
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
+    // Demanded where vm.memfd_noexec is 2, unknown to Linux before 6.3.
+    let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, flags),
+        made => made,
+    };
+    let mut file = File::from(fd.with_context(doing)?);
     file.write_all(content).with_context(doing)?;
     let fd = OwnedFd::from(file);
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     fcntl_add_seals(&fd, seals).with_context(doing)?;
-    Ok(fd)
+    // A number that a program hands out last: who closes what it does not know must not find another file under it. This one
+    // stays open across `execve`.
+    let high = [HIGH, 0].into_iter().find_map(|least| fcntl_dupfd_cloexec(&fd, least).ok()).with_context(doing)?;
+    fcntl_setfd(&high, FdFlags::empty()).with_context(doing)?;
+    Ok(high)
 }
 
 /// The path by which every program that inherits the descriptor opens it.

@@ -211,9 +211,27 @@ fn no_more_is_taken_than_there_is_room_for() {
     }
     let e = explain(&Settings::default(), &node, Version::NEWEST, &|_| None);
     assert_eq!((e.sockets.len(), e.hcas.len(), e.sockets[15].interface.as_str()), (16, 32, "e16"));
-    assert_eq!(e.warnings[0].text, "40 HCA ports fit and NCCL has room for 32");
+    let told: Vec<&str> = e.warnings.iter().map(|w| w.text.as_str()).collect();
+    let room = ["20 interfaces fit and NCCL's sockets have room for 16", "40 HCA ports fit and NCCL has room for 32"];
+    assert_eq!(told, room);
     let old = explain(&Settings::default(), &node, Version::new(2, 18, 3), &|_| None);
     assert_eq!(old.hcas.len(), 16);
+}
+
+/// What is checked comes from containers: however long it is, what is said of it is not.
+#[test]
+fn a_value_of_megabytes_gets_a_few_lines() {
+    for text in ["^a,", "a b,", "m\u{1F980},"] {
+        let long = format!("^{}{}", text.repeat(200_000), "n".repeat(200_000));
+        let warnings = check([("NCCL_IB_HCA", long.as_str()), ("NCCL_SOCKET_IFNAME", &long)], &node());
+        assert!(warnings.len() < 80 && warnings.iter().all(|w| w.text.len() < 1000), "{} warnings", warnings.len());
+    }
+}
+
+#[test]
+fn hcas_that_were_switched_off_are_no_trap() {
+    let off = check([("NCCL_IB_HCA", "=nothing"), ("NCCL_IB_DISABLE", "1")], &node());
+    assert!(off.iter().all(|w| !w.fatal), "{off:?}");
 }
 
 #[test]

@@ -23,3 +23,22 @@ case_the_deadline_undoes_everything() {
   start runc dark
   stop runc dark "$runner"
 }
+
+# The container is told an index: where its GID is elsewhere inside, NCCL would fail at its first connection.
+case_a_gid_that_is_not_where_it_was_told() {
+  local index stored=/run/rdmaprep/plans/told.json
+  plan told rdma1
+  index=$(jq -r .gid_index "$stored")
+  equal "what NCCL is told" "$index" "$(jq -r '.env[] | select(.name == "NCCL_IB_GID_INDEX").value' "$stored")"
+  rdmaprep snapshot --normal > /run/cases/before
+  sandbox told
+  hook createRuntime told
+  hook poststop told
+  jq '.gid_index += 7' "$stored" > "$stored.new"
+  mv "$stored.new" "$stored"
+  sandbox told
+  fails 3 hook createRuntime told
+  says "is told NCCL_IB_GID_INDEX=$((index + 7))"
+  says "everything is undone"
+  same /run/cases/before
+}
