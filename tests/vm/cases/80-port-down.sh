@@ -27,7 +27,7 @@ case_the_deadline_undoes_everything() {
 # The container is told an index: where its GID is elsewhere inside, NCCL would fail at its first connection.
 case_a_gid_that_is_not_where_it_was_told() {
   local index stored=/run/rdmaprep/plans/told.json
-  plan told rdma1
+  plan told v1
   index=$(jq -r .gid_index "$stored")
   equal "what NCCL is told" "$index" "$(jq -r '.env[] | select(.name == "NCCL_IB_GID_INDEX").value' "$stored")"
   rdmaprep snapshot --normal > /run/cases/before
