@@ -102,6 +102,9 @@ pub struct ExplainArgs {
     /// Settings from FILE, one NAME=VALUE per line, verbatim; `#` begins a comment. --env wins
     #[arg(long, env = "RDMAPREP_NCCL_ENV_FILE", value_name = "FILE")]
     pub env_file: Option<PathBuf>,
+    /// The environment of the container of this bundle, as its config.json has it. --env wins
+    #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR", conflicts_with = "env_file")]
+    pub bundle: Option<PathBuf>,
     /// NCCL's config file; of several the first that has a setting counts. The variable has them with `:` between
     /// [default: those that NCCL reads here; none with --snapshot]
     #[arg(long, env = "RDMAPREP_NCCL_CONF", value_name = "FILE", value_delimiter = ':')]

@@ -51,24 +51,64 @@ fn what_it_prints_fits_a_terminal() {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
+/// A node with twelve HCAs, mlx5_0 to mlx5_11, whose second netdev is down.
+fn large() -> tempfile::NamedTempFile {
+    let mut node: Value = serde_json::from_str(&fs::read_to_string(SNAPSHOT).unwrap()).unwrap();
+    let hca = node["hcas"][0].clone();
+    let named = |i| {
+        let mut hca = hca.clone();
+        (hca["name"], hca["index"]) = (json!(format!("mlx5_{i}")), json!(i));
+        hca
+    };
+    node["hcas"] = (0..12).map(named).collect();
+    let netdevs = node["netdevs"].as_array_mut().unwrap();
+    let down = netdevs.iter_mut().find(|n| n["name"] == "rdma1").unwrap();
+    (down["up"], down["running"]) = (json!(false), json!(false));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, node.to_string()).unwrap();
+    file
+}
+
 #[test]
 fn the_classic_failures_are_told_in_one_line_each() {
+    let node = large();
     let many = (0..16).map(|i| format!("x{i},")).collect::<String>() + "rdma0";
     for (setting, line) in [
-        ("NCCL_IB_HCA=rxe", ""),
-        ("NCCL_IB_HCA==rxe9", "warning  NCCL_IB_HCA: there is no rxe9"),
-        ("NCCL_SOCKET_IFNAME=^docker", "warning  the bootstrap uses lo, which other hosts cannot reach"),
-        ("NCCL_SOCKET_IFNAME=eth7", "warning  NCCL does not start: NCCL_SOCKET_IFNAME=eth7 fits no interface"),
+        ("NCCL_IB_HCA==mlx5_1", None),
+        ("NCCL_IB_HCA=mlx5_1", Some("NCCL_IB_HCA: mlx5_1 also takes mlx5_10, mlx5_11; =mlx5_1 is exact")),
+        ("NCCL_IB_HCA==mlx5_0,mlx5_99", Some("NCCL_IB_HCA: there is no mlx5_99")),
+        (
+            "NCCL_SOCKET_IFNAME=^docker",
+            Some("NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host reaches"),
+        ),
+        (
+            "NCCL_SOCKET_IFNAME=eth7",
+            Some("NCCL does not start: NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used"),
+        ),
+        ("NCCL_SOCKET_IFNAME==rdma0,rdma1", Some("rdma1 is down: NCCL uses running interfaces only since 2.28.3")),
         (
             &format!("NCCL_SOCKET_IFNAME={many}"),
-            "warning  NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops rdma0",
+            Some("NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops rdma0 and what follows"),
         ),
     ] {
-        let text = explain(&["--env", setting]).ok().out;
-        let told: Vec<&str> = text.lines().filter(|l| l.starts_with("warning")).collect();
-        let found = told.iter().filter(|l| l.starts_with(line)).count();
-        assert!(if line.is_empty() { told.is_empty() } else { found == 1 }, "{setting}: {told:#?}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["nccl", "explain", "--snapshot"]).arg(node.path()).args(["--env", setting]);
+        let text = run(&mut command, "").ok().out;
+        let told: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("warning")).map(str::trim).collect();
+        let found = told.iter().filter(|told| line == Some(**told)).count();
+        assert!(if line.is_none() { told.is_empty() } else { found == 1 }, "{setting}: {told:#?}");
     }
+}
+
+#[test]
+fn a_bundles_environment_is_asked_about() {
+    let bundle = tempfile::tempdir().unwrap();
+    let config =
+        json!({"process": {"env": ["NCCL_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME==rdma1", "NCCL_IB_HCA==rxe0"]}});
+    fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+    let said = explain(&["--json", "--bundle", bundle.path().to_str().unwrap(), "--env", "NCCL_IB_HCA==rxe1"]).ok().out;
+    let json: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&json["bootstrap"]["uses"][0]["interface"], &json["hcas"]), (&json!("rdma1"), &json!(["rxe1:1"])));
 }
 
 #[test]

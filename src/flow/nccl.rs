@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
+use super::prepare::read_config;
 use super::{look, say};
 use crate::cli::{ExplainArgs, NcclCommand};
 use crate::fault::{Fault, WithFault};
+use crate::inject;
 use crate::nccl::explain::explain;
 use crate::nccl::settings::Settings;
 use crate::report;
@@ -30,9 +32,15 @@ fn explanation(args: &ExplainArgs) -> Result<()> {
 fn settings(args: &ExplainArgs) -> Result<Settings> {
     // An empty variable counts as unset.
     let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
-    let mut settings = match (pairs.as_slice(), &args.env_file) {
-        ([], None) => Settings::of(own(), "the environment"),
-        (pairs, file) => given(pairs, file.as_deref())?,
+    let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
+        ([], None, None) => Settings::of(own(), "the environment"),
+        (pairs, None, Some(bundle)) => {
+            let text = read_config(bundle)?;
+            let all = inject::environment(&text).into_iter().map(|(name, value)| format!("{name}={value}"));
+            let all: Vec<String> = all.chain(pairs.iter().map(|pair| (*pair).to_owned())).collect();
+            given(&all.iter().map(String::as_str).collect::<Vec<_>>(), None)?
+        }
+        (pairs, file, _) => given(pairs, file.as_deref())?,
     };
     let files: Vec<PathBuf> = match (args.conf.as_slice(), &args.snapshot) {
         ([], Some(_)) => Vec::new(),

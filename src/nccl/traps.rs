@@ -79,13 +79,14 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
             out.push(warning(Trap::Value, text));
         }
         Bootstrap::Uses(endpoint, step) if endpoint.interface == "lo" => {
-            let cause = match (step, asked) {
+            let text = match (step, asked) {
+                // What it excludes is no longer what NCCL excludes by itself, lo and docker.
                 (Step::Asked, Some(list)) if list.starts_with('^') => {
-                    format!(": {IFNAME}={} replaces NCCL's own exclusion of lo and docker", short(list))
+                    format!("{IFNAME}={} takes lo for the bootstrap, which no other host reaches", short(list))
                 }
-                _ => String::new(),
+                _ => "the bootstrap uses lo, which other hosts cannot reach".to_owned(),
             };
-            out.push(warning(Trap::Loopback, format!("the bootstrap uses lo, which other hosts cannot reach{cause}")));
+            out.push(warning(Trap::Loopback, text));
         }
         Bootstrap::Uses(..) => {}
     }
