@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
+use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RdmaMode, Route, Snapshot};
 use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
@@ -36,15 +37,22 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let guarded = uplink::uplinks(plan.allow_bootstrap, host)?;
     let mut held =
         plan.nics.iter().map(|nic| check(plan, nic, host, inside, (&minors, &guarded))).collect::<Result<Vec<_>>>()?;
-    held.sort_by_key(move_order);
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
-    held.iter_mut().for_each(|h| h.inside = inside_state(plan, &h.before, &along));
+    let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along)).collect();
+    // In rail order still: it decides who gets which table.
+    rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
+    for (h, state) in held.iter_mut().zip(states) {
+        h.overruled = rails::overruled(&state, inside);
+        h.inside = state;
+    }
+    held.sort_by_key(move_order);
     Ok(Attach { steps: steps(&held, plan.gid_index), held })
 }
 
-/// One NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
+/// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
 fn steps(held: &[Held], gid_index: Option<u32>) -> Vec<Step> {
-    let mut steps: Vec<Step> = held.iter().flat_map(move_in).collect();
+    let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
+    steps.extend(held.iter().flat_map(move_in));
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
         if !orphans.contains(&rule) {
@@ -144,7 +152,8 @@ fn check(
             return refuse(plan, format!("{} would get {now} inside instead of {}", hca.name, planned.name));
         }
     }
-    Ok(Held { nic: nic.clone(), inside: before.clone(), before, uverbs_before: hca.and_then(|h| h.uverbs.clone()) })
+    let uverbs_before = hca.and_then(|h| h.uverbs.clone());
+    Ok(Held { nic: nic.clone(), inside: before.clone(), before, uverbs_before, overruled: BTreeMap::new() })
 }
 
 /// The identity of a NIC as observed.
@@ -196,8 +205,8 @@ pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
     device.name.strip_prefix("uverbs")?.parse().ok()
 }
 
-/// What the NIC must look like inside: its state on the host, less what has no meaning there, with the ARP profile.
-fn inside_state(plan: &Plan, before: &NicState, along: &[Netdev]) -> NicState {
+/// What the NIC must look like inside: its state on the host, less what has no meaning there.
+fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     let mut state = before.clone();
     // Nobody renews them inside; what is finite came this far only by --freeze-lifetimes.
     state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
@@ -211,10 +220,9 @@ fn inside_state(plan: &Plan, before: &NicState, along: &[Netdev]) -> NicState {
         (!default && !hops.is_empty()).then(|| Route { hops, prefsrc: route.prefsrc.filter(ours), ..route.clone() })
     };
     state.routes = state.routes.iter().filter_map(carried).collect();
-    let mut sysctls: BTreeMap<String, String> =
-        plan.arp.sysctls().iter().map(|(k, v)| ((*k).to_owned(), v.to_string())).collect();
+    let mut sysctls = BTreeMap::new();
     if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
-        sysctls.insert("ipv6/conf/disable_ipv6".into(), "0".into());
+        sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
     }
     state.netdev.sysctls = sysctls;
     // The kernel gives it one; the journal learns it when the attach is verified.

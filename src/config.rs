@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::Global;
 use crate::fault::Fault;
 use crate::ident::IfName;
+use crate::rails::{NUMBERS, Numbers, Profile};
 use crate::view::Sysfs;
 
 /// The config file that is read unless `--config` names another; this one may be absent.
@@ -43,6 +44,8 @@ pub struct Host {
     pub lock_timeout: Duration,
     /// Where hooks write a line each; empty: nowhere.
     pub hook_log: PathBuf,
+    /// Numbers of the routing tables that rails get inside, and of their rules' priorities.
+    pub rail_tables: Numbers,
 }
 
 /// Which addresses count.
@@ -195,6 +198,9 @@ pub struct Config {
     pub lock_timeout_ms: Option<u64>,
     /// Where hooks write; an empty text: nowhere.
     pub hook_log: Option<PathBuf>,
+    /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
+    /// the container does not use them.
+    pub rail_tables: Option<Numbers>,
     /// Defaults of the selection.
     pub select: SelectConfig,
 }
@@ -214,6 +220,7 @@ pub struct SelectConfig {
     pub family: Option<Family>,
     pub ib: Option<bool>,
     pub freeze_lifetimes: Option<bool>,
+    pub arp_profile: Option<Profile>,
     pub sysfs: Option<Sysfs>,
     pub debug_all: Option<bool>,
     pub topo: Option<bool>,
@@ -245,6 +252,7 @@ impl Host {
             run_dir: dir(&global.run_dir, &config.run_dir, RUN),
             lock_timeout: Duration::from_millis(config.lock_timeout_ms.unwrap_or(5000)),
             hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
+            rail_tables: config.rail_tables.unwrap_or(NUMBERS),
         }
     }
 

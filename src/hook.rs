@@ -12,6 +12,7 @@ use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
@@ -246,6 +247,8 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     let now = live.observe(Side::Inside, &Scope::against(&states))?;
     let mut drift = verify::drift(&states, &now);
     drift.extend(verify::rdma_drift(&record.held, &now));
+    drift.extend(rails::drift(&states, &now));
+    report.rails = rails::told(&states, &now);
     report.drift = drift.iter().map(ToString::to_string).collect();
     if drift.is_empty() {
         return Ok(now);

@@ -3,11 +3,14 @@
 //! One record per container namespace. It is replaced as a whole, so it is valid at every instant; an older schema is
 //! refused by name rather than guessed at.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::ident::IfName;
 use crate::plan::{Nic, Plan};
+use crate::rails::Overruled;
 use crate::snapshot::CharDevice;
 use crate::step::NicState;
 
@@ -52,6 +55,9 @@ pub struct Held {
     pub inside: NicState,
     /// The verbs node of its HCA at the move.
     pub uverbs_before: Option<CharDevice>,
+    /// Values of `conf/all` in the container's namespace that would have defeated its own: written before it came.
+    #[serde(default)]
+    pub overruled: BTreeMap<String, Overruled>,
 }
 
 /// The record of one container namespace.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::attach::{identity, predict_uverbs};
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
 use crate::nccl::{self, Options, Told};
+use crate::rails::{self, ArpProfile, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
@@ -70,35 +71,6 @@ pub struct EnvVar {
     pub why: String,
 }
 
-/// Values of arp_announce, arp_ignore, arp_filter and rp_filter for a moved NIC (Documentation/networking/ip-sysctl.rst).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ArpProfile {
-    /// 2: always the best local address.
-    pub announce: u8,
-    /// 1: answer only for addresses of this NIC.
-    pub ignore: u8,
-    /// 1: answer only if the route back leaves by this NIC.
-    pub filter: u8,
-    /// 1 strict, 2 loose reverse path.
-    pub rp_filter: u8,
-}
-
-impl ArpProfile {
-    /// 2/1/1/1.
-    pub const STRICT: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 1, rp_filter: 1 };
-
-    /// The values under the names that [`crate::snapshot::Netdev::sysctls`] uses.
-    pub fn sysctls(&self) -> [(&'static str, u8); 4] {
-        [
-            ("ipv4/conf/arp_announce", self.announce),
-            ("ipv4/conf/arp_ignore", self.ignore),
-            ("ipv4/conf/arp_filter", self.filter),
-            ("ipv4/conf/rp_filter", self.rp_filter),
-        ]
-    }
-}
-
 /// The stored decision: everything that later moments need, made from one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -123,8 +95,12 @@ pub struct Plan {
     /// Variables that are left out because nothing is certain: `NAME: reason`.
     #[serde(default)]
     pub unset: Vec<String>,
-    /// Written for every moved NIC.
-    pub arp: ArpProfile,
+    /// Written for every moved NIC; absent: nothing is.
+    #[serde(default)]
+    pub arp: Option<ArpProfile>,
+    /// How rails that share a subnet are kept apart.
+    #[serde(default)]
+    pub rails: Rails,
     /// What the container's /sys shows.
     #[serde(default)]
     pub sysfs: Sysfs,
@@ -154,6 +130,8 @@ impl Plan {
         if !devices.is_empty() {
             devices.extend(snapshot.rdma_cm.clone());
         }
+        let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
+        let (arp, rails) = rails::decide(request.arp, request.host.rail_tables, &states);
         let Told { env, gid_index, unset } = nccl::tell(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
@@ -165,7 +143,8 @@ impl Plan {
             nics,
             ib,
             devices,
-            arp: ArpProfile::STRICT,
+            arp,
+            rails,
             sysfs: request.sysfs,
             view: None,
             allow_bootstrap: request.allow_bootstrap,

@@ -59,6 +59,9 @@ pub struct Report {
     /// NICs that were moved, or would be.
     #[serde(default)]
     pub nics: Vec<IfName>,
+    /// The effective ARP profile of each, and its routing table: a line each.
+    #[serde(default)]
+    pub rails: Vec<String>,
     /// Steps performed and not undone.
     #[serde(default)]
     pub steps_done: usize,
@@ -169,6 +172,7 @@ impl Report {
             micros: 0,
             phases: Vec::new(),
             nics: Vec::new(),
+            rails: Vec::new(),
             steps_done: 0,
             sysfs: None,
             settings: None,
@@ -278,6 +282,8 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     let mut text = format!("plan {}: {}\n\n", printable(&plan.name), parts.join(", "));
     text.push_str(&selection_table(selection));
     text.push_str("\n\n");
+    plan.rails.told.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    text.push_str(if plan.rails.told.is_empty() { "" } else { "\n" });
     text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
     plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));

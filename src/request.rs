@@ -13,6 +13,7 @@ use crate::config::{EXCLUDE, Family, Host, Pattern, PlanName, SelectConfig};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::nccl::HOST_ENV;
+use crate::rails::Profile;
 use crate::view::Sysfs;
 
 /// Prefix of our annotations.
@@ -47,6 +48,8 @@ pub struct Request {
     pub ib: bool,
     /// Make addresses of finite lifetime permanent inside, instead of refusing them.
     pub freeze_lifetimes: bool,
+    /// How rails answer ARP, and whether those that share a subnet get tables.
+    pub arp: Profile,
     /// What the container's /sys shows.
     pub sysfs: Sysfs,
     /// Set every debug variable.
@@ -123,6 +126,9 @@ impl Request {
                 "--freeze-lifetimes (RDMAPREP_FREEZE_LIFETIMES)",
                 file.freeze_lifetimes.unwrap_or(false),
             )?,
+            arp: value(args.arp_profile.as_deref(), "--arp-profile (RDMAPREP_ARP_PROFILE)")?
+                .or(file.arp_profile)
+                .unwrap_or_default(),
             sysfs: value(args.sysfs.as_deref(), "--sysfs (RDMAPREP_SYSFS)")?.or(file.sysfs).unwrap_or_default(),
             topo: wish(&args.topo, "--topo (RDMAPREP_TOPO)")?.or(file.topo),
             debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,

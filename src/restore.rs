@@ -6,6 +6,7 @@ use crate::attach::{same_nic, uverbs_number};
 use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
+use crate::rails;
 use crate::snapshot::{Netdev, Route, Rule, Snapshot};
 use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
 use crate::verify;
@@ -70,6 +71,10 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     home.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
     home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
     home.steps.extend(orphans(held, &home.stuck, inside));
+    // What stays inside still needs them.
+    if let Some(inside) = inside.filter(|_| home.stuck.is_empty()) {
+        home.steps.extend(rails::give_back(held.iter().map(|h| &h.overruled), inside));
+    }
     home
 }
 

@@ -52,17 +52,21 @@ impl NicState {
     /// The state of a netdev in a snapshot.
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
-        let own = |ip: IpAddr| ip.is_ipv4() && netdev.addresses.iter().any(|a| a.address == ip);
-        let over = |r: &Route| r.hops.iter().any(|h| h.dev.as_ref() == Some(name));
-        let lost = |r: &&Route| over(r) || r.prefsrc.is_some_and(own) && !derived(r);
-        let routes = snapshot.routes.iter().filter(lost).cloned().collect();
+        let routes = snapshot.routes.iter().filter(|r| lost_with(r, &netdev)).cloned().collect();
         let rules = snapshot.rules.iter().filter(|r| concerns(r, &netdev)).cloned().collect();
         Some(NicState { netdev, routes, rules })
     }
 }
 
+/// Whether a route goes when the netdev does, see [`NicState::routes`].
+pub fn lost_with(route: &Route, dev: &Netdev) -> bool {
+    let own = |ip: IpAddr| ip.is_ipv4() && dev.addresses.iter().any(|a| a.address == ip);
+    let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(&dev.name));
+    over || route.prefsrc.is_some_and(own) && !derived(route)
+}
+
 /// Whether a rule names the netdev, or exactly one of its addresses.
-fn concerns(rule: &Rule, dev: &Netdev) -> bool {
+pub fn concerns(rule: &Rule, dev: &Netdev) -> bool {
     let named = |n: &Option<String>| n.as_deref() == Some(dev.name.as_str());
     let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
     let own =
@@ -123,7 +127,7 @@ pub enum Step {
     Release { side: Side, dev: IfName },
     /// Detaches an XDP program that it did not have on the host.
     XdpDetach { side: Side, dev: IfName },
-    /// Writes per-device sysctls, by the keys of [`Netdev::sysctls`].
+    /// Writes per-device sysctls, by the keys of [`Netdev::sysctls`]; `dev` may be [`crate::rails::ALL`].
     Sysctls { side: Side, dev: IfName, values: BTreeMap<String, String> },
     /// Sets what the kernel keeps over a move but a container may have changed.
     Settings { side: Side, dev: IfName, settings: Settings },

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use rdmaprep::fault::Fault;
 use rdmaprep::inject::{self, Edit, Stage};
-use rdmaprep::plan::{ArpProfile, Plan};
+use rdmaprep::plan::Plan;
+use rdmaprep::rails::ArpProfile;
 
 fn cases() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/inject");
@@ -152,7 +153,8 @@ fn a_plan_becomes_an_edit() {
         env: Vec::new(),
         gid_index: None,
         unset: Vec::new(),
-        arp: ArpProfile::STRICT,
+        arp: Some(ArpProfile::STRICT),
+        rails: Default::default(),
         sysfs: Default::default(),
         view: None,
         allow_bootstrap: false,

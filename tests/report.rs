@@ -12,7 +12,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use rdmaprep::fault::Fault;
-use rdmaprep::plan::{ArpProfile, EnvVar, Identity, Nic, Plan};
+use rdmaprep::plan::{EnvVar, Identity, Nic, Plan};
+use rdmaprep::rails::ArpProfile;
 use rdmaprep::report::{self, PhaseName, Report, Stopwatch};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
 use rdmaprep::snapshot::{Hca, Netdev, Snapshot};
@@ -144,7 +145,8 @@ fn plan(snapshot: &Snapshot) -> Plan {
         ],
         gid_index: None,
         unset: vec!["NCCL_IB_GID_INDEX: it is 3 on mlx5_0 and 5 on mlx5_3".into()],
-        arp: ArpProfile::STRICT,
+        arp: Some(ArpProfile::STRICT),
+        rails: Default::default(),
         sysfs: Default::default(),
         view: None,
         allow_bootstrap: false,

@@ -24,6 +24,7 @@ use rdmaprep::attach::{Attach, attach};
 use rdmaprep::ident::{IfName, Mac};
 use rdmaprep::journal::Held;
 use rdmaprep::plan::Plan;
+use rdmaprep::rails::{self, ArpProfile, Profile};
 use rdmaprep::restore::{Homecoming, repair, restore};
 use rdmaprep::snapshot::{Address, Route, Rule, Snapshot};
 use rdmaprep::step::{NicState, Settings, Side, Step};
@@ -96,7 +97,8 @@ fn drift_at_home(kernel: &mut Kernel, held: &[Held]) -> Vec<Drift> {
 }
 
 fn form(snapshot: &Snapshot) -> String {
-    verify::normal_text(snapshot)
+    let all: String = snapshot.sysctls.iter().map(|(key, value)| format!("sysctl {key} {value}\n")).collect();
+    verify::normal_text(snapshot) + &all
 }
 
 /// What the normal form leaves out, but a restore keeps unless the kernel refused a step of it: the order of addresses, and
@@ -270,16 +272,22 @@ fn what_the_container_has_is_what_was_planned() {
         let states: Vec<NicState> = case.attach.held.iter().map(|h| h.inside.clone()).collect();
         let mut drift = verify::drift(&states, &inside);
         drift.extend(verify::rdma_drift(&case.attach.held, &inside));
+        drift.extend(rails::drift(&states, &inside));
         assert_eq!(drift, []);
         let before = case.kernel.see(Side::Inside);
         let defaults =
             |s: &Snapshot| s.routes.iter().filter(|r| r.table == 254 && r.destination.prefix_len() == 0).count();
         assert_eq!(defaults(&inside), defaults(&before), "a default route came along");
         for held in &case.attach.held {
-            let dev = inside.netdev(&held.nic.identity.name).unwrap();
-            let arp = ["arp_announce", "arp_ignore", "arp_filter", "rp_filter"];
-            let values = arp.map(|l| dev.sysctls[&format!("ipv4/conf/{l}")].as_str());
-            assert_eq!(values, ["2", "1", "1", "1"], "{}", dev.name);
+            let name = &held.nic.identity.name;
+            let want = match h.arp {
+                Profile::Auto | Profile::Strict => Some(ArpProfile::STRICT),
+                Profile::Loose => Some(ArpProfile::LOOSE),
+                Profile::Exact(arp) => Some(arp),
+                Profile::Off => None,
+            };
+            assert!(want.is_none() || rails::effective(&inside, name) == want, "{name}");
+            assert!(want.is_some() || held.overruled.is_empty() && held.inside.rules == held.before.rules, "{name}");
             let Some(hca) = &held.nic.hca else { continue };
             assert_eq!(inside.hca(hca).unwrap().uverbs, held.nic.uverbs, "{hca}");
         }

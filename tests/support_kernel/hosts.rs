@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use proptest::prelude::*;
 use rdmaprep::attach::{identity, predict_uverbs};
 use rdmaprep::ident::{Hex, IfName, Mac};
-use rdmaprep::plan::{ArpProfile, Nic, Plan, SCHEMA};
+use rdmaprep::plan::{Nic, Plan, SCHEMA};
+use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
 use rdmaprep::snapshot::{Address, Gid, Hop, Neighbour, Route, Rule};
 use rdmaprep::step::{NicState, Settings, Side, Step};
 
@@ -21,6 +22,10 @@ pub struct Host {
     pub numbers: Vec<u32>,
     /// An HCA of hardware without a NIC that we know, with one of the numbers.
     pub bystander: bool,
+    /// `--arp-profile`.
+    pub arp: Profile,
+    /// `conf/all` in the container's namespace, in the order of the profile.
+    pub all: [u8; 4],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +41,8 @@ pub struct Spec {
     pub kind: Kind,
     pub chosen: bool,
     pub up: bool,
+    /// Whether its addresses are in the first NIC's subnets.
+    pub near: bool,
     link: LinkSpec,
     addresses: Vec<AddressSpec>,
     routes: Vec<RouteSpec>,
@@ -171,6 +178,7 @@ fn spec() -> impl Strategy<Value = Spec> {
             kind,
             chosen,
             up,
+            near: false,
             link,
             addresses,
             routes,
@@ -184,12 +192,18 @@ fn spec() -> impl Strategy<Value = Spec> {
 /// Hosts of 1 to `most` NICs, at least one of them chosen.
 pub fn host(most: usize) -> impl Strategy<Value = Host> {
     let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
-    (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>()).prop_map(|(mut nics, numbers, bystander)| {
-        if !nics.iter().any(|n| n.chosen) {
-            nics[0].chosen = true;
-        }
-        Host { nics, numbers, bystander }
-    })
+    let exact = ArpProfile { announce: 1, ignore: 0, filter: 0, rp_filter: 1 };
+    let profiles = vec![Profile::Auto, Profile::Strict, Profile::Loose, Profile::Off, Profile::Exact(exact)];
+    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<bool>());
+    (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>(), rails).prop_map(
+        |(mut nics, numbers, bystander, (arp, (announce, ignore, filter, rp_filter), near))| {
+            if !nics.iter().any(|n| n.chosen) {
+                nics[0].chosen = true;
+            }
+            nics.iter_mut().for_each(|n| n.near = near);
+            Host { nics, numbers, bystander, arp, all: [announce, ignore, filter, rp_filter] }
+        },
+    )
 }
 
 pub fn name(i: usize) -> IfName {
@@ -217,8 +231,14 @@ impl Spec {
         matches!(self.kind, Kind::PciRxe | Kind::VethRxe)
     }
 
+    /// The number of its subnets, and of its first address there less one.
+    fn place(&self, i: usize) -> (u8, u8) {
+        if self.near { (0, 20 * i as u8) } else { (i as u8, 0) }
+    }
+
     fn address(&self, i: usize, a: &AddressSpec) -> Address {
-        let n = i as u8;
+        let (n, base) = self.place(i);
+        let a = &AddressSpec { host: base + a.host, ..a.clone() };
         if a.v6 {
             let prefix = [64, 128, 48][a.prefix];
             let ll = |mac: [u8; 6]| {
@@ -247,7 +267,7 @@ impl Spec {
     }
 
     fn route(&self, i: usize, total: usize, r: &RouteSpec) -> Route {
-        let n = i as u8;
+        let (n, base) = self.place(i);
         let net = |ip: IpAddr, v4: u8, v6: u8| IpNet::new(ip, if r.v6 { v6 } else { v4 }).unwrap().trunc();
         let ip = |a: u8, b: u8, c: u8| if r.v6 { v6(a, (u16::from(b) << 8) | u16::from(c)) } else { v4(a, b, c) };
         let destination = match r.to {
@@ -256,13 +276,13 @@ impl Spec {
             2 => net(ip(n, 0, 0), 24, 64),
             3 if r.v6 => "::/0".parse().unwrap(),
             3 => "0.0.0.0/0".parse().unwrap(),
-            _ => net(ip(n, 0, 77), 32, 128),
+            _ => net(ip(n, 0, 177 + i as u8), 32, 128),
         };
         let gateway = |i: usize| match r.gateway {
             0 => None,
             1 if r.v6 => Some((IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0x99]), 0)),
-            1 | 2 => Some((ip(i as u8, 0, 99), 0)),
-            _ => Some((ip(i as u8, 8, 99), 4)),
+            1 | 2 => Some((ip(self.place(i).0, 0, 199), 0)),
+            _ => Some((ip(self.place(i).0, 8, 199), 4)),
         };
         let hop = |i: usize, weight| {
             let (gateway, flags) = gateway(i).map_or((None, 0), |(g, f)| (Some(g), f));
@@ -274,15 +294,15 @@ impl Spec {
             hops = vec![hop(i, 0), hop(next, 1)];
         }
         let prefsrc = match r.prefsrc {
-            1 => Some(ip(n, 0, 1)),
-            2 => Some(ip(next as u8, 0, 1)),
+            1 => Some(ip(n, 0, base + 1)),
+            2 => Some(ip(self.place(next).0, 0, self.place(next).1 + 1)),
             _ => None,
         };
         let opaque = r.opaque.then(|| (8, Hex(vec![8, 0, 2, 0, 0, 20, 0, 0])));
         Route {
             destination,
             source: None,
-            table: [254, 100 + u32::from(n), 1000][r.table],
+            table: [254, 100 + i as u32, 1000][r.table],
             protocol: r.protocol,
             scope: if r.v6 || hops[0].gateway.is_some() { 0 } else { 253 },
             kind: 1,
@@ -295,7 +315,8 @@ impl Spec {
     }
 
     fn rule(&self, i: usize, r: &RuleSpec) -> Rule {
-        let own = if r.v6 { v6(i as u8, 1) } else { v4(i as u8, 0, 1) };
+        let (n, base) = self.place(i);
+        let own = if r.v6 { v6(n, u16::from(base) + 1) } else { v4(n, 0, base + 1) };
         let whole = IpNet::from(own);
         let near = IpNet::new(own, 24).unwrap().trunc();
         let dev = Some(name(i).to_string());
@@ -345,6 +366,8 @@ impl Host {
                 kernel.does(Step::RuleAdd { side: Side::Host, rule: n.rule(i, rule) }).unwrap();
             }
         }
+        let keys = ArpProfile::STRICT.sysctls().map(|(k, _)| k.to_owned());
+        kernel.space(Side::Inside).unwrap().all = keys.into_iter().zip(self.all.map(|v| v.to_string())).collect();
         kernel
     }
 
@@ -423,7 +446,9 @@ impl Host {
         for nic in nics.iter_mut().filter(|n| n.rxe) {
             nic.uverbs = minors.get(nic.hca.as_ref().unwrap().as_str()).cloned();
         }
-        plan(nics)
+        let states: Vec<NicState> = nics.iter().map(|n| NicState::of(&host, &n.identity.name).unwrap()).collect();
+        let (arp, rails) = rails::decide(self.arp, NUMBERS, &states);
+        Plan { arp, rails, ..plan(nics) }
     }
 }
 
@@ -438,7 +463,8 @@ fn plan(nics: Vec<Nic>) -> Plan {
         env: Vec::new(),
         gid_index: None,
         unset: Vec::new(),
-        arp: ArpProfile::STRICT,
+        arp: Some(ArpProfile::STRICT),
+        rails: Rails::default(),
         sysfs: Default::default(),
         view: None,
         allow_bootstrap: true,

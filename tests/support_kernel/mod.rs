@@ -215,6 +215,10 @@ impl Kernel {
                 self.space(*side)?.rules.retain(|r| r != rule);
                 Ok(())
             }
+            Step::Sysctls { side, dev, values } if dev.as_str() == "all" => {
+                self.space(*side)?.all.extend(values.clone());
+                Ok(())
+            }
             Step::Rename { side, dev, .. }
             | Step::AltnameDelete { side, dev, .. }
             | Step::AltnameAdd { side, dev, .. }

@@ -39,6 +39,8 @@ pub struct Space {
     pub routes: Vec<Route>,
     pub rules: Vec<Rule>,
     pub defaults: BTreeMap<String, String>,
+    /// `net/ipv4/conf/all`, by the keys of a device.
+    pub all: BTreeMap<String, String>,
 }
 
 /// What a new device of a fresh namespace has.
@@ -106,7 +108,9 @@ impl Space {
         };
         let rules = [(4, 0, 255), (4, 32766, 254), (4, 32767, 253), (6, 0, 255), (6, 32766, 254)]
             .map(|(f, p, t)| rule(f, p, t));
-        Space { netns, links: Vec::new(), routes: Vec::new(), rules: rules.into(), defaults: default_sysctls() }
+        let leaves = ["arp_announce", "arp_filter", "arp_ignore", "rp_filter"];
+        let all = leaves.map(|l| (format!("ipv4/conf/{l}"), "0".to_owned())).into();
+        Space { netns, links: Vec::new(), routes: Vec::new(), rules: rules.into(), defaults: default_sysctls(), all }
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -122,6 +126,7 @@ impl Space {
             netdevs,
             routes: self.routes.clone(),
             rules: self.rules.clone(),
+            sysctls: self.all.iter().map(|(k, v)| (k.replace("conf/", "conf/all/"), v.clone())).collect(),
             ..Snapshot::default()
         }
     }

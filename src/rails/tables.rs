@@ -1,0 +1,124 @@
+//! What a rail's table holds: the main table's routes over this rail, as if it were the only one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Numbers, link_local, listed};
+use crate::ident::{Hex, IfName};
+use crate::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
+use crate::step::{NicState, TABLE_MAIN, concerns, derived, lost_with};
+
+/// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
+const RTPROT_STATIC: u8 = 4;
+/// RTN_UNICAST.
+const RTN_UNICAST: u8 = 1;
+/// FR_ACT_TO_TBL, FIB_RULE_INVERT, FRA_SUPPRESS_PREFIXLEN and FRA_PROTOCOL (include/uapi/linux/fib_rules.h).
+const TO_TABLE: u8 = 1;
+const INVERT: u32 = 0x02;
+const SUPPRESS_PREFIXLEN: u16 = 14;
+const PROTOCOL: u16 = 21;
+
+/// One rail's table, before it has a number.
+pub(super) struct Table {
+    rail: IfName,
+    /// Each gets a rule.
+    addresses: Vec<IpAddr>,
+    routes: Vec<Route>,
+}
+
+/// The tables that rails need. One that has no routes, or whose addresses all have rules of the user's, needs none.
+pub(super) fn tables(rails: &[NicState], inside: &Snapshot) -> Vec<Table> {
+    let rules: Vec<&Rule> = rails.iter().flat_map(|s| &s.rules).chain(&inside.rules).collect();
+    let owners = |ip: IpAddr| rails.iter().filter(|s| owns(&s.netdev, ip)).count();
+    let table = |state: &NicState| {
+        let mut routes: Vec<Route> = Vec::new();
+        for route in state.routes.iter().filter_map(|r| alone(r, &state.netdev)) {
+            if !routes.contains(&route) {
+                routes.push(route);
+            }
+        }
+        let routed = |ip: &IpAddr| routes.iter().any(|r| r.destination.addr().is_ipv4() == ip.is_ipv4());
+        let policed = |ip: &IpAddr| rules.iter().any(|r| r.source == Some(IpNet::from(*ip)) && r.flags & INVERT == 0);
+        let all = state.netdev.addresses.iter().filter(|_| state.netdev.up).map(|a| a.address);
+        let mut addresses: Vec<IpAddr> =
+            all.filter(|ip| !link_local(*ip) && owners(*ip) == 1 && routed(ip) && !policed(ip)).collect();
+        addresses.sort();
+        addresses.dedup();
+        routes.retain(|r| addresses.iter().any(|ip| ip.is_ipv4() == r.destination.addr().is_ipv4()));
+        (!addresses.is_empty()).then(|| Table { rail: state.netdev.name.clone(), addresses, routes })
+    };
+    rails.iter().filter_map(table).collect()
+}
+
+fn owns(dev: &Netdev, ip: IpAddr) -> bool {
+    dev.addresses.iter().any(|a| a.address == ip)
+}
+
+/// A route of the main table as it is with this rail alone. A default route is left to the main table, from which none came
+/// along. A rule has chosen the source already; what an IPv6 route prefers would have to wait for duplicate address detection.
+fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
+    let default = route.destination.prefix_len() == 0;
+    if route.table != TABLE_MAIN || route.kind != RTN_UNICAST || default || derived(route) {
+        return None;
+    }
+    let mut hops: Vec<Hop> = route.hops.iter().filter(|h| h.dev.as_ref() == Some(&dev.name)).cloned().collect();
+    match hops.as_mut_slice() {
+        [] => return None,
+        [only] => only.weight = 0,
+        _ => {}
+    }
+    let prefsrc = route.prefsrc.filter(|ip| ip.is_ipv4() && owns(dev, *ip));
+    Some(Route { hops, prefsrc, protocol: RTPROT_STATIC, ..route.clone() })
+}
+
+/// Numbers that are neither a table nor a priority of the namespace, or of what comes into it.
+pub(super) fn free(numbers: Numbers, rails: &[NicState], inside: &Snapshot) -> Vec<u32> {
+    let routes = rails.iter().flat_map(|s| &s.routes).chain(&inside.routes);
+    let rules = rails.iter().flat_map(|s| &s.rules).chain(&inside.rules);
+    let used: Vec<u32> = routes.map(|r| r.table).chain(rules.flat_map(|r| [r.table, r.priority])).collect();
+    numbers.iter().filter(|n| !used.contains(n)).collect()
+}
+
+impl Table {
+    /// Adds routes and rules to the states of all rails that they concern: one may prefer an address that another has, too.
+    pub(super) fn give(&self, number: u32, rails: &mut [NicState]) {
+        let routes: Vec<Route> = self.routes.iter().map(|r| Route { table: number, ..r.clone() }).collect();
+        let rules: Vec<Rule> = self.addresses.iter().map(|ip| rule(*ip, number)).collect();
+        for state in rails {
+            state.routes.extend(routes.iter().filter(|r| lost_with(r, &state.netdev)).cloned());
+            state.rules.extend(rules.iter().filter(|r| concerns(r, &state.netdev)).cloned());
+        }
+    }
+}
+
+/// As the kernel tells it: without a prefix length to suppress (-1), and with who made it.
+fn rule(from: IpAddr, number: u32) -> Rule {
+    let other = BTreeMap::from([(SUPPRESS_PREFIXLEN, Hex(vec![0xff; 4])), (PROTOCOL, Hex(vec![RTPROT_STATIC]))]);
+    Rule {
+        family: if from.is_ipv4() { 4 } else { 6 },
+        priority: number,
+        source: Some(IpNet::from(from)),
+        destination: None,
+        iif: None,
+        oif: None,
+        table: number,
+        action: TO_TABLE,
+        tos: 0,
+        flags: 0,
+        other,
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let to = |r: &Route| match r.hops.iter().find_map(|h| h.gateway) {
+            Some(gateway) => format!("{} via {gateway}", r.destination),
+            None => r.destination.to_string(),
+        };
+        let routes: Vec<String> = self.routes.iter().map(to).collect();
+        write!(f, "{}: from {} by its own table: {}", self.rail, listed(&self.addresses), listed(&routes))
+    }
+}
