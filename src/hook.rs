@@ -269,8 +269,12 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
     let inside = home::namespace(hook.store, &record)
         .ok_or_else(|| Fault::State.error("the container's network namespace has gone"))?;
     let mut live = Live::open(Netns::current()?, Some(inside))?;
-    let scope = Scope::against(&states_inside(&record));
-    let steps = reassert(&record.held, &live.observe(Side::Inside, &scope)?);
+    let states = states_inside(&record);
+    let now = live.observe(Side::Inside, &Scope::against(&states))?;
+    // A runtime writes config.json's sysctls after the create hooks: whoever set conf/all there wants it so.
+    report.notes = rails::drift(&states, &now).iter().map(ToString::to_string).collect();
+    report.rails = rails::told(&states, &now);
+    let steps = reassert(&record.held, &now);
     watch.lap(PhaseName::Observe);
     if steps.is_empty() {
         return Ok(());

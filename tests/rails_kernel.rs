@@ -187,9 +187,13 @@ fn a_pod_gets_back_what_would_have_defeated_the_profile() {
         same("the host", &before, &look(host));
         host.is_clean();
 
-        // What somebody has changed meanwhile is theirs; and what defeats the profile at once is an error.
+        // What somebody has changed meanwhile is theirs; poststart tells what it does to the profile.
         let mut again = Container::beside("a", &pod).annotated(json!({"rdmaprep.io/plan": "a"}));
         again.create(host).ok();
+        pod.sh("echo 2 > /proc/sys/net/ipv4/conf/all/rp_filter");
+        host.hook("poststart", &again.state()).ok();
+        let note = host.report("a")["notes"][0].to_string();
+        assert!(note.contains("a0 effective ipv4/conf/rp_filter: 2 instead of 1"), "{note}");
         pod.sh("echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter");
         again.stop(host).ok();
         assert_eq!(pod.sh(all), "1 2 0 0\n");
