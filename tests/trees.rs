@@ -488,7 +488,6 @@ fn quarrelling_sources_are_a_conflict_and_netlink_wins() {
         mlx5.conflicts,
         [
             "node GUID: RDMA netlink says 0c42:a103:0065:9999, sysfs says 0c42:a103:0065:1234",
-            "state of port 1: RDMA netlink says DOWN, sysfs says ACTIVE",
             "netdev of port 1: RDMA netlink says eth9, sysfs says eth7",
         ]
     );

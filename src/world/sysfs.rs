@@ -243,8 +243,8 @@ fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut 
         hca.ports.len() - 1
     });
     let (port, conflicts) = (&mut hca.ports[at], &mut hca.conflicts);
-    let state = nl.state_name().map(str::to_owned);
-    port.state = agree(&format!("state of port {number}"), state, port.state.take(), conflicts);
+    // A state is of the moment: a carrier may come between the two looks.
+    port.state = nl.state_name().map(str::to_owned).or(port.state.take());
     let told = nl.netdev.as_ref().and_then(|n| n.parse::<IfName>().ok());
     // A bond stands for its member, in either source.
     let master = |n: &IfName| netdevs.iter().find(|d| d.name == *n).and_then(|d| d.master.clone());

@@ -240,7 +240,9 @@ case_gvisor_without_a_prepared_bundle() {
   says "off: the sandbox has a /sys of its own"
   said=$(told g settings)
   says "source it"
-  equal "the profile" "export NCCL_IB_HCA='=roce0,roce3'" "$(cat /run/rdmaprep/profiles/*.sh)"
+  equal "the profile" "export NCCL_IB_HCA='=roce0,roce3'
+export NCCL_SOCKET_IFNAME='=${roce_nics[0]}'
+export GLOO_SOCKET_IFNAME='${roce_nics[0]}'" "$(cat /run/rdmaprep/profiles/*.sh)"
   stop runsc g "$runner"
   same /run/cases/roce.before
   equal "profiles" 0 "$(find /run/rdmaprep/profiles -type f | wc -l)"
@@ -264,7 +266,7 @@ case_settings_in_the_image() {
   by_hook own
   printf '# the image'"'"'s\nNCCL_IB_HCA=mine\nNCCL_DEBUG=WARN' > /tmp/ctr/own/rootfs/etc/nccl.conf
   start runc own
-  equal "merged" "# the image's NCCL_DEBUG=WARN NCCL_IB_HCA=mine" "$(part own settings | tr '\n' ' ' | sed 's/ $//')"
+  equal "merged" "# the image's NCCL_DEBUG=WARN NCCL_IB_HCA=mine NCCL_SOCKET_IFNAME==${roce_nics[0]}" "$(part own settings | tr '\n' ' ' | sed 's/ $//')"
   said=$(told own notes)
   says "NCCL_IB_HCA=mine of the image's /etc/nccl.conf stays"
   ended runc own

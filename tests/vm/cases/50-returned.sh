@@ -20,6 +20,9 @@ returned() {
   [ -n "$came" ]
 }
 
+# The emulated NICs take seconds to find their carrier again.
+lit() { until_true 20 grep -q ACTIVE /sys/class/infiniband/rxe3/ports/1/state; }
+
 case_under_its_own_name() {
   bundle dead
   prepare dead rdma0
@@ -34,6 +37,7 @@ case_under_its_own_name() {
 }
 
 case_under_a_new_name_and_another_hook_reclaims() {
+  lit
   sandbox dead
   plan dead rdma0
   # Made now: with the dead one's device node free, another would be foretold, and rightly refused after the reclaim.
@@ -51,6 +55,7 @@ case_under_a_new_name_and_another_hook_reclaims() {
 }
 
 case_with_its_old_name_as_altname() {
+  lit
   sandbox dead
   plan dead rdma0
   hook createRuntime dead
