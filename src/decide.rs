@@ -9,7 +9,7 @@ use crate::nccl::Options;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::select::{self, Selection, select};
-use crate::snapshot::{Hca, Netdev, Snapshot};
+use crate::snapshot::{Hca, Netdev, Route, Snapshot};
 use crate::step::Side;
 use crate::tree::Tree;
 use crate::view;
@@ -48,7 +48,11 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
     let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
     let kept = |h: &&Hca| plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name));
     let there: Vec<Netdev> = pod.map_or_else(lo, |pod| pod.netdevs.clone());
+    // A default route of the host does not come along.
+    let over = |r: &&Route| plan.nics.iter().any(|n| r.hops.iter().any(|h| h.dev.as_ref() == Some(&n.identity.name)));
+    let carried = host.routes.iter().filter(over).filter(|r| r.destination.prefix_len() > 0);
     Snapshot {
+        routes: pod.iter().flat_map(|pod| &pod.routes).chain(carried).cloned().collect(),
         netdevs: there.into_iter().chain(host.netdevs.iter().filter(moved).cloned()).collect(),
         hcas: host.hcas.iter().filter(kept).cloned().collect(),
         pci: host.pci.clone(),

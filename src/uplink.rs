@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::Result;
+use ipnet::IpNet;
 
 use crate::fault::Fault;
 use crate::ident::IfName;
@@ -83,6 +84,13 @@ pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<Stri
         seeds.extend(devs.into_iter().map(|dev| (dev, format!("leads to the peer address {peer}"))));
     }
     Ok(spread(snapshot, seeds))
+}
+
+/// Whether packets to an address have a way out of a container's namespace: over a subnet of its own, or by a route.
+pub fn leads(inside: &Snapshot, to: IpAddr) -> bool {
+    let addresses = inside.netdevs.iter().flat_map(|n| &n.addresses);
+    let mut subnets = addresses.filter_map(|a| IpNet::new(a.peer.unwrap_or(a.address), a.prefix).ok());
+    subnets.any(|subnet| subnet.contains(&to)) || !towards(inside, to).is_empty()
 }
 
 /// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where not told).

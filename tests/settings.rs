@@ -17,6 +17,11 @@ fn rdmaprep(dir: &Path, host: &[(&str, &str)], args: &[&str]) -> String {
 }
 
 fn rdmaprep_on(snapshot: &Path, dir: &Path, host: &[(&str, &str)], args: &[&str]) -> String {
+    said(snapshot, dir, host, args).0
+}
+
+/// Its output, and what it said besides.
+fn said(snapshot: &Path, dir: &Path, host: &[(&str, &str)], args: &[&str]) -> (String, String) {
     let (place, snapshot) = (dir.to_str().unwrap(), snapshot.to_str().unwrap());
     let output = Command::new(env!("CARGO_BIN_EXE_rdmaprep"))
         .args(args)
@@ -25,8 +30,9 @@ fn rdmaprep_on(snapshot: &Path, dir: &Path, host: &[(&str, &str)], args: &[&str]
         .envs(host.iter().copied())
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{said}");
+    (String::from_utf8(output.stdout).unwrap(), said)
 }
 
 fn pairs(lines: &str) -> BTreeMap<String, String> {
@@ -142,4 +148,25 @@ fn a_topology_file_comes_and_goes_with_its_variable() {
     assert_eq!(prepare(&["--topo"]), (1, 1));
     assert_eq!(prepare(&[]), (0, 0));
     assert_eq!(prepare(&[]), (0, 0));
+}
+
+/// The management network's route stays on the host, and with it the way to a master that is known by its address there.
+#[test]
+fn a_peer_that_nothing_inside_leads_to_is_told() {
+    let mut node: Value = serde_json::from_str(include_str!("../examples/snapshot.json")).unwrap();
+    let eth0 = json!({"name": "eth0", "ifindex": 90, "addresses": [{"address": "198.51.100.1", "prefix": 24}]});
+    node["netdevs"].as_array_mut().unwrap().push(eth0);
+    let route = json!({"destination": "198.51.100.0/24", "table": 254, "kind": 1, "hops": [{"dev": "eth0"}]});
+    node["routes"].as_array_mut().unwrap().push(route);
+    let dir = tempfile::tempdir().unwrap();
+    let (bundle, snapshot) = (bundle(&dir, &spec()), dir.path().join("snapshot.json"));
+    fs::write(&snapshot, node.to_string()).unwrap();
+    let prepare = |peer: &str| {
+        let names = ["--ifaces", "rdma0 rdma1", "--allow-bootstrap-iface"];
+        let args = [&["prepare", "--dry-run", "--bundle", bundle.to_str().unwrap()][..], &names].concat();
+        said(&snapshot, dir.path(), &[("REMOTE_IP", peer)], &args).1
+    };
+    let words = "nothing in this container leads to the peer address 198.51.100.7";
+    assert!(prepare("198.51.100.7").contains(words));
+    assert!(!prepare("192.0.2.7").contains("nothing in this container leads"));
 }

@@ -22,6 +22,7 @@ use crate::select::Selection;
 use crate::snapshot::Snapshot;
 use crate::step::Side;
 use crate::tree::Tree;
+use crate::uplink;
 use crate::view::Sysfs;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
@@ -91,12 +92,20 @@ impl Decision {
 
     /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
     /// keeps NCCL from its NICs is refused: it would end, or hang, an hour later.
-    fn traps(&self, env: &BTreeMap<String, String>) -> Result<Vec<String>> {
-        let found = explain::check(env, &inside(&self.plan, &self.host, self.pod.as_ref()));
+    fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
+        let inside = inside(&self.plan, &self.host, self.pod.as_ref());
+        let found = explain::check(env, &inside);
         if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
             return Err(Fault::Refused.error(format!("NCCL in this container: {}", trap.text)));
         }
-        Ok(found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect())
+        let mut told: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
+        if let Some(peer) = request.peer_address.filter(|peer| !uplink::leads(&inside, *peer)) {
+            told.push(format!(
+                "nothing in this container leads to the peer address {peer}: it is in no rail's subnet, and no route of a rail, \
+                 or of the namespace as it is now, goes there"
+            ));
+        }
+        Ok(told)
     }
 
     /// Stores it, the plan last: a plan speaks of the view.
@@ -127,7 +136,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let decision = decide(&request, &args.plan, args.snapshot.as_deref(), text, &store)?;
     let edited = text.map(|text| edit(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
     if let Some(edited) = &edited {
-        warn(&decision.traps(&inject::environment(&edited.injected.json))?);
+        warn(&decision.traps(&inject::environment(&edited.injected.json), &request)?);
     }
     if !args.dry_run {
         decision.keep_view(&store)?;
@@ -184,7 +193,7 @@ fn edited(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<String>
     };
     let decision = for_container(plan, &mine, text, &store)?;
     let edited = edit(text, &decision, &store, &mine, args.hook_timeout)?;
-    warn(&decision.traps(&inject::environment(&edited.injected.json))?);
+    warn(&decision.traps(&inject::environment(&edited.injected.json), &mine)?);
     decision.keep_view(&store)?;
     edited.lay_out(&decision, &store)?;
     warn(&edited.injected.kept);
