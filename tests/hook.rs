@@ -13,9 +13,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::{Container, Host, alone, run, same, sh};
+use support::{Container, Host, alone, run, same, sh, until};
 
 /// Three NICs with everything that a move destroys: r0 and r1 up, r2 down; up0 is the uplink and stays.
 fn rich(host: &Host) {
@@ -369,12 +370,21 @@ fn poststart_repeats_what_a_runtime_tore_down() {
         let look = || {
             unnumbered(&c.sh("ip -o address; ip -o route show table all; ip -o -6 route show table all; ip rule; ip neighbour show nud permanent"))
         };
-        let inside = look();
+        // The kernel makes IPv6 local routes a moment after the address (addrconf_dad_work in net/ipv6/addrconf.c).
+        let mut inside = look();
+        until("its network is at rest", || {
+            std::thread::sleep(Duration::from_millis(300));
+            std::mem::replace(&mut inside, look()) == inside
+        });
         host.hook("poststart", &c.state()).ok();
         assert_eq!(host.report("sandbox")["steps_done"], 0);
         c.sh("for d in r0 r1 r2; do ip address flush dev $d; done");
         assert_ne!(inside, look());
         host.hook("poststart", &c.state()).ok();
+        let end = Instant::now() + Duration::from_secs(10);
+        while look() != inside && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         same("the container's network", &inside, &look());
         c.stop(host).ok();
         host.is_as(&before);
