@@ -10,7 +10,7 @@ mod hca;
 pub mod ifname;
 mod interfaces;
 pub mod levels;
-mod rails;
+mod ports;
 pub mod remote;
 pub mod settings;
 mod socket;
@@ -55,9 +55,6 @@ const FABRIC: usize = 9;
 const OF_HOST: &str = "set in the host's environment";
 
 const ALL_IPV6: &str = "the rails have IPv6 addresses";
-
-/// HCAs that NCCL looks at; it drops the others of a longer list without a word (MAX_IB_DEVS).
-const NCCL_MAX_HCAS: usize = 32;
 
 /// The debug set and what each one is when the host's environment does not say.
 const DEBUG: [(&str, &str, &str); 4] = [
@@ -110,7 +107,7 @@ pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) ->
     let env = &mut told.env;
     env.extend(hca_list(nics, ib));
     if options.host("NCCL_IB_GID_INDEX").is_none() {
-        match rails::gid_index(nics, seen) {
+        match ports::gid_index(nics, seen) {
             Ok(index) => told.gid_index = index,
             Err(why) => told.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves")),
         }
@@ -122,10 +119,10 @@ pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) ->
             env.push(var(name, value, why));
         }
     };
-    if rails::are_ipv6(nics) {
+    if ports::are_ipv6(nics) {
         ours("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6);
     }
-    if let Some(hca) = rails::misplaced(nics, ib, seen) {
+    if let Some(hca) = ports::misplaced(nics, ib, seen) {
         ours("NCCL_IB_MERGE_VFS", "0", &format!("{hca} shares its bus with other cards, and would be taken for one"));
     }
     if options.agreed {
@@ -152,7 +149,7 @@ pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) ->
 pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     let at = env.iter().position(|v| v.name == "NCCL_IB_HCA");
     env.retain(|v| v.name != "NCCL_IB_HCA" && (v.name != "NCCL_IGNORE_NET_MISMATCH" || v.why == OF_HOST));
-    if rails::are_ipv6(nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
+    if ports::are_ipv6(nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
         env.push(var("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6));
     }
     if let (Some(at), Some(list)) = (at, hca_list(nics, ib)) {
@@ -199,12 +196,11 @@ fn hca_list(nics: &[Nic], ib: &[HcaName]) -> Option<EnvVar> {
             names.push(name);
         }
     }
+    let most = version::Version::NEWEST.max_hcas();
     let why = match names.len() {
         0 => return None,
         1 => "exactly the HCA that the container gets".to_owned(),
-        n if n > NCCL_MAX_HCAS => {
-            format!("exactly the {n} HCAs that the container gets; NCCL uses the first {NCCL_MAX_HCAS}")
-        }
+        n if n > most => format!("exactly the {n} HCAs that the container gets; NCCL uses the first {most}"),
         n => format!("exactly the {n} HCAs that the container gets, in rail order"),
     };
     Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
