@@ -6,6 +6,8 @@ use anyhow::Result;
 
 use crate::ident::BusId;
 use crate::nccl::Options;
+use crate::nccl::ifname::Patterns;
+use crate::nccl::version::Version;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::select::{self, Selection, select};
@@ -58,6 +60,21 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
         pci: host.pci.clone(),
         ..Snapshot::default()
     }
+}
+
+/// What NCCL on the host itself would miss: the only interfaces that it is told to meet over.
+pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<String> {
+    let list = request.host_ifname.as_deref()?;
+    let patterns = Patterns::interfaces(Some(list), Version::NEWEST)?;
+    let goes = |n: &Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
+    let meant = host.netdevs.iter().filter(|n| !n.addresses.is_empty() && patterns.takes(n.name.as_str(), None));
+    let (gone, left): (Vec<&Netdev>, Vec<&Netdev>) = meant.partition(|n| goes(n));
+    let names = gone.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(", ");
+    (!gone.is_empty() && left.is_empty()).then(|| {
+        format!(
+            "NCCL_SOCKET_IFNAME={list} of this host fits nothing but {names}: NCCL on the host itself would not start"
+        )
+    })
 }
 
 /// NICs that containers hold.

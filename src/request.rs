@@ -60,6 +60,8 @@ pub struct Request {
     pub nccl_topo: Option<PathBuf>,
     /// Whether NCCL_TOPO_FILE is set at all.
     pub include_nccl_topo: bool,
+    /// NCCL_SOCKET_IFNAME of the host's environment: what NCCL on the host itself meets over.
+    pub host_ifname: Option<String>,
     /// [`HOST_ENV`], as far as the host's environment sets them.
     pub passed_on: BTreeMap<String, String>,
 }
@@ -91,7 +93,7 @@ impl Narrowing {
 }
 
 impl Request {
-    /// Merges what was asked. `env` reads the host's environment, for [`HOST_ENV`] only: flags carry theirs.
+    /// Merges what was asked. `env` reads the host's environment, for [`HOST_ENV`] and NCCL_SOCKET_IFNAME: flags carry theirs.
     pub fn new(
         plan: Option<&str>,
         args: &SelectArgs,
@@ -134,6 +136,7 @@ impl Request {
             debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,
             nccl_topo: value(args.nccl_topo.as_deref(), "--nccl-topo (NCCL_TOPO_FILE)")?.or(file.nccl_topo),
             include_nccl_topo: truth(&args.include_nccl_topo, "--no-nccl-topo (INCLUDE_NCCL_TOPO)", topo)?,
+            host_ifname: env("NCCL_SOCKET_IFNAME"),
             passed_on: HOST_ENV.iter().filter_map(|n| Some(((*n).to_owned(), env(n)?))).collect(),
             host,
         })

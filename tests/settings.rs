@@ -170,3 +170,16 @@ fn a_peer_that_nothing_inside_leads_to_is_told() {
     assert!(prepare("198.51.100.7").contains(words));
     assert!(!prepare("192.0.2.7").contains("nothing in this container leads"));
 }
+
+#[test]
+fn a_bootstrap_interface_that_would_be_moved_away_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let prepare = |list: &str, ifaces: &str| {
+        let args = ["prepare", "--dry-run", "--ifaces", ifaces];
+        said(Path::new(SNAPSHOT), dir.path(), &[("NCCL_SOCKET_IFNAME", list)], &args).1
+    };
+    let words = "NCCL_SOCKET_IFNAME=rdma of this host fits nothing but rdma0, rdma1";
+    assert!(prepare("rdma", "rdma0 rdma1").contains(words));
+    assert_eq!(prepare("rdma", "rdma0"), "");
+    assert_eq!(prepare("=eth0", "rdma0 rdma1"), "");
+}

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::edit::edit;
 use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
-use crate::decide::{inside, options, plan_with, view_of};
+use crate::decide::{inside, moved_away, options, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::inject::{self, Injected};
@@ -68,6 +68,7 @@ pub(super) fn decide(
     warn(&snapshot.warnings);
     warn(&selection.warnings);
     warn(&missing_topology(request));
+    warn(&moved_away(&plan, request, &snapshot).into_iter().collect::<Vec<_>>());
     let mut decision = Decision { plan, selection, view: None, pod, host: snapshot, recorded: file.is_some() };
     // Of a recorded machine there is no /sys to filter: the hook makes the view.
     if let Some(live) = &mut live {
