@@ -37,7 +37,8 @@ pub struct Fitting {
     sandboxed: bool,
 }
 
-/// Finds out what is lacking; where to meet is decided here, and goes into the plan. Nothing where there is no config.json, which a hook that is called by hand may not have.
+/// Finds out what is lacking; where to meet is decided here, and goes into the plan. Nothing where there is no config.json, which
+/// a hook that is called by hand may not have.
 pub fn fit(
     hook: &Hook,
     plan: &mut Plan,
@@ -67,7 +68,10 @@ pub fn fit(
         }
         None => covers(plan, view(hook, plan, within, live)?),
     };
-    nccl::meet(&mut plan.env, &bundle.env, &plan.nics, Some(within));
+    // A namespace has lo at least: of one that was not looked at nothing is guessed.
+    if !within.netdevs.is_empty() {
+        nccl::meet(&mut plan.env, &bundle.env, &plan.nics, Some(within));
+    }
     let mut conf = plan.env.clone();
     nccl::yield_to(&mut conf, &bundle.env);
     conf.retain(|v| !bundle.env.contains_key(&v.name));

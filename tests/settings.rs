@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rdmaprep::nccl::format::{self, Format};
+use rdmaprep::plan::EnvVar;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -182,4 +184,13 @@ fn a_bootstrap_interface_that_would_be_moved_away_is_told() {
     assert!(prepare("rdma", "rdma0 rdma1").contains(words));
     assert_eq!(prepare("rdma", "rdma0"), "");
     assert_eq!(prepare("=eth0", "rdma0 rdma1"), "");
+}
+
+#[test]
+fn a_shell_reads_back_what_was_written() {
+    let value = "a'b\"c$HOME`id`\\ \n#é";
+    let var = EnvVar { name: "NCCL_X".into(), value: value.into(), why: String::new() };
+    let (text, left) = format::write(&[var], Format::Sh);
+    let shell = Command::new("sh").arg("-c").arg(format!("{text}printf %s \"$NCCL_X\"")).output().unwrap();
+    assert_eq!((String::from_utf8(shell.stdout).unwrap().as_str(), left.len()), (value, 0));
 }

@@ -9,6 +9,9 @@ use super::settings::Settings;
 use super::version::Version;
 use crate::snapshot::{Hca, Port, Snapshot};
 
+/// How the reason begins for a port that fits and finds no room.
+pub(super) const NO_ROOM: &str = "NCCL has room for";
+
 /// The ports that are taken, in order, and all with the reason.
 pub(super) struct Hcas {
     pub taken: Vec<String>,
@@ -36,7 +39,7 @@ pub(super) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
             let refused = whole
                 .map(str::to_owned)
                 .or_else(|| refusal(hca, port, &patterns))
-                .or_else(|| (!room).then(|| format!("NCCL has room for {} and others come first", version.max_hcas())));
+                .or_else(|| (!room).then(|| format!("{NO_ROOM} {} and others come first", version.max_hcas())));
             if refused.is_none() {
                 taken.push((hca, name.clone()));
             }

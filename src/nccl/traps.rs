@@ -238,7 +238,7 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
         let text = format!("{HCA}={value} leaves no HCA: NCCL goes on over TCP without a word");
         out.push(warning(Trap::NoHca, text));
     }
-    let beyond = explained.ports.iter().filter(|p| !p.taken && p.why.starts_with("NCCL has room")).count();
+    let beyond = explained.ports.iter().filter(|p| !p.taken && p.why.starts_with(hca::NO_ROOM)).count();
     if beyond > 0 {
         out.push(warning(Trap::NoRoom, format!("{} HCA ports fit and NCCL has room for {limit}", limit + beyond)));
     }
