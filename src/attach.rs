@@ -11,6 +11,7 @@ use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RdmaMode, Route, Snapshot};
+use crate::stack;
 use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
 use crate::verify;
@@ -45,7 +46,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
         h.overruled = rails::overruled(&state, inside);
         h.inside = state;
     }
-    held.sort_by_key(move_order);
+    held.sort_by_key(|h| (stack::depth(&h.nic, &plan.nics), move_order(h)));
     Ok(Attach { steps: steps(&held, plan.gid_index), held })
 }
 
@@ -73,7 +74,8 @@ fn rdma_is_as_planned(plan: &Plan, host: &Snapshot) -> Result<()> {
         ));
     }
     let node = |hca: &HcaName| host.hca(hca).and_then(|h| h.uverbs.as_ref());
-    let hardware = plan.nics.iter().filter(|n| !n.rxe).filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
+    let own = |n: &&Nic| !n.rxe && !(n.borrowed && n.uverbs.is_none());
+    let hardware = plan.nics.iter().filter(own).filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
     if let Some((hca, _)) = hardware.clone().find(|(hca, planned)| node(hca) != *planned) {
         return refuse(plan, format!("{hca} has another device node now"));
     }
@@ -133,7 +135,8 @@ fn check(
     if let Some(why) = guarded.get(name).filter(|_| !plan.allow_bootstrap) {
         return Err(Fault::Refused.error(format!("{name} {why} now: the host would lose its network")));
     }
-    if let Some(upper) = uplink::upper(host, &before.netdev).next() {
+    let planned = |d: &&Netdev| plan.nics.iter().any(|n| n.identity.name == d.name);
+    if let Some(upper) = stack::upper(host, &before.netdev).find(|d| !planned(d)) {
         return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
     }
     if let Some(master) = &before.netdev.master {

@@ -9,6 +9,7 @@ use crate::ident::{HcaName, IfName};
 use crate::request::Request;
 use crate::select::Held;
 use crate::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
+use crate::stack;
 use crate::uplink::{self, Guarded};
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
@@ -138,11 +139,11 @@ fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
 fn ports_of<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
     // Bounded, since indexes of other namespaces can make a snapshot's links go round.
     let mut ports = direct_ports(snapshot, netdev);
-    let mut below = uplink::lower(snapshot, netdev);
+    let mut below = stack::lower(snapshot, netdev);
     for _ in 0..8 {
         let Some(device) = below.filter(|_| ports.is_empty()) else { break };
         ports = direct_ports(snapshot, device);
-        below = uplink::lower(snapshot, device);
+        below = stack::lower(snapshot, device);
     }
     ports
 }

@@ -37,6 +37,7 @@ pub mod tree;
 pub mod candidate;
 pub mod rules;
 pub mod select;
+pub mod stack;
 pub mod uplink;
 
 pub mod inject;

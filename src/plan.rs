@@ -13,6 +13,7 @@ use crate::rails::{self, ArpProfile, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
+use crate::stack;
 use crate::step::NicState;
 use crate::view::Sysfs;
 
@@ -49,6 +50,12 @@ pub struct Nic {
     pub ports: usize,
     /// Whether it is soft-RoCE.
     pub rxe: bool,
+    /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
+    #[serde(default)]
+    pub over: Option<IfName>,
+    /// Whether the HCA's port is that of the netdev below.
+    #[serde(default)]
+    pub borrowed: bool,
     /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
     pub gid: Option<Gid>,
     /// NUMA node of the HCA.
@@ -118,6 +125,9 @@ impl Plan {
     pub fn new(name: &str, request: &Request, snapshot: &Snapshot, selection: &Selection, options: &Options) -> Plan {
         let kept: Vec<&Verdict> = selection.kept().collect();
         let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic(v, snapshot)).collect();
+        // Theirs is the node of what they sit on, by whatever number that has inside.
+        let along: Vec<bool> = nics.iter().map(|n| stack::is_along(n, &nics)).collect();
+        nics.iter_mut().zip(along).filter(|(n, along)| *along && n.borrowed).for_each(|(n, _)| n.uverbs = None);
         predict(&mut nics, snapshot);
         let ib: Vec<HcaName> = kept.iter().filter(|v| v.netdev.is_none()).filter_map(|v| v.hca.clone()).collect();
         let ib_nodes = ib.iter().filter_map(|h| snapshot.hca(h)?.uverbs.clone());
@@ -152,6 +162,11 @@ impl Plan {
         }
     }
 
+    /// The NICs that other nodes have to have as well: not what comes along with one.
+    pub fn rails(&self) -> impl Iterator<Item = &Nic> {
+        self.nics.iter().filter(|n| !stack::is_along(n, &self.nics))
+    }
+
     /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
     /// device nodes, their part of the environment, and the stored view, which shows them. Fewer links are re-created then, so
     /// nodes are predicted anew.
@@ -165,7 +180,11 @@ impl Plan {
         let gone: Vec<CharDevice> = self.ib.iter().filter(|h| excluded(h)).filter_map(node).collect();
         let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(gone).collect();
         let count = self.nics.len() + self.ib.len();
-        self.nics.retain(|n| !forbidden(&n.identity.name));
+        // What sits on a NIC shares its fate.
+        let stays: Vec<bool> =
+            self.nics.iter().map(|n| !forbidden(&stack::root(n, &self.nics).identity.name)).collect();
+        let mut stays = stays.into_iter();
+        self.nics.retain(|_| stays.next().unwrap_or(false));
         self.ib.retain(|h| !excluded(h));
         if self.nics.len() + self.ib.len() == count {
             return self;
@@ -198,12 +217,17 @@ fn predict(nics: &mut [Nic], snapshot: &Snapshot) {
 fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
     let state = NicState::of(snapshot, verdict.netdev.as_ref()?)?;
     let hca = verdict.hca.as_ref().and_then(|h| snapshot.hca(h));
+    let port = hca.and_then(|h| h.ports.iter().find(|p| Some(p.number) == verdict.port));
+    let borrowed = port.is_some_and(|p| p.netdev.as_ref() != Some(&state.netdev.name));
+    let below = state.netdev.made.as_ref().and(stack::lower(snapshot, &state.netdev));
     Some(Nic {
         identity: identity(&state, hca),
         hca: verdict.hca.clone(),
         port: verdict.port,
         ports: hca.map_or(0, |h| h.ports.len()),
-        rxe: hca.is_some_and(|h| h.is_rxe()),
+        rxe: hca.is_some_and(|h| h.is_rxe()) && !borrowed,
+        over: below.map(|d| d.name.clone()),
+        borrowed,
         gid: verdict.gid.clone(),
         numa: verdict.numa,
         uverbs: hca.and_then(|h| h.uverbs.clone()),

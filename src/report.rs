@@ -301,7 +301,7 @@ fn setting(var: &EnvVar) -> String {
 
 /// `RDMA_PEER_IFACES="rdma0 rdma1"`. A name may hold what a shell would expand; then it is quoted so that it does not.
 fn peer_line(plan: &Plan) -> String {
-    let names = plan.nics.iter().map(|n| n.identity.name.as_str()).collect::<Vec<_>>().join(" ");
+    let names = plan.rails().map(|n| n.identity.name.as_str()).collect::<Vec<_>>().join(" ");
     match names.contains(['"', '$', '`', '\\', '!']) {
         false => format!("RDMA_PEER_IFACES=\"{names}\""),
         true => format!("RDMA_PEER_IFACES='{}'", names.replace('\'', "'\\''")),

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use crate::attach::{same_nic, uverbs_number};
 use crate::ident::IfName;
 use crate::journal::Held;
-use crate::plan::Identity;
+use crate::plan::{Identity, Nic};
 use crate::rails;
 use crate::snapshot::{Netdev, Route, Rule, Snapshot};
-use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
+use crate::stack;
+use crate::step::{Made, NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
 use crate::verify;
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
@@ -31,16 +32,22 @@ pub struct Homecoming {
 enum Place<'a> {
     Inside(&'a Netdev),
     Host(&'a Netdev),
+    /// Nowhere, and this makes it anew.
+    Gone(Made),
 }
 
 /// Plans the way home of NICs. `inside` is absent when their namespace has gone: then the kernel has returned the physical
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones.
 pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
     let mut home = Homecoming::default();
+    let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
     let mut order: Vec<&Held> = held.iter().collect();
     // As on the way in: re-created soft-RoCE links take the lowest free device node.
-    order.sort_by_key(|h| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX));
-    let placed: Vec<(&Held, Option<Place>)> = order.into_iter().map(|h| (h, place(h, host, inside))).collect();
+    let minor = |h: &Held| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
+    order.sort_by_key(|h| (stack::depth(&h.nic, &nics), minor(h)));
+    let gone = |h: &Held| stack::made(h, held, host).map(Place::Gone);
+    let placed: Vec<(&Held, Option<Place>)> =
+        order.into_iter().map(|h| (h, place(h, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
     home.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
@@ -55,11 +62,17 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
             (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(bring(h, dev, inside));
+                home.steps.extend(bring(h, dev, inside, properties(h, dev, held, host)));
+                connections.push(h.before.clone());
+            }
+            (Some(Place::Gone(made)), None) => {
+                home.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
+                home.steps.extend(anew(h, made, host));
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
+                home.steps.extend(properties(h, dev, held, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
                     home.steps.extend(steps);
                     connections.push(missing);
@@ -101,7 +114,9 @@ fn orphans(held: &[Held], stuck: &[(IfName, String)], inside: Option<&Snapshot>)
 /// another interface may have its name.
 pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
     let here: Vec<&Held> = held.iter().filter(|h| in_place(h, host)).collect();
-    let mut steps = differences(Side::Host, here.iter().map(|h| &h.before), host);
+    let changed = |h: &&Held| properties(h, find(h, host)?, held, host);
+    let mut steps: Vec<Step> = here.iter().filter_map(changed).collect();
+    steps.extend(differences(Side::Host, here.iter().map(|h| &h.before), host));
     steps.extend(here.iter().filter_map(|h| relink(h, host)));
     steps
 }
@@ -208,7 +223,7 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
 }
 
 /// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
-fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>) -> Vec<Step> {
+fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>, properties: Option<Step>) -> Vec<Step> {
     let was = &held.before.netdev;
     let here = &dev.name;
     let mut steps = Vec::new();
@@ -235,12 +250,30 @@ fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>) -> Vec<Step> {
     for altname in was.altnames.iter().filter(|a| !dev.altnames.contains(a)) {
         steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
     }
+    steps.extend(properties);
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(configure(Side::Host, &held.before, was.sysctls.clone()));
     if let Some(hca) = link {
         steps.push(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev: was.name.clone(), uverbs: None });
     }
     steps
+}
+
+/// One that its container's namespace took with it, or that the container deleted.
+fn anew(held: &Held, made: &Made, host: &Snapshot) -> Vec<Step> {
+    let (side, was) = (Side::Host, &held.before.netdev);
+    let mut steps = vec![Step::Make { side, dev: was.name.clone(), made: made.clone() }];
+    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: was.name.clone(), altname: a.clone() }));
+    steps.push(Step::Settings { side, dev: was.name.clone(), settings: Settings::of(was) });
+    steps.extend(configure(side, &held.before, was.sysctls.clone()));
+    steps.extend(relink(held, host));
+    steps
+}
+
+/// What makes a VLAN or the like again what it was, where a container has changed that.
+fn properties(held: &Held, now: &Netdev, all: &[Held], host: &Snapshot) -> Option<Step> {
+    let made = stack::made(held, all, host).filter(|_| now.made != held.before.netdev.made)?;
+    Some(Step::Make { side: Side::Host, dev: held.before.netdev.name.clone(), made })
 }
 
 /// What the kernel keeps over a move but a container may have changed.

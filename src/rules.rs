@@ -4,7 +4,8 @@ use crate::candidate::{Candidate, Context, INFINIBAND, choose_gid, counts, port_
 use crate::config::Family;
 use crate::select::{Drop, DropCode, Verdict};
 use crate::snapshot::Netdev;
-use crate::uplink::{self, Guarded};
+use crate::stack;
+use crate::uplink::Guarded;
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`].
 const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 18] = [
@@ -52,7 +53,7 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let guard = context.uplinks.get(&netdev.name).or(context.bootstrap.get(&netdev.name));
     let guard = guard.map(|why| format!("taken as asked, although it {why}"));
     let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
-    let below = uplink::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
+    let below = stack::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
     let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }
@@ -175,7 +176,7 @@ fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
         return because(DropCode::Child, why, "name it in --ifaces, with --ib, if the job needs IP over it");
     }
     let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
-    let lower = uplink::lower(context.snapshot, netdev);
+    let lower = stack::lower(context.snapshot, netdev);
     let why = format!(
         "{} is a {} on top of {}",
         netdev.name,
@@ -187,9 +188,25 @@ fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
 
 fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
-    let upper = uplink::upper(context.snapshot, netdev).next()?;
-    let why = format!("{} sits on {}, and would be left without it", upper.name, netdev.name);
+    let (upper, why) = stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
+    let why = format!("{} sits on {}, and would be left without it{why}", upper.name, netdev.name);
     because(DropCode::Carries, why, "delete what sits on it first")
+}
+
+/// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
+fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<String> {
+    let name = &netdev.name;
+    if !stack::follows(netdev) || height > 8 {
+        return Some(String::new());
+    }
+    let finite = !context.request.freeze_lifetimes && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
+    let member = netdev.master.as_ref().map(|master| format!("it is a member of {master}"));
+    let above = || stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));
+    let why = member
+        .or_else(|| context.request.host.forbids(name.as_str()))
+        .or_else(|| finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned()))
+        .or_else(|| above().map(|(u, why)| format!("{} sits on it{why}", u.name)))?;
+    Some(format!(": {why}"))
 }
 
 fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {

@@ -11,6 +11,7 @@ use crate::ident::{BusId, HcaName, IfName};
 use crate::request::Request;
 use crate::rules;
 use crate::snapshot::{Gid, Snapshot};
+use crate::stack;
 
 /// Every NIC of a snapshot, kept or dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -168,12 +169,35 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Se
     known(&context)?;
     let mut verdicts: Vec<Verdict> =
         candidate::candidates(&context).iter().map(|c| rules::judge(&context, c)).collect();
+    come_along(snapshot, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };
     addressed(request, &selection)?;
     let more = remarks(&context, &selection);
     selection.warnings.extend(more);
     Ok(selection)
+}
+
+/// What is a part of a NIC that is kept comes with it, asked or not: [`rules`] has seen to it that all of it can.
+fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
+    loop {
+        let kept: Vec<IfName> =
+            verdicts.iter().filter(|v| v.dropped.is_none()).filter_map(|v| v.netdev.clone()).collect();
+        let below = |v: &Verdict| {
+            let netdev = snapshot.netdev(v.netdev.as_ref()?).filter(|n| stack::follows(n))?;
+            stack::lower(snapshot, netdev).map(|d| d.name.clone()).filter(|d| kept.contains(d))
+        };
+        let Some((v, below)) = verdicts
+            .iter_mut()
+            .filter(|v| v.dropped.is_some())
+            .find_map(|v| Some((below(v)?, v)))
+            .map(|(below, v)| (v, below))
+        else {
+            return;
+        };
+        v.dropped = None;
+        v.note = Some(format!("comes along with {below}, which it sits on"));
+    }
 }
 
 /// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that rxe2 precedes rxe10.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{HcaName, IfName, Mac};
+use crate::ident::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Route, Rule, Snapshot};
 
 /// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
@@ -106,6 +106,22 @@ impl Settings {
     }
 }
 
+/// What makes a netdev on top of another: a VLAN, macvlan, ipvlan or IPoIB interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// IFLA_INFO_KIND.
+    pub kind: String,
+    /// IFLA_INFO_DATA: see [`Netdev::made`].
+    pub data: Hex,
+    /// The device below.
+    pub over: IfName,
+    /// Its link-layer address; absent: that of the device below.
+    pub mac: Option<Mac>,
+    /// Its index, if free.
+    pub ifindex: Option<u32>,
+}
+
 /// One effect on the kernel. `side` is the namespace, `dev` the netdev's name there at that moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the variants say what their fields are")]
@@ -117,6 +133,8 @@ pub enum Step {
     RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
     /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
     Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
+    /// Makes a netdev on top of another, or gives one that is there the same properties.
+    Make { side: Side, dev: IfName, made: Made },
     /// Renames a link that stays.
     Rename { side: Side, dev: IfName, name: IfName },
     /// Deletes an alternative name.
@@ -179,6 +197,7 @@ impl fmt::Display for Step {
             Step::RdmaLinkAdd { side, hca, dev, .. } => write!(f, "making RDMA link {hca} on {dev} {side}"),
             Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),
             Step::Move { from: Side::Inside, dev, name, .. } => write!(f, "moving {dev} home as {name}"),
+            Step::Make { side, dev, made } => write!(f, "making {} {dev} on {} {side}", made.kind, made.over),
             Step::Rename { side, dev, name } => write!(f, "renaming {dev} to {name} {side}"),
             Step::AltnameDelete { side, dev, altname } => write!(f, "deleting altname {altname} of {dev} {side}"),
             Step::AltnameAdd { side, dev, altname } => write!(f, "adding altname {altname} to {dev} {side}"),

@@ -2,8 +2,8 @@
 //!
 //! Two sets, each with the reason per netdev: uplinks, the winners of the default routes in the main table; and the
 //! bootstrap interface, which owns the job's local address or leads to its peer. Both spread to what carries them: the
-//! master and all of its members, and the device below a VLAN, macvlan or tunnel. They do not spread over PCI: another
-//! port or virtual function of an uplink's card can be taken without harm to it.
+//! master and all of its members, and the device below a VLAN, macvlan or tunnel. Over PCI they spread from a VF to its PF,
+//! which has to be up for it: another port or virtual function of an uplink's card can be taken without harm to it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::request::Request;
 use crate::snapshot::{Netdev, Route, Snapshot};
+use crate::stack::lower;
 
 /// Routing tables (RT_TABLE_*).
 const MAIN: u32 = 254;
@@ -131,24 +132,14 @@ fn spread(snapshot: &Snapshot, seeds: Guarded) -> Guarded {
     found
 }
 
-/// The lower device, the master, the members of a master.
+/// The lower device, the master, the members of a master; and of a VF its PF, whose link is that of the VF.
 fn relatives(snapshot: &Snapshot, name: &IfName) -> Vec<IfName> {
     let members = snapshot.netdevs.iter().filter(|n| n.master.as_ref() == Some(name)).map(|n| n.name.clone());
     let device = snapshot.netdev(name);
     let lower = device.and_then(|d| lower(snapshot, d)).map(|d| d.name.clone());
     let master = device.and_then(|d| d.master.clone());
-    lower.into_iter().chain(master).chain(members).collect()
-}
-
-/// The device below a VLAN, macvlan, tunnel and the like. A veth's or netkit's link is its peer, which may live in
-/// another namespace under an index that means something else here.
-pub fn lower<'a>(snapshot: &'a Snapshot, device: &Netdev) -> Option<&'a Netdev> {
-    let link = device.link.filter(|l| *l != device.ifindex)?;
-    let paired = matches!(device.kind.as_deref(), Some("veth" | "netkit"));
-    snapshot.netdevs.iter().find(|n| !paired && n.ifindex == link)
-}
-
-/// What sits on a netdev: VLANs, macvlans and the like, which a move of it would leave behind.
-pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
-    snapshot.netdevs.iter().filter(|n| lower(snapshot, n).is_some_and(|l| l.ifindex == device.ifindex))
+    let function = device.and_then(|d| d.pci).and_then(|at| snapshot.pci.iter().find(|f| f.address == at));
+    let pf = function.and_then(|f| f.physfn);
+    let pfs = snapshot.netdevs.iter().filter(|n| pf.is_some() && n.pci == pf).map(|n| n.name.clone());
+    lower.into_iter().chain(master).chain(members).chain(pfs).collect()
 }

@@ -180,7 +180,7 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
 /// HCAs that are not behind their netdev as they should be, in the namespace that was observed.
 pub fn rdma_drift(held: &[Held], observed: &Snapshot) -> Vec<Drift> {
     let wrong = |h: &&Held| {
-        let (Some(hca), Some(port)) = (&h.nic.hca, h.nic.port) else { return false };
+        let (Some(hca), Some(port), false) = (&h.nic.hca, h.nic.port, h.nic.borrowed) else { return false };
         let found = observed.hca(hca).and_then(|hca| hca.ports.iter().find(|p| p.number == port));
         found.and_then(|p| p.netdev.as_ref()) != Some(&h.nic.identity.name)
     };

@@ -125,6 +125,8 @@ fn plan(snapshot: &Snapshot) -> Plan {
         hca: None,
         port: None,
         ports: 0,
+        over: None,
+        borrowed: false,
         rxe: false,
         gid: None,
         numa: None,

@@ -10,6 +10,8 @@ fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
         hca: hca.map(|h| h.parse().unwrap()),
         port: hca.map(|_| port),
         ports,
+        over: None,
+        borrowed: false,
         rxe: false,
         gid: None,
         numa: None,

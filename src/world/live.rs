@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::{EADDRNOTAVAIL, EINVAL, ENOENT, ESRCH};
+use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENOENT, ESRCH};
 
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
 use crate::snapshot::{CharDevice, Gid, GidKind, Netdev, Route, Snapshot};
-use crate::step::{Side, Step};
+use crate::step::{Made, Side, Step};
 use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
@@ -103,6 +103,18 @@ impl Live {
                 return result;
             }
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The one of before may still be in a namespace that is being dismantled, which takes a while.
+    fn make(&mut self, side: Side, dev: &IfName, made: &Made, deadline: Instant) -> Result<()> {
+        loop {
+            match self.space(side)?.route.make(dev, made) {
+                Err(e) if e.raw_os_error() == Some(EEXIST) && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                other => return Ok(other?),
+            }
         }
     }
 
@@ -254,6 +266,7 @@ impl World for Live {
                 .netns
                 // One that is refused must not keep the others from being written.
                 .visit(|| values.iter().map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and)),
+            Step::Make { side, dev, made } => self.make(*side, dev, made, deadline),
             Step::Rename { side, dev, name } => Ok(self.space(*side)?.route.rename(dev, name)?),
             Step::AltnameDelete { side, dev, altname } => {
                 gone(self.space(*side)?.route.altname(dev, altname, false), &[ENOENT, EINVAL])

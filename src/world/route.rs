@@ -22,7 +22,7 @@ use netlink_proto::sys::{SocketAddr, TokioSocket};
 
 use crate::ident::{IfName, Mac};
 use crate::snapshot::{Address, Neighbour, Netdev, Route, Rule};
-use crate::step::Settings;
+use crate::step::{Made, Settings};
 use crate::world::legible::Legible;
 use crate::world::netns::Netns;
 use crate::world::rtnl;
@@ -247,6 +247,22 @@ impl RouteSocket {
     /// Sets the current link-layer address.
     pub fn set_mac(&mut self, name: &IfName, mac: &Mac) -> io::Result<()> {
         self.set_link(name, |m| m.attributes.push(LinkAttribute::Address(mac.0.clone())))
+    }
+
+    /// Makes a netdev on top of another, or gives one that is there these properties; with the index, if that is free.
+    pub fn make(&mut self, name: &IfName, made: &Made) -> io::Result<()> {
+        let m = rtnl::make_message(name, made, self.index(&made.over)?);
+        let is_there = self.index(name).is_ok();
+        if let Some(wanted) = made.ifindex.filter(|_| !is_there) {
+            let mut exact = m.clone();
+            exact.header.index = wanted;
+            match self.change(Message::NewLink(exact), NLM_F_CREATE | NLM_F_EXCL) {
+                // Somebody has that index by now: any other will do. A VLAN's number may be taken as well.
+                Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => {}
+                other => return other,
+            }
+        }
+        self.change(Message::NewLink(m), NLM_F_CREATE)
     }
 
     /// Frees the link from its bond or bridge.

@@ -73,6 +73,7 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         operstate,
         master: dir.link("master").and_then(|m| m.parse().ok()),
         link: dir.parse("iflink").filter(|link| *link != ifindex && *link != 0),
+        made: None,
         qdisc: None,
         xdp: false,
         pci: device.as_ref().unwrap_or(dir).pci().map(|(id, _)| id),

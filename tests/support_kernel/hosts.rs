@@ -436,6 +436,8 @@ impl Host {
                 port: hca.map(|_| 1),
                 ports: hca.map_or(0, |h| h.ports.len()),
                 rxe: spec.rxe(),
+                over: None,
+                borrowed: false,
                 gid,
                 numa: None,
                 uverbs: hca.and_then(|h| h.uverbs.clone()),
@@ -497,7 +499,19 @@ pub fn plan_for(kernel: &Kernel, chosen: &[usize]) -> Plan {
         let state = NicState::of(&host, &name(*i)).unwrap();
         let identity = identity(&state, None);
         let addresses = state.netdev.addresses;
-        Nic { identity, hca: None, port: None, ports: 0, rxe: false, gid: None, numa: None, uverbs: None, addresses }
+        Nic {
+            identity,
+            hca: None,
+            port: None,
+            ports: 0,
+            rxe: false,
+            over: None,
+            borrowed: false,
+            gid: None,
+            numa: None,
+            uverbs: None,
+            addresses,
+        }
     };
     plan(chosen.iter().map(nic).collect())
 }

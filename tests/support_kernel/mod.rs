@@ -219,6 +219,8 @@ impl Kernel {
                 self.space(*side)?.all.extend(values.clone());
                 Ok(())
             }
+            // Its NICs sit on nothing.
+            Step::Make { .. } => Err(errno(EINVAL)),
             Step::Rename { side, dev, .. }
             | Step::AltnameDelete { side, dev, .. }
             | Step::AltnameAdd { side, dev, .. }

@@ -622,6 +622,7 @@ pub fn naked(name: &str, ifindex: u32, mac: [u8; 6]) -> Netdev {
         operstate: None,
         master: None,
         link: None,
+        made: None,
         qdisc: None,
         xdp: false,
         pci: None,
