@@ -12,7 +12,7 @@ use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RdmaMode, Route, Snapshot};
 use crate::stack;
-use crate::step::{NicState, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
+use crate::step::{Made, NicState, Settings, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
 use crate::verify;
 
@@ -46,14 +46,28 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
         h.overruled = rails::overruled(&state, inside);
         h.inside = state;
     }
-    held.sort_by_key(|h| (stack::depth(&h.nic, &plan.nics), move_order(h)));
-    Ok(Attach { steps: steps(&held, plan.gid_index), held })
+    let order: BTreeMap<IfName, _> = held.iter().map(|h| (h.nic.identity.name.clone(), move_order(h))).collect();
+    held.sort_by_key(|h| {
+        (order.get(&stack::root(&h.nic, &plan.nics).identity.name).copied(), stack::turn(&h.nic, &plan.nics))
+    });
+    Ok(Attach { steps: steps(&held, plan.gid_index, host), held })
 }
 
 /// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
-fn steps(held: &[Held], gid_index: Option<u32>) -> Vec<Step> {
+fn steps(held: &[Held], gid_index: Option<u32>, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
-    steps.extend(held.iter().flat_map(move_in));
+    let mut dissolved: Vec<&IfName> = Vec::new();
+    for h in held {
+        let name = &h.nic.identity.name;
+        let whole = |b: &&Held| {
+            b.nic.members.contains(name) || stack::is_bond(&b.before.netdev) && b.nic.identity.name == *name
+        };
+        if let Some(bond) = held.iter().find(whole).filter(|b| !dissolved.contains(&&b.nic.identity.name)) {
+            dissolved.push(&bond.nic.identity.name);
+            steps.extend(dissolve(Side::Host, bond, bond.nic.rxe));
+        }
+        steps.extend(move_in(h, stack::made(h, held, host)));
+    }
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
         if !orphans.contains(&rule) {
@@ -74,7 +88,7 @@ fn rdma_is_as_planned(plan: &Plan, host: &Snapshot) -> Result<()> {
         ));
     }
     let node = |hca: &HcaName| host.hca(hca).and_then(|h| h.uverbs.as_ref());
-    let own = |n: &&Nic| !n.rxe && !(n.borrowed && n.uverbs.is_none());
+    let own = |n: &&Nic| !(n.rxe || n.borrowed && n.uverbs.is_none());
     let hardware = plan.nics.iter().filter(own).filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
     if let Some((hca, _)) = hardware.clone().find(|(hca, planned)| node(hca) != *planned) {
         return refuse(plan, format!("{hca} has another device node now"));
@@ -139,8 +153,13 @@ fn check(
     if let Some(upper) = stack::upper(host, &before.netdev).find(|d| !planned(d)) {
         return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
     }
-    if let Some(master) = &before.netdev.master {
+    let is_whole = |m: &IfName| plan.nics.iter().any(|n| n.identity.name == *m && n.members.contains(name));
+    if let Some(master) = before.netdev.master.as_ref().filter(|m| !is_whole(m)) {
         return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
+    }
+    let members = || stack::members(host, &before.netdev).map(|m| &m.name);
+    if stack::is_bond(&before.netdev) && !(members().eq(&nic.members)) {
+        return refuse(plan, format!("{name} has other members now"));
     }
     // A move takes the altnames along, and the kernel wants each name once.
     let taken = |wanted: &&String| inside.netdevs.iter().any(|n| n.is_called(wanted));
@@ -233,20 +252,55 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     state
 }
 
-fn move_in(held: &Held) -> Vec<Step> {
-    let state = &held.inside;
+/// Takes a bond apart, its soft-RoCE link first. Its members are free then.
+pub fn dissolve(side: Side, bond: &Held, linked: bool) -> Vec<Step> {
+    let link = bond.nic.hca.clone().filter(|_| linked).map(|hca| Step::RdmaLinkDelete { side, hca });
+    link.into_iter().chain([Step::Delete { side, dev: bond.nic.identity.name.clone() }]).collect()
+}
+
+fn move_in(held: &Held, made: Option<Made>) -> Vec<Step> {
+    let (side, state) = (Side::Inside, &held.inside);
     let dev = &held.nic.identity.name;
+    let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
     let mut steps = Vec::new();
-    if let (true, Some(hca)) = (held.nic.rxe, &held.nic.hca) {
-        steps.push(Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() });
+    if let Some(made) = made.filter(|_| stack::is_bond(&held.before.netdev)) {
+        steps.extend(make(side, held, Made { ifindex: None, ..made }));
+    } else {
+        steps.extend(link.map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() }));
+        steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
     }
-    steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
-    steps.extend(configure(Side::Inside, state, state.netdev.sysctls.clone()));
-    if let (true, Some(hca)) = (held.nic.rxe, &held.nic.hca) {
+    steps.extend(configure(side, &free(state), state.netdev.sysctls.clone()));
+    if let Some(hca) = link {
         let uverbs = held.nic.uverbs.clone();
-        steps.push(Step::RdmaLinkAdd { side: Side::Inside, hca: hca.clone(), dev: dev.clone(), uverbs });
+        steps.push(Step::RdmaLinkAdd { side, hca: hca.clone(), dev: dev.clone(), uverbs });
     }
     steps
+}
+
+/// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.
+pub fn make(side: Side, held: &Held, made: Made) -> Vec<Step> {
+    let was = &held.before.netdev;
+    let dev = || was.name.clone();
+    let mut steps = vec![Step::Make { side, dev: dev(), made }];
+    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: dev(), altname: a.clone() }));
+    steps.push(Step::Settings { side, dev: dev(), settings: Settings::of(was) });
+    steps.extend(gather(side, held, &Snapshot::default()));
+    steps
+}
+
+/// Puts a bond's members into it, where they are not there yet.
+pub fn gather(side: Side, bond: &Held, observed: &Snapshot) -> Vec<Step> {
+    let master = &bond.nic.identity.name;
+    let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));
+    let put = |m: &IfName| Step::Enslave { side, dev: m.clone(), master: master.clone() };
+    bond.nic.members.iter().filter(out).map(put).collect()
+}
+
+/// A member is raised by its bond, which takes none that is up.
+pub fn free(state: &NicState) -> NicState {
+    let mut state = state.clone();
+    state.netdev.up &= state.netdev.master.is_none();
+    state
 }
 
 fn await_port(held: &Held, index: Option<u32>) -> Option<Step> {

@@ -53,6 +53,9 @@ pub struct Nic {
     /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
     #[serde(default)]
     pub over: Option<IfName>,
+    /// The members of a bond, which come along.
+    #[serde(default)]
+    pub members: Vec<IfName>,
     /// Whether the HCA's port is that of the netdev below.
     #[serde(default)]
     pub borrowed: bool,
@@ -217,18 +220,24 @@ fn predict(nics: &mut [Nic], snapshot: &Snapshot) {
 fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
     let state = NicState::of(snapshot, verdict.netdev.as_ref()?)?;
     let hca = verdict.hca.as_ref().and_then(|h| snapshot.hca(h));
+    // Its driver may name a member of a bond: the HCA is the bond's.
+    let hca = hca.filter(|_| state.netdev.master.is_none());
     let port = hca.and_then(|h| h.ports.iter().find(|p| Some(p.number) == verdict.port));
     let borrowed = port.is_some_and(|p| p.netdev.as_ref() != Some(&state.netdev.name));
     let below = state.netdev.made.as_ref().and(stack::lower(snapshot, &state.netdev));
     Some(Nic {
         identity: identity(&state, hca),
-        hca: verdict.hca.clone(),
-        port: verdict.port,
+        hca: hca.map(|h| h.name.clone()),
+        port: port.map(|p| p.number),
         ports: hca.map_or(0, |h| h.ports.len()),
         rxe: hca.is_some_and(|h| h.is_rxe()) && !borrowed,
         over: below.map(|d| d.name.clone()),
+        members: match stack::is_bond(&state.netdev) {
+            true => stack::members(snapshot, &state.netdev).map(|m| m.name.clone()).collect(),
+            false => Vec::new(),
+        },
         borrowed,
-        gid: verdict.gid.clone(),
+        gid: verdict.gid.clone().filter(|_| hca.is_some()),
         numa: verdict.numa,
         uverbs: hca.and_then(|h| h.uverbs.clone()),
         addresses: state.netdev.addresses,

@@ -1,8 +1,8 @@
 //! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::attach::{same_nic, uverbs_number};
+use crate::attach::{self, same_nic, uverbs_number};
 use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::{Identity, Nic};
@@ -44,7 +44,8 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     let mut order: Vec<&Held> = held.iter().collect();
     // As on the way in: re-created soft-RoCE links take the lowest free device node.
     let minor = |h: &Held| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
-    order.sort_by_key(|h| (stack::depth(&h.nic, &nics), minor(h)));
+    let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (&h.nic.identity.name, minor(h))).collect();
+    order.sort_by_key(|h| (minors.get(&stack::root(&h.nic, &nics).identity.name).copied(), stack::turn(&h.nic, &nics)));
     let gone = |h: &Held| stack::made(h, held, host).map(Place::Gone);
     let placed: Vec<(&Held, Option<Place>)> =
         order.into_iter().map(|h| (h, place(h, host, inside).or_else(|| gone(h)))).collect();
@@ -60,6 +61,13 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
                 home.stuck.push((h.nic.identity.name.clone(), why));
             }
             (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
+            (Some(Place::Inside(dev)), None) if stack::is_bond(&h.before.netdev) => {
+                let linked =
+                    h.nic.rxe && inside.is_some_and(|i| h.nic.hca.as_ref().is_some_and(|hca| i.hca(hca).is_some()));
+                home.steps.extend(attach::dissolve(Side::Inside, &renamed(h, dev), linked));
+                home.steps.extend(stack::made(h, held, host).iter().flat_map(|made| anew(h, made, host)));
+                connections.push(h.before.clone());
+            }
             (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
                 home.steps.extend(bring(h, dev, inside, properties(h, dev, held, host)));
@@ -73,6 +81,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
             (Some(Place::Host(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
                 home.steps.extend(properties(h, dev, held, host));
+                home.steps.extend(attach::gather(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
                     home.steps.extend(steps);
                     connections.push(missing);
@@ -116,6 +125,7 @@ pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
     let here: Vec<&Held> = held.iter().filter(|h| in_place(h, host)).collect();
     let changed = |h: &&Held| properties(h, find(h, host)?, held, host);
     let mut steps: Vec<Step> = here.iter().filter_map(changed).collect();
+    steps.extend(here.iter().flat_map(|h| attach::gather(Side::Host, h, host)));
     steps.extend(differences(Side::Host, here.iter().map(|h| &h.before), host));
     steps.extend(here.iter().filter_map(|h| relink(h, host)));
     steps
@@ -216,7 +226,7 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
     if now.xdp && !was.xdp {
         notes.push(format!("an XDP program was left on {} and is removed", was.name));
     }
-    if let Some(master) = &now.master {
+    if let Some(master) = now.master.as_ref().filter(|_| now.master != was.master) {
         notes.push(format!("{} had been put into {master}", was.name));
     }
     notes
@@ -252,7 +262,7 @@ fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>, properties: Optio
     }
     steps.extend(properties);
     steps.extend(link_settings(Side::Host, was, dev));
-    steps.extend(configure(Side::Host, &held.before, was.sysctls.clone()));
+    steps.extend(configure(Side::Host, &attach::free(&held.before), was.sysctls.clone()));
     if let Some(hca) = link {
         steps.push(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev: was.name.clone(), uverbs: None });
     }
@@ -262,12 +272,17 @@ fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>, properties: Optio
 /// One that its container's namespace took with it, or that the container deleted.
 fn anew(held: &Held, made: &Made, host: &Snapshot) -> Vec<Step> {
     let (side, was) = (Side::Host, &held.before.netdev);
-    let mut steps = vec![Step::Make { side, dev: was.name.clone(), made: made.clone() }];
-    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: was.name.clone(), altname: a.clone() }));
-    steps.push(Step::Settings { side, dev: was.name.clone(), settings: Settings::of(was) });
+    let mut steps = attach::make(side, held, made.clone());
     steps.extend(configure(side, &held.before, was.sysctls.clone()));
     steps.extend(relink(held, host));
     steps
+}
+
+/// The same by the name that it has inside.
+fn renamed(held: &Held, dev: &Netdev) -> Held {
+    let mut held = held.clone();
+    held.nic.identity.name = dev.name.clone();
+    held
 }
 
 /// What makes a VLAN or the like again what it was, where a container has changed that.
@@ -356,7 +371,7 @@ fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec
     steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
     add.netdev.addresses.retain(|a| !kernel_address(a, was) && !have.netdev.addresses.contains(&verify::address(a)));
-    add.netdev.up = was.up && !is.up;
+    add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     let changed = was.sysctls.iter().filter(|(k, v)| is.sysctls.get(*k) != Some(*v));
     steps.extend(configure(side, &add, changed.map(|(k, v)| (k.clone(), v.clone())).collect()));
     if is.up && !was.up {

@@ -54,7 +54,8 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let guard = guard.map(|why| format!("taken as asked, although it {why}"));
     let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
     let below = stack::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
-    let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).collect();
+    let bond = stack::is_bond(netdev).then(|| "a bond: dissolved here, and made anew inside".to_owned());
+    let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).chain(bond).collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }
 
@@ -160,12 +161,22 @@ fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
         let why = format!("{} is a member of {master}", netdev.name);
         return because(DropCode::Enslaved, why, &format!("take it out: ip link set {} nomaster", netdev.name));
     }
+    if stack::is_bond(netdev) && candidate.named(context) {
+        return None;
+    }
     // The kernel ties bonds, bridges and their like to their namespace.
     let kind = netdev.kind.as_deref().filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
     let has_members = context.snapshot.netdevs.iter().any(|n| n.master.as_ref() == Some(&netdev.name));
     let kind = kind.or(has_members.then_some("master of other interfaces"))?;
     let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
-    because(DropCode::Enslaved, why, "dissolve it and use its members")
+    let fix = match (kind, stack::is_bond(netdev)) {
+        ("bond", true) => "name it in --ifaces to have it dissolved here and made anew inside, with its members",
+        ("bond", false) if netdev.made.is_none() => {
+            "dissolve it and use its members: one with a primary member is not made anew"
+        }
+        _ => "dissolve it and use its members",
+    };
+    because(DropCode::Enslaved, why, fix)
 }
 
 fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -188,9 +199,23 @@ fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
 
 fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
+    if stack::is_bond(netdev) {
+        return carries_as_bond(context, netdev);
+    }
     let (upper, why) = stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
     let why = format!("{} sits on {}, and would be left without it{why}", upper.name, netdev.name);
     because(DropCode::Carries, why, "delete what sits on it first")
+}
+
+/// A bond is deleted here, and what sits on it with it; its members have to be free to go.
+fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
+    let mut whole = std::iter::once(bond).chain(stack::members(context.snapshot, bond));
+    if let Some((upper, below)) = whole.find_map(|n| Some((stack::upper(context.snapshot, n).next()?, n))) {
+        let why = format!("{} sits on {}, and would be left without it", upper.name, below.name);
+        return because(DropCode::Carries, why, "delete what sits on it first");
+    }
+    let why = stack::members(context.snapshot, bond).find_map(|m| context.request.host.forbids(m.name.as_str()))?;
+    because(DropCode::Forbidden, why, "ask the administrator of this host")
 }
 
 /// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.

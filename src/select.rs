@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::ident::{BusId, HcaName, IfName};
 use crate::request::Request;
 use crate::rules;
-use crate::snapshot::{Gid, Snapshot};
+use crate::snapshot::{Gid, Netdev, Snapshot};
 use crate::stack;
 
 /// Every NIC of a snapshot, kept or dropped.
@@ -183,21 +183,23 @@ fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
     loop {
         let kept: Vec<IfName> =
             verdicts.iter().filter(|v| v.dropped.is_none()).filter_map(|v| v.netdev.clone()).collect();
-        let below = |v: &Verdict| {
-            let netdev = snapshot.netdev(v.netdev.as_ref()?).filter(|n| stack::follows(n))?;
-            stack::lower(snapshot, netdev).map(|d| d.name.clone()).filter(|d| kept.contains(d))
-        };
-        let Some((v, below)) = verdicts
-            .iter_mut()
-            .filter(|v| v.dropped.is_some())
-            .find_map(|v| Some((below(v)?, v)))
-            .map(|(below, v)| (v, below))
+        let dropped = verdicts.iter_mut().filter(|v| v.dropped.is_some());
+        let Some((why, v)) = dropped.filter_map(|v| Some((part_of(snapshot, v.netdev.as_ref()?, &kept)?, v))).next()
         else {
             return;
         };
-        v.dropped = None;
-        v.note = Some(format!("comes along with {below}, which it sits on"));
+        (v.dropped, v.note) = (None, Some(format!("comes along with {why}")));
     }
+}
+
+/// The kept netdev that one is a part of, as a clause.
+fn part_of(snapshot: &Snapshot, name: &IfName, kept: &[IfName]) -> Option<String> {
+    let netdev = snapshot.netdev(name)?;
+    let is_kept = |n: &&Netdev| kept.contains(&n.name);
+    let below = stack::lower(snapshot, netdev).filter(|_| stack::follows(netdev)).filter(is_kept);
+    let bond = netdev.master.as_ref().and_then(|m| snapshot.netdev(m)).filter(|m| stack::is_bond(m)).filter(is_kept);
+    let below = below.map(|d| format!("{}, which it sits on", d.name));
+    below.or_else(|| bond.map(|d| format!("{}, of which it is a member", d.name)))
 }
 
 /// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that rxe2 precedes rxe10.

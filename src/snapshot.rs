@@ -271,7 +271,7 @@ pub struct Netdev {
     /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer; absent where that is in another namespace.
     #[serde(default)]
     pub link: Option<u32>,
-    /// IFLA_INFO_DATA of a VLAN, macvlan, ipvlan or IPoIB interface, as far as the kernel takes it back: with its kind and the
+    /// IFLA_INFO_DATA of a VLAN, macvlan, ipvlan, IPoIB interface or bond, as far as the kernel takes it back: with its kind and the
     /// device below, what makes it anew.
     #[serde(default)]
     pub made: Option<Hex>,

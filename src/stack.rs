@@ -30,30 +30,49 @@ pub fn follows(device: &Netdev) -> bool {
     matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
 }
 
-/// Whether a NIC comes along with one of these, which it sits on.
+/// Whether a netdev is a bond that we can make anew.
+pub fn is_bond(device: &Netdev) -> bool {
+    device.kind.as_deref() == Some("bond") && device.made.is_some()
+}
+
+/// The members of a bond.
+pub fn members<'a>(snapshot: &'a Snapshot, bond: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
+    snapshot.netdevs.iter().filter(|n| n.master.as_ref() == Some(&bond.name))
+}
+
+/// Whether a NIC comes along with one of these: it sits on it, or is a member of it.
 pub fn is_along(nic: &Nic, nics: &[Nic]) -> bool {
-    below(nic, nics).is_some()
+    leader(nic, nics).is_some()
 }
 
-fn below<'a>(nic: &Nic, nics: &'a [Nic]) -> Option<&'a Nic> {
-    nics.iter().find(|n| nic.over.as_ref() == Some(&n.identity.name))
+fn leader<'a>(nic: &Nic, nics: &'a [Nic]) -> Option<&'a Nic> {
+    let name = &nic.identity.name;
+    nics.iter().find(|n| nic.over.as_ref() == Some(&n.identity.name) || n.members.contains(name))
 }
 
-/// The NIC at the bottom of a stack.
+/// The NIC that one comes along with in the end: itself, where it is asked for.
 pub fn root<'a>(nic: &'a Nic, nics: &'a [Nic]) -> &'a Nic {
-    (0..MOST).try_fold(nic, |n, _| below(n, nics).ok_or(n)).unwrap_or_else(|bottom| bottom)
+    (0..MOST).try_fold(nic, |n, _| leader(n, nics).ok_or(n)).unwrap_or_else(|root| root)
 }
 
-/// How many of these a NIC sits on: what is below comes first, both ways.
-pub fn depth(nic: &Nic, nics: &[Nic]) -> usize {
-    std::iter::successors(below(nic, nics), |n| below(n, nics)).take(MOST).count()
+/// When a NIC's turn is among those that come along with one another, both ways: members, then what they are members of, then
+/// what sits on it.
+pub fn turn(nic: &Nic, nics: &[Nic]) -> usize {
+    if nics.iter().any(|n| n.members.contains(&nic.identity.name)) {
+        return 0;
+    }
+    1 + std::iter::successors(leader(nic, nics), |n| leader(n, nics)).take(MOST).count()
 }
 
-/// What makes a NIC anew that its container's namespace has taken with it; none for what is no such NIC.
+/// What makes a NIC anew that its container's namespace has taken with it, or that cannot change namespace; none for hardware.
 pub fn made(held: &Held, all: &[Held], host: &Snapshot) -> Option<Made> {
     let was = &held.before.netdev;
-    let over = held.nic.over.clone()?;
-    let below = all.iter().map(|h| &h.before.netdev).find(|d| d.name == over).or_else(|| host.netdev(&over));
+    let over = held.nic.over.clone();
+    if over.is_none() && !is_bond(was) {
+        return None;
+    }
+    let is_below = |d: &&Netdev| over.as_ref() == Some(&d.name);
+    let below = all.iter().map(|h| &h.before.netdev).find(is_below).or_else(|| host.netdev(over.as_ref()?));
     Some(Made {
         kind: was.kind.clone()?,
         data: was.made.clone()?,

@@ -106,7 +106,7 @@ impl Settings {
     }
 }
 
-/// What makes a netdev on top of another: a VLAN, macvlan, ipvlan or IPoIB interface.
+/// What makes a netdev that is no hardware: a VLAN, macvlan, ipvlan or IPoIB interface, or a bond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Made {
@@ -114,8 +114,8 @@ pub struct Made {
     pub kind: String,
     /// IFLA_INFO_DATA: see [`Netdev::made`].
     pub data: Hex,
-    /// The device below.
-    pub over: IfName,
+    /// The device below; absent for a bond.
+    pub over: Option<IfName>,
     /// Its link-layer address; absent: that of the device below.
     pub mac: Option<Mac>,
     /// Its index, if free.
@@ -133,8 +133,12 @@ pub enum Step {
     RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
     /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
     Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
-    /// Makes a netdev on top of another, or gives one that is there the same properties.
+    /// Makes a netdev that is no hardware, or gives one that is there the same properties.
     Make { side: Side, dev: IfName, made: Made },
+    /// Deletes a bond, which cannot change namespace.
+    Delete { side: Side, dev: IfName },
+    /// Puts a link into a bond.
+    Enslave { side: Side, dev: IfName, master: IfName },
     /// Renames a link that stays.
     Rename { side: Side, dev: IfName, name: IfName },
     /// Deletes an alternative name.
@@ -197,7 +201,12 @@ impl fmt::Display for Step {
             Step::RdmaLinkAdd { side, hca, dev, .. } => write!(f, "making RDMA link {hca} on {dev} {side}"),
             Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),
             Step::Move { from: Side::Inside, dev, name, .. } => write!(f, "moving {dev} home as {name}"),
-            Step::Make { side, dev, made } => write!(f, "making {} {dev} on {} {side}", made.kind, made.over),
+            Step::Make { side, dev, made: Made { kind, over: Some(over), .. } } => {
+                write!(f, "making {kind} {dev} on {over} {side}")
+            }
+            Step::Make { side, dev, made } => write!(f, "making {} {dev} {side}", made.kind),
+            Step::Delete { side, dev } => write!(f, "deleting {dev} {side}"),
+            Step::Enslave { side, dev, master } => write!(f, "putting {dev} into {master} {side}"),
             Step::Rename { side, dev, name } => write!(f, "renaming {dev} to {name} {side}"),
             Step::AltnameDelete { side, dev, altname } => write!(f, "deleting altname {altname} of {dev} {side}"),
             Step::AltnameAdd { side, dev, altname } => write!(f, "adding altname {altname} to {dev} {side}"),

@@ -126,6 +126,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         port: None,
         ports: 0,
         over: None,
+        members: Vec::new(),
         borrowed: false,
         rxe: false,
         gid: None,

@@ -11,6 +11,7 @@ fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
         port: hca.map(|_| port),
         ports,
         over: None,
+        members: Vec::new(),
         borrowed: false,
         rxe: false,
         gid: None,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENOENT, ESRCH};
+use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENODEV, ENOENT, ESRCH};
 
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
@@ -266,6 +266,8 @@ impl World for Live {
                 .netns
                 // One that is refused must not keep the others from being written.
                 .visit(|| values.iter().map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and)),
+            Step::Delete { side, dev } => gone(self.space(*side)?.route.delete(dev), &[ENODEV]),
+            Step::Enslave { side, dev, master } => Ok(self.space(*side)?.route.enslave(dev, master)?),
             Step::Make { side, dev, made } => self.make(*side, dev, made, deadline),
             Step::Rename { side, dev, name } => Ok(self.space(*side)?.route.rename(dev, name)?),
             Step::AltnameDelete { side, dev, altname } => {

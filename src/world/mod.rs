@@ -17,6 +17,7 @@ pub mod files;
 pub mod handle;
 mod legible;
 mod live;
+mod made;
 pub mod memfd;
 pub mod mntns;
 pub mod mount;

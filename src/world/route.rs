@@ -24,6 +24,7 @@ use crate::ident::{IfName, Mac};
 use crate::snapshot::{Address, Neighbour, Netdev, Route, Rule};
 use crate::step::{Made, Settings};
 use crate::world::legible::Legible;
+use crate::world::made;
 use crate::world::netns::Netns;
 use crate::world::rtnl;
 
@@ -251,7 +252,8 @@ impl RouteSocket {
 
     /// Makes a netdev on top of another, or gives one that is there these properties; with the index, if that is free.
     pub fn make(&mut self, name: &IfName, made: &Made) -> io::Result<()> {
-        let m = rtnl::make_message(name, made, self.index(&made.over)?);
+        let over = made.over.as_ref().map(|over| self.index(over)).transpose()?;
+        let m = made::message(name, made, over);
         let is_there = self.index(name).is_ok();
         if let Some(wanted) = made.ifindex.filter(|_| !is_there) {
             let mut exact = m.clone();
@@ -263,6 +265,20 @@ impl RouteSocket {
             }
         }
         self.change(Message::NewLink(m), NLM_F_CREATE)
+    }
+
+    /// Deletes a link.
+    pub fn delete(&mut self, name: &IfName) -> io::Result<()> {
+        let mut m = LinkMessage::default();
+        call(&mut m, name);
+        self.change(Message::DelLink(m), 0)
+    }
+
+    /// Puts a link into a bond, which takes none that is up, and raises it (bond_enslave() in drivers/net/bonding/bond_main.c).
+    pub fn enslave(&mut self, name: &IfName, master: &IfName) -> io::Result<()> {
+        let master = self.index(master)?;
+        self.set_up(name, false)?;
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::Controller(master)))
     }
 
     /// Frees the link from its bond or bridge.

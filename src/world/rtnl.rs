@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use netlink_packet_core::{DefaultNla, Emitable, Nla, NlasIterator};
+use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Prop, XdpAttached};
@@ -21,7 +21,7 @@ use netlink_packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 
 use crate::ident::{Hex, IfName, Mac};
 use crate::snapshot::{Address, Hop, Neighbour, Netdev, Route, Rule};
-use crate::step::Made;
+use crate::world::made;
 
 /// Address flags that a user sets; the others (permanent, tentative, secondary, …) are the kernel's bookkeeping
 /// (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE, MCAUTOJOIN.
@@ -32,13 +32,6 @@ const HOP_FLAGS: u8 = 0x02 | 0x04;
 
 /// FIB_RULE_INVERT: the rule flag that a user sets.
 const RULE_FLAGS: u32 = 0x02;
-
-/// include/uapi/linux/if_link.h.
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
-const IFLA_VLAN_FLAGS: u16 = 2;
-/// VLAN_FLAG_* (include/uapi/linux/if_vlan.h): REORDER_HDR, GVRP, LOOSE_BINDING, MVRP, BRIDGE_BINDING.
-const VLAN_FLAGS: u32 = 0x1f;
 
 /// Ifindex to name in one namespace.
 pub type Names = BTreeMap<u32, IfName>;
@@ -142,7 +135,7 @@ fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
                 _ => None,
             });
             let data = infos.iter().find(|i| matches!(i, LinkInfo::Data(_))).map(bytes);
-            dev.made = dev.kind.as_deref().zip(data).and_then(|(kind, data)| made(kind, &data.0));
+            dev.made = dev.kind.as_deref().zip(data).and_then(|(kind, data)| made::of(kind, &data.0));
         }
         // Unlike sysfs this tells the parent in whatever namespace the link is (Linux 5.14).
         LinkAttribute::ParentDevName(parent) => dev.pci = parent.parse().ok(),
@@ -151,55 +144,6 @@ fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
         }
         _ => {}
     }
-}
-
-/// The attributes within IFLA_INFO_DATA that the kernel both tells and takes (include/uapi/linux/if_link.h): it refuses to be
-/// told how long a macvlan's queue is (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
-fn settable(kind: &str) -> Option<&'static [u16]> {
-    match kind {
-        // ID, FLAGS, EGRESS_QOS, INGRESS_QOS, PROTOCOL.
-        "vlan" => Some(&[1, 2, 3, 4, 5]),
-        // MODE, FLAGS, BC_QUEUE_LEN, BC_CUTOFF.
-        "macvlan" | "macvtap" => Some(&[1, 2, 7, 9]),
-        // MODE, FLAGS.
-        "ipvlan" | "ipvtap" => Some(&[1, 2]),
-        // PKEY, MODE, UMCAST.
-        "ipoib" => Some(&[1, 2, 3]),
-        _ => None,
-    }
-}
-
-/// What makes a netdev of that kind anew, out of what the kernel tells of it: attributes as they are in a message.
-fn made(kind: &str, told: &[u8]) -> Option<Hex> {
-    let kinds = settable(kind)?;
-    let mut kept = Vec::new();
-    for nla in NlasIterator::new(told).flatten().filter(|nla| kinds.contains(&nla.kind())) {
-        let mut value = nla.value().to_vec();
-        // The kernel tells a mask of all bits, and takes none but those of flags (vlan_dev_change_flags() in
-        // net/8021q/vlan_dev.c).
-        if let ("vlan", IFLA_VLAN_FLAGS, [_, _, _, _, mask @ ..]) = (kind, nla.kind(), value.as_mut_slice()) {
-            mask.iter_mut().zip(VLAN_FLAGS.to_ne_bytes()).for_each(|(m, known)| *m = known);
-        }
-        let nla = DefaultNla::new(nla.kind(), value);
-        let mut bytes = vec![0; nla.buffer_len()];
-        nla.emit(&mut bytes);
-        kept.extend(bytes);
-    }
-    Some(Hex(kept))
-}
-
-/// The message that makes a netdev on top of another, or gives one that is there these properties.
-pub fn make_message(dev: &IfName, made: &Made, over: u32) -> LinkMessage {
-    let mut m = LinkMessage::default();
-    let info = |kind, value: &[u8]| LinkInfo::Other(DefaultNla::new(kind, value.to_vec()));
-    m.attributes.push(LinkAttribute::IfName(dev.to_string()));
-    m.attributes.push(LinkAttribute::Link(over));
-    m.attributes.extend(made.mac.clone().map(|mac| LinkAttribute::Address(mac.0)));
-    m.attributes.push(LinkAttribute::LinkInfo(vec![
-        info(IFLA_INFO_KIND, made.kind.as_bytes()),
-        info(IFLA_INFO_DATA, &made.data.0),
-    ]));
-    m
 }
 
 /// An address message as (ifindex, address).

@@ -220,7 +220,7 @@ impl Kernel {
                 Ok(())
             }
             // Its NICs sit on nothing.
-            Step::Make { .. } => Err(errno(EINVAL)),
+            Step::Make { .. } | Step::Delete { .. } | Step::Enslave { .. } => Err(errno(EINVAL)),
             Step::Rename { side, dev, .. }
             | Step::AltnameDelete { side, dev, .. }
             | Step::AltnameAdd { side, dev, .. }

@@ -7,6 +7,7 @@ eval "$roce_undo"
 undo() {
   local link
   for link in w0 w1 m0 m1 bond0 "${roce_nics[0]}.7"; do ip link delete "$link" 2>/dev/null || true; done
+  ip address delete 198.18.11.2/24 dev v1 2>/dev/null || true
   roce_undo
 }
 
@@ -177,6 +178,69 @@ stacked() { # KIND MODE
 }
 case_a_macvlan_is_a_nic() { stacked macvlan bridge; }
 case_an_ipvlan_is_a_nic() { stacked ipvlan l2; }
+
+# bond OPTION...: bond0 of two veth NICs on the bridge, with soft-RoCE on it and something in its properties.
+bond() {
+  local i
+  ip link add bond0 type bond "$@" updelay 200 xmit_hash_policy layer3+4 min_links 1 resend_igmp 3
+  for i in 0 1; do
+    ip link add "w$i" type veth peer name "x$i"
+    ip link set "x$i" master fabric up
+    ip link set "w$i" mtu 1400 alias "leg $i"
+    ip link set "w$i" master bond0
+  done
+  ip link set bond0 up mtu 1400 alias "both legs"
+  ip address add 198.18.11.1/24 brd + dev bond0
+  ip route add 198.18.12.0/24 via 198.18.11.254 dev bond0
+  until_true 20 carrier bond0
+  rdma link add rxeb type rxe netdev bond0
+}
+# Which member carries the traffic is no setting.
+bonded() { ip -d -j link show dev "$1" | jq -cS '.[] | {ifname, master, address, mtu, ifalias, linkinfo} |
+  del(.linkinfo.info_data.active_slave, .linkinfo.info_data.ad_info, .linkinfo.info_slave_data)'; }
+legs() { for i in bond0 w0 w1; do bonded "$i"; done; }
+
+# Refused unless it is asked for by name; then dissolved here and made anew inside, with its members.
+case_a_bond_moves_whole() {
+  local state
+  bond mode active-backup miimon 100
+  active 6
+  ip address add 198.18.11.2/24 dev v1
+  before=$(rdmaprep snapshot --normal)
+  state=$(legs)
+  said=$(rdmaprep prepare --plan x)
+  says "bond0 is a bond, which cannot change namespace"
+  says "name it in --ifaces to have it"
+  both bond0 v1
+  said=$(cat /tmp/ctr/a.prepared)
+  says "w0: comes along with bond0, of which it is a member"
+  equal "what peers need" 'RDMA_PEER_IFACES="bond0"' "$(tail -n 1 /tmp/ctr/a.prepared)"
+  for i in bond0 w0 w1; do
+    if home "$i"; then die "$i is still here"; fi
+  done
+  equal "the bond inside" "$state" "$(within a bash -c "$(declare -f bonded legs); legs")"
+  pingpong rxeb bond0 rxe1 v1 198.18.11.1
+  neither
+  equal "the bond at home" "$state" "$(legs)"
+}
+
+# What the namespace of a dead container takes with it: the bond, and here its members, which are no hardware either.
+case_a_bond_of_lost_members() {
+  local state
+  bond mode 802.3ad miimon 100 lacp_rate fast ad_select bandwidth
+  active 6
+  before=$(rdmaprep snapshot --normal)
+  state=$(legs)
+  sandbox d
+  plan d bond0
+  hook createRuntime d
+  if home bond0; then die "bond0 is still here"; fi
+  nsenter "--net=$(pin d)" ip link delete bond0
+  kill -KILL "$init"
+  rdmaprep restore --all
+  equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
+  equal "the bond made anew" "$state" "$(legs)"
+}
 
 # A macvlan on hardware: the HCA stays where it is, and shows the GID in the macvlan's namespace.
 case_a_macvlan_borrows_its_hca() {
