@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use anyhow::Result;
 
+use crate::exclusive;
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
-use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RdmaMode, Route, Snapshot};
+use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, Route, Snapshot};
 use crate::stack;
 use crate::step::{Made, NicState, Settings, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
@@ -32,8 +33,8 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     if plan.boot_id != host.boot_id {
         return refuse(plan, "it was made before the last boot");
     }
-    rdma_is_as_planned(plan, host)?;
-    let minors = predict_uverbs(host, plan.nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)));
+    let minors = exclusive::minors(&plan.nics, &plan.ib, host);
+    rdma_is_as_planned(plan, host, &minors)?;
     // What the host lives on may have changed since the plan was made.
     let guarded = uplink::uplinks(plan.allow_bootstrap, host)?;
     let mut held =
@@ -50,11 +51,11 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     held.sort_by_key(|h| {
         (order.get(&stack::root(&h.nic, &plan.nics).identity.name).copied(), stack::turn(&h.nic, &plan.nics))
     });
-    Ok(Attach { steps: steps(&held, plan.gid_index, host), held })
+    Ok(Attach { steps: steps(&held, plan, host), held })
 }
 
 /// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
-fn steps(held: &[Held], gid_index: Option<u32>, host: &Snapshot) -> Vec<Step> {
+fn steps(held: &[Held], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
     let mut dissolved: Vec<&IfName> = Vec::new();
     for h in held {
@@ -66,8 +67,9 @@ fn steps(held: &[Held], gid_index: Option<u32>, host: &Snapshot) -> Vec<Step> {
             dissolved.push(&bond.nic.identity.name);
             steps.extend(dissolve(Side::Host, bond, bond.nic.rxe));
         }
-        steps.extend(move_in(h, stack::made(h, held, host)));
+        steps.extend(move_in(h, stack::made(h, held, host), plan.exclusive));
     }
+    steps.extend(exclusive::enter(plan, host));
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
         if !orphans.contains(&rule) {
@@ -76,18 +78,17 @@ fn steps(held: &[Held], gid_index: Option<u32>, host: &Snapshot) -> Vec<Step> {
     }
     steps.extend(orphans.into_iter().map(|r| Step::RuleDelete { side: Side::Host, rule: r.clone() }));
     steps.extend(connect(Side::Inside, &held.iter().map(|h| &h.inside).collect::<Vec<_>>()));
-    steps.extend(held.iter().filter_map(|h| await_port(h, gid_index)));
+    steps.extend(held.iter().filter_map(|h| await_port(h, plan)));
     steps
 }
 
 /// Device nodes went into config.json by number: a driver that was reloaded since has handed out others.
-fn rdma_is_as_planned(plan: &Plan, host: &Snapshot) -> Result<()> {
-    if host.rdma_mode == Some(RdmaMode::Exclusive) && plan.nics.iter().any(|n| n.hca.is_some()) {
-        return Err(Fault::Refused.error(
-            "RDMA devices belong to one namespace each here, which is not handled yet: `rdma system set netns shared`",
-        ));
+fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
+    if plan.exclusive != exclusive::is(host) && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty()) {
+        return refuse(plan, "the RDMA namespace mode is another one now");
     }
-    let node = |hca: &HcaName| host.hca(hca).and_then(|h| h.uverbs.as_ref());
+    exclusive::check(&plan.nics, &plan.ib, host)?;
+    let node = |hca: &HcaName| exclusive::node(minors, host, hca);
     let own = |n: &&Nic| !(n.rxe || n.borrowed && n.uverbs.is_none());
     let hardware = plan.nics.iter().filter(own).filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
     if let Some((hca, _)) = hardware.clone().find(|(hca, planned)| node(hca) != *planned) {
@@ -167,7 +168,7 @@ fn check(
     if let Some(wanted) = names.iter().chain(&before.netdev.altnames).find(taken) {
         return Err(Fault::Refused.error(format!("the container has an interface {wanted} already")));
     }
-    if let (true, Some(hca), Some(planned)) = (nic.rxe, hca, &nic.uverbs) {
+    if let (true, Some(hca), Some(planned)) = (nic.rxe || plan.exclusive, hca, &nic.uverbs) {
         let predicted = minors.get(hca.name.as_str());
         if predicted != Some(planned) {
             let now = predicted.map_or("none".to_owned(), |p| p.name.clone());
@@ -207,8 +208,8 @@ pub type Minors = BTreeMap<String, CharDevice>;
 /// major 231 and minors from 192. Links are re-created one at a time in ascending order, each in the place of the one just
 /// deleted or in a lower gap.
 pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> Minors {
-    let mut used: std::collections::BTreeSet<u32> =
-        host.hcas.iter().filter_map(|h| h.uverbs.as_ref()).filter_map(uverbs_number).collect();
+    let here = host.hcas.iter().filter_map(|h| h.uverbs.as_ref()).filter_map(uverbs_number);
+    let mut used: std::collections::BTreeSet<u32> = here.chain(host.verbs_elsewhere.iter().copied()).collect();
     let mut moving: Vec<(u32, &Hca)> = moving.filter_map(|h| Some((uverbs_number(h.uverbs.as_ref()?)?, h))).collect();
     moving.sort_by_key(|(n, _)| *n);
     let mut minors = Minors::new();
@@ -258,7 +259,7 @@ pub fn dissolve(side: Side, bond: &Held, linked: bool) -> Vec<Step> {
     link.into_iter().chain([Step::Delete { side, dev: bond.nic.identity.name.clone() }]).collect()
 }
 
-fn move_in(held: &Held, made: Option<Made>) -> Vec<Step> {
+fn move_in(held: &Held, made: Option<Made>, exclusive: bool) -> Vec<Step> {
     let (side, state) = (Side::Inside, &held.inside);
     let dev = &held.nic.identity.name;
     let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
@@ -271,7 +272,8 @@ fn move_in(held: &Held, made: Option<Made>) -> Vec<Step> {
     }
     steps.extend(configure(side, &free(state), state.netdev.sysctls.clone()));
     if let Some(hca) = link {
-        let uverbs = held.nic.uverbs.clone();
+        // Whoever makes it, a new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
+        let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);
         steps.push(Step::RdmaLinkAdd { side, hca: hca.clone(), dev: dev.clone(), uverbs });
     }
     steps
@@ -303,7 +305,8 @@ pub fn free(state: &NicState) -> NicState {
     state
 }
 
-fn await_port(held: &Held, index: Option<u32>) -> Option<Step> {
+fn await_port(held: &Held, plan: &Plan) -> Option<Step> {
     let (hca, port, gid) = (held.nic.hca.clone()?, held.nic.port?, held.nic.gid.as_ref()?);
-    Some(Step::AwaitPort { hca, port, dev: held.nic.identity.name.clone(), addresses: vec![gid.ip()], index })
+    let (dev, addresses) = (held.nic.identity.name.clone(), vec![gid.ip()]);
+    Some(Step::AwaitPort { hca, port, dev, addresses, index: plan.gid_index, gid_timeout: plan.gid_timeout.get() })
 }

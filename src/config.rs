@@ -95,6 +95,48 @@ impl Family {
     }
 }
 
+/// How long a port that is ACTIVE may take to show its GIDs: seconds, 1 to 3600.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct GidTimeout(u32);
+
+impl GidTimeout {
+    /// The seconds.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for GidTimeout {
+    fn default() -> Self {
+        GidTimeout(5)
+    }
+}
+
+impl TryFrom<u32> for GidTimeout {
+    type Error = anyhow::Error;
+    fn try_from(seconds: u32) -> Result<Self> {
+        ensure!((1..=3600).contains(&seconds), "{seconds} is no number of seconds from 1 to 3600");
+        Ok(GidTimeout(seconds))
+    }
+}
+
+impl FromStr for GidTimeout {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        match s.parse::<u32>() {
+            Ok(seconds) => seconds.try_into(),
+            Err(_) => bail!("{s:?} is no number of seconds from 1 to 3600"),
+        }
+    }
+}
+
+impl From<GidTimeout> for u32 {
+    fn from(timeout: GidTimeout) -> u32 {
+        timeout.0
+    }
+}
+
 /// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot, so that it is a file name that nobody hides.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -221,6 +263,7 @@ pub struct SelectConfig {
     pub ib: Option<bool>,
     pub freeze_lifetimes: Option<bool>,
     pub arp_profile: Option<Profile>,
+    pub gid_timeout: Option<GidTimeout>,
     pub sysfs: Option<Sysfs>,
     pub debug_all: Option<bool>,
     pub topo: Option<bool>,

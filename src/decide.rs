@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
+use crate::exclusive;
 use crate::ident::BusId;
 use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
@@ -41,6 +42,7 @@ pub fn plan_with(
 ) -> Result<(Plan, Selection)> {
     let selection = select(request, snapshot, &held(store)?)?;
     let plan = Plan::new(name, request, snapshot, &selection, &options);
+    exclusive::check(&plan.nics, &plan.ib, snapshot)?;
     Ok((plan, selection))
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::apply::apply_all;
+use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::journal::{Held, Member, Phase, Record};
@@ -96,7 +97,13 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Hom
     loop {
         let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
         let host = live.observe(Side::Host, &Scope::links())?;
-        let home = restore(&record.held, &host, inside.as_ref());
+        let mut home = restore(&record.held, &host, inside.as_ref());
+        let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
+        home.steps.splice(0..0, exclusive::home(bare.iter(), &host, inside.as_ref()));
+        let lost = exclusive::lost(bare, &host, inside.as_ref());
+        home.missing += lost.len();
+        home.notes
+            .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
         if home.missing == 0 || Instant::now() >= deadline {
             return Ok(home);
         }

@@ -8,6 +8,7 @@ use crate::apply::apply;
 use crate::attach::attach;
 use crate::decide::fresh_plan;
 use crate::dressing::{Dressing, Fitting, fit};
+use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::ident::IfName;
@@ -162,7 +163,7 @@ fn undone_too(e: anyhow::Error) -> anyhow::Error {
 
 fn phase_of(step: &Step) -> PhaseName {
     match step {
-        Step::Move { .. } => PhaseName::Move,
+        Step::Move { .. } | Step::RdmaMove { .. } => PhaseName::Move,
         Step::AwaitPort { .. } => PhaseName::GidWait,
         _ => PhaseName::Configure,
     }
@@ -248,6 +249,9 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     let mut drift = verify::drift(&states, &now);
     drift.extend(verify::rdma_drift(&record.held, &now));
     drift.extend(rails::drift(&states, &now));
+    if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
+        drift.extend(exclusive::drift(plan, &live.observe(Side::Host, &Scope::links())?, &now));
+    }
     report.rails = rails::told(&states, &now);
     report.drift = drift.iter().map(ToString::to_string).collect();
     if drift.is_empty() {

@@ -48,6 +48,7 @@ pub mod rails;
 pub mod view;
 
 pub mod attach;
+pub mod exclusive;
 pub mod journal;
 pub mod restore;
 pub mod step;

@@ -6,7 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::attach::{identity, predict_uverbs};
+use crate::attach::identity;
+use crate::config::GidTimeout;
+use crate::exclusive;
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
 use crate::nccl::{self, Options, Told};
 use crate::rails::{self, ArpProfile, Rails};
@@ -93,8 +95,11 @@ pub struct Plan {
     pub boot_id: String,
     /// NICs in rail order: PCI address, then name.
     pub nics: Vec<Nic>,
-    /// InfiniBand HCAs that need no move (`--ib`).
+    /// InfiniBand HCAs without a netdev to move (`--ib`).
     pub ib: Vec<HcaName>,
+    /// Whether RDMA devices belong to one namespace each, so that the HCAs move as well.
+    #[serde(default)]
+    pub exclusive: bool,
     /// Device nodes for the container: the kept HCAs' uverbs and rdma_cm; never issm or umad.
     pub devices: Vec<CharDevice>,
     /// Environment for the container.
@@ -117,6 +122,9 @@ pub struct Plan {
     /// The stored view that it shows ([`crate::world::store::Store::view`]); absent: the hook makes one.
     #[serde(default)]
     pub view: Option<String>,
+    /// How long a port that is ACTIVE inside may take to show its GIDs (`--gid-timeout`).
+    #[serde(default)]
+    pub gid_timeout: GidTimeout,
     /// Whether an uplink or the bootstrap interface may be among them (`--allow-bootstrap-iface`).
     pub allow_bootstrap: bool,
     /// Whether addresses with a finite lifetime may be frozen inside.
@@ -131,9 +139,8 @@ impl Plan {
         // Theirs is the node of what they sit on, by whatever number that has inside.
         let along: Vec<bool> = nics.iter().map(|n| stack::is_along(n, &nics)).collect();
         nics.iter_mut().zip(along).filter(|(n, along)| *along && n.borrowed).for_each(|(n, _)| n.uverbs = None);
-        predict(&mut nics, snapshot);
         let ib: Vec<HcaName> = kept.iter().filter(|v| v.netdev.is_none()).filter_map(|v| v.hca.clone()).collect();
-        let ib_nodes = ib.iter().filter_map(|h| snapshot.hca(h)?.uverbs.clone());
+        let ib_nodes = predict(&mut nics, &ib, snapshot);
         let mut devices: Vec<CharDevice> = Vec::new();
         for node in nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib_nodes) {
             if !devices.contains(&node) {
@@ -155,11 +162,13 @@ impl Plan {
             unset,
             nics,
             ib,
+            exclusive: exclusive::is(snapshot),
             devices,
             arp,
             rails,
             sysfs: request.sysfs,
             view: None,
+            gid_timeout: request.gid_timeout,
             allow_bootstrap: request.allow_bootstrap,
             freeze_lifetimes: request.freeze_lifetimes,
         }
@@ -179,9 +188,8 @@ impl Plan {
         excluded: impl Fn(&HcaName) -> bool,
         snapshot: &Snapshot,
     ) -> Plan {
-        let node = |h: &HcaName| snapshot.hca(h).and_then(|h| h.uverbs.clone());
-        let gone: Vec<CharDevice> = self.ib.iter().filter(|h| excluded(h)).filter_map(node).collect();
-        let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(gone).collect();
+        let ib = predict(&mut self.nics.clone(), &self.ib, snapshot);
+        let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).collect();
         let count = self.nics.len() + self.ib.len();
         // What sits on a NIC shares its fate.
         let stays: Vec<bool> =
@@ -192,9 +200,9 @@ impl Plan {
         if self.nics.len() + self.ib.len() == count {
             return self;
         }
-        predict(&mut self.nics, snapshot);
+        let ib = predict(&mut self.nics, &self.ib, snapshot);
         let rest = self.devices.iter().filter(|d| !before.contains(d)).cloned().collect::<Vec<_>>();
-        self.devices = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(rest).collect();
+        self.devices = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).chain(rest).collect();
         self.devices.sort_by_key(|d| (!d.name.starts_with("uverbs"), d.minor));
         self.devices.dedup();
         if !self.devices.iter().any(|d| d.name.starts_with("uverbs")) {
@@ -209,12 +217,15 @@ impl Plan {
     }
 }
 
-fn predict(nics: &mut [Nic], snapshot: &Snapshot) {
-    let moving = nics.iter().filter(|n| n.rxe).filter_map(|n| snapshot.hca(n.hca.as_ref()?));
-    let minors = predict_uverbs(snapshot, moving);
-    for nic in nics.iter_mut().filter(|n| n.rxe) {
+/// Gives NICs the device nodes that their HCAs will have inside, and tells those of the HCAs without a NIC.
+fn predict(nics: &mut [Nic], ib: &[HcaName], snapshot: &Snapshot) -> Vec<CharDevice> {
+    let minors = exclusive::minors(nics, ib, snapshot);
+    let node = |name: &HcaName| exclusive::node(&minors, snapshot, name).cloned();
+    let own = |n: &&mut Nic| (n.rxe || exclusive::is(snapshot)) && !(n.borrowed && n.uverbs.is_none());
+    for nic in nics.iter_mut().filter(own) {
         nic.uverbs = nic.hca.as_ref().and_then(|h| minors.get(h.as_str()).cloned());
     }
+    ib.iter().filter_map(node).collect()
 }
 
 fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {

@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::ser::{Formatter, PrettyFormatter};
 
+use crate::exclusive;
 use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::inject::Injected;
@@ -282,6 +283,7 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     let mut text = format!("plan {}: {}\n\n", printable(&plan.name), parts.join(", "));
     text.push_str(&selection_table(selection));
     text.push_str("\n\n");
+    text.push_str(&exclusive::told(plan).map_or(String::new(), |line| format!("{}\n\n", printable(&line))));
     plan.rails.told.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
     text.push_str(if plan.rails.told.is_empty() { "" } else { "\n" });
     text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 
 use crate::cli::SelectArgs;
-use crate::config::{EXCLUDE, Family, Host, Pattern, PlanName, SelectConfig};
+use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, SelectConfig};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::nccl::HOST_ENV;
@@ -50,6 +50,8 @@ pub struct Request {
     pub freeze_lifetimes: bool,
     /// How rails answer ARP, and whether those that share a subnet get tables.
     pub arp: Profile,
+    /// How long a port inside may take to show its GIDs.
+    pub gid_timeout: GidTimeout,
     /// What the container's /sys shows.
     pub sysfs: Sysfs,
     /// Set every debug variable.
@@ -130,6 +132,9 @@ impl Request {
             )?,
             arp: value(args.arp_profile.as_deref(), "--arp-profile (RDMAPREP_ARP_PROFILE)")?
                 .or(file.arp_profile)
+                .unwrap_or_default(),
+            gid_timeout: value(args.gid_timeout.as_deref(), "--gid-timeout (RDMAPREP_GID_TIMEOUT)")?
+                .or(file.gid_timeout)
                 .unwrap_or_default(),
             sysfs: value(args.sysfs.as_deref(), "--sysfs (RDMAPREP_SYSFS)")?.or(file.sysfs).unwrap_or_default(),
             topo: wish(&args.topo, "--topo (RDMAPREP_TOPO)")?.or(file.topo),

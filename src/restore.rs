@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::attach::{self, same_nic, uverbs_number};
-use crate::ident::IfName;
+use crate::exclusive;
+use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Identity, Nic};
 use crate::rails;
@@ -50,6 +51,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     let placed: Vec<(&Held, Option<Place>)> =
         order.into_iter().map(|h| (h, place(h, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
+    home.steps.extend(exclusive::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
     home.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     for (h, found) in &placed {
@@ -70,7 +72,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
             }
             (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(bring(h, dev, inside, properties(h, dev, held, host)));
+                home.steps.extend(bring(h, dev, (host, inside), properties(h, dev, held, host)));
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
@@ -233,13 +235,21 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
 }
 
 /// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
-fn bring(held: &Held, dev: &Netdev, inside: Option<&Snapshot>, properties: Option<Step>) -> Vec<Step> {
+fn bring(
+    held: &Held,
+    dev: &Netdev,
+    (host, inside): (&Snapshot, Option<&Snapshot>),
+    properties: Option<Step>,
+) -> Vec<Step> {
     let was = &held.before.netdev;
     let here = &dev.name;
     let mut steps = Vec::new();
     let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
-    if let Some(hca) = link.filter(|hca| inside.and_then(|i| i.hca(hca)).is_some_and(|h| h.is_rxe())) {
-        steps.push(Step::RdmaLinkDelete { side: Side::Inside, hca: hca.clone() });
+    // Where devices belong to one namespace each, one that was just made is still in the initial one.
+    let sides = [(Side::Inside, inside), (Side::Host, Some(host))];
+    let seen = |hca: &HcaName, s: Option<&Snapshot>| s.and_then(|s| s.hca(hca)).is_some_and(|h| h.is_rxe());
+    if let Some((hca, side)) = link.and_then(|h| Some((h, sides.into_iter().find(|(_, s)| seen(h, *s))?.0))) {
+        steps.push(Step::RdmaLinkDelete { side, hca: hca.clone() });
     }
     if dev.xdp && !was.xdp {
         steps.push(Step::XdpDetach { side: Side::Inside, dev: here.clone() });

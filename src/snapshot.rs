@@ -34,6 +34,9 @@ pub struct Snapshot {
     pub rdma_cm: Option<CharDevice>,
     /// RDMA devices, by name.
     pub hcas: Vec<Hca>,
+    /// Numbers of the verbs nodes that devices of other namespaces have, which only the exclusive mode hides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verbs_elsewhere: Vec<u32>,
     /// Network devices, by ifindex.
     pub netdevs: Vec<Netdev>,
     /// Routes of all tables, in the kernel's order.
@@ -68,6 +71,7 @@ impl Default for Snapshot {
             rdma_mode: None,
             rdma_cm: None,
             hcas: Vec::new(),
+            verbs_elsewhere: Vec::new(),
             netdevs: Vec::new(),
             routes: Vec::new(),
             rules: Vec::new(),

@@ -131,6 +131,9 @@ pub enum Step {
     RdmaLinkDelete { side: Side, hca: HcaName },
     /// Makes a soft-RoCE link; with `uverbs`, it must get that device node.
     RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
+    /// Takes an RDMA device from `from` to the other side, where devices belong to one namespace each; with `uverbs`, it must
+    /// have that device node there.
+    RdmaMove { from: Side, hca: HcaName, uverbs: Option<CharDevice> },
     /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
     Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
     /// Makes a netdev that is no hardware, or gives one that is there the same properties.
@@ -175,7 +178,8 @@ pub enum Step {
     RuleDelete { side: Side, rule: Rule },
     /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev: NCCL skips a
     /// port that is not, and picks the GID when it connects. Where the container is told an index, the GID has to be there.
-    AwaitPort { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr>, index: Option<u32> },
+    /// The GIDs come at most `gid_timeout` seconds after the port.
+    AwaitPort { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr>, index: Option<u32>, gid_timeout: u32 },
 }
 
 impl Step {
@@ -199,6 +203,8 @@ impl fmt::Display for Step {
         match self {
             Step::RdmaLinkDelete { side, hca } => write!(f, "deleting RDMA link {hca} {side}"),
             Step::RdmaLinkAdd { side, hca, dev, .. } => write!(f, "making RDMA link {hca} on {dev} {side}"),
+            Step::RdmaMove { from: Side::Host, hca, .. } => write!(f, "moving RDMA device {hca} into the container"),
+            Step::RdmaMove { from: Side::Inside, hca, .. } => write!(f, "moving RDMA device {hca} home"),
             Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),
             Step::Move { from: Side::Inside, dev, name, .. } => write!(f, "moving {dev} home as {name}"),
             Step::Make { side, dev, made: Made { kind, over: Some(over), .. } } => {

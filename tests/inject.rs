@@ -158,6 +158,8 @@ fn a_plan_becomes_an_edit() {
         sysfs: Default::default(),
         view: None,
         allow_bootstrap: false,
+        gid_timeout: Default::default(),
+        exclusive: false,
         freeze_lifetimes: false,
     };
     let edit = Edit::of(&plan, "/usr/bin/rdmaprep", 60);

@@ -153,6 +153,8 @@ fn plan(snapshot: &Snapshot) -> Plan {
         sysfs: Default::default(),
         view: None,
         allow_bootstrap: false,
+        gid_timeout: Default::default(),
+        exclusive: false,
         freeze_lifetimes: false,
     }
 }

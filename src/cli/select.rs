@@ -50,6 +50,10 @@ pub struct SelectArgs {
     /// [default: auto]
     #[arg(long, env = "RDMAPREP_ARP_PROFILE", value_name = "PROFILE")]
     pub arp_profile: Option<String>,
+    /// How many seconds a port that is ACTIVE inside may take to show the RoCE v2 GID of its NIC's address, within the
+    /// hook's own timeout; without it the container does not start [default: 5]
+    #[arg(long, env = "RDMAPREP_GID_TIMEOUT", value_name = "SECONDS")]
+    pub gid_timeout: Option<String>,
     /// What the container's /sys shows: auto, live (the kernel's, without the other NICs), snapshot (a tree of files, for
     /// sandboxes with a kernel of their own), off (all) [default: auto]
     #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]

@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENODEV, ENOENT, ESRCH};
 
-use crate::fault::Fault;
+use crate::attach::uverbs_number;
 use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Gid, GidKind, Netdev, Route, Snapshot};
+use crate::snapshot::{CharDevice, Netdev, RdmaMode, Route, Snapshot};
 use crate::step::{Made, Side, Step};
+use crate::world::gate::{self, Wanted};
 use crate::world::netns::Netns;
 use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
 use crate::world::route::RouteSocket;
 use crate::world::sysfs::Survey;
 use crate::world::{Scope, Sysctls, World, mount, sysctl, sysfs, sysfs_numa};
+
+const NO_RDMA: &str = "this kernel has no RDMA subsystem";
 
 /// A namespace with its sockets.
 struct Space {
@@ -34,7 +36,7 @@ impl Space {
     }
 
     fn rdma(&mut self) -> Result<&mut Rdma> {
-        self.rdma.as_mut().context("this kernel has no RDMA subsystem")
+        self.rdma.as_mut().context(NO_RDMA)
     }
 }
 
@@ -82,12 +84,25 @@ impl Live {
     }
 
     fn move_link(&mut self, from: Side, dev: &IfName, name: &IfName, ifindex: Option<u32>) -> Result<()> {
+        let (leave, enter) = self.both(from)?;
+        Ok(leave.route.move_link(dev, &enter.netns, name, ifindex)?)
+    }
+
+    fn rdma_move(&mut self, from: Side, hca: &HcaName, uverbs: Option<&CharDevice>) -> Result<()> {
+        let (leave, enter) = self.both(from)?;
+        let rdma = leave.rdma()?;
+        let index = rdma.index(hca)?.with_context(|| format!("{hca} is not {from}"))?;
+        rdma.set_netns(index, &enter.netns)?;
+        has_node(enter.rdma()?, hca, uverbs)
+    }
+
+    /// The side that is left, and the other one.
+    fn both(&mut self, from: Side) -> Result<(&mut Space, &mut Space)> {
         let inside = self.inside.as_mut().context("the container's namespace has gone")?;
-        let (leave, enter) = match from {
+        Ok(match from {
             Side::Host => (&mut self.host, inside),
             Side::Inside => (inside, &mut self.host),
-        };
-        Ok(leave.route.move_link(dev, &enter.netns, name, ifindex)?)
+        })
     }
 
     /// Linux refuses an IPv6 source whose duplicate address detection still runs, which takes a second or two after the
@@ -121,70 +136,17 @@ impl Live {
     fn link_add(&mut self, side: Side, hca: &HcaName, dev: &IfName, uverbs: Option<&CharDevice>) -> Result<()> {
         let rdma = self.space(side)?.rdma()?;
         rdma.link_add(hca, "rxe", dev)?;
-        let Some(wanted) = uverbs else { return Ok(()) };
-        let index = device_index(rdma, hca)?.with_context(|| format!("{hca} vanished after it was made"))?;
-        let got = rdma.chardev(CharKind::Uverbs { device: index })?.map(|c| CharDevice {
-            name: c.name,
-            major: c.major,
-            minor: c.minor,
-        });
-        ensure!(got.as_ref() == Some(wanted), "{hca} got {got:?} as its verbs node, the plan says {wanted:?}");
-        Ok(())
+        has_node(rdma, hca, uverbs)
     }
 
     fn link_delete(&mut self, side: Side, hca: &HcaName) -> Result<()> {
         let rdma = self.space(side)?.rdma()?;
-        match device_index(rdma, hca)? {
+        match rdma.index(hca)? {
             Some(index) => rdma.link_delete(index),
             None => Ok(()),
         }
     }
-
-    /// Carrier and GID table follow the netdev through workqueues (drivers/infiniband/core/roce_gid_mgmt.c): there is
-    /// nothing to wait on but the port itself.
-    fn await_port(&mut self, hca: &HcaName, port: u32, wanted: Wanted, deadline: Instant) -> Result<()> {
-        let mut pause = Duration::from_micros(500);
-        loop {
-            let Some(lacking) = self.lacking(hca, port, wanted)? else { return Ok(()) };
-            if Instant::now() >= deadline {
-                return Err(Fault::Timeout.error(format!("{hca} port {port} in the container {lacking}")));
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
-        }
-    }
-
-    /// What a port inside still lacks for NCCL to use it.
-    fn lacking(&mut self, hca: &HcaName, port: u32, (dev, ips, told): Wanted) -> Result<Option<String>> {
-        let space = self.space(Side::Inside)?;
-        let rdma = space.rdma()?;
-        let Some(index) = device_index(rdma, hca)? else { return Ok(Some("has gone".to_owned())) };
-        let state = rdma.ports(index)?.into_iter().find(|p| p.number == port).and_then(|p| p.state_name());
-        if state != Some("ACTIVE") {
-            return Ok(Some(format!("is {}", state.unwrap_or("in no state"))));
-        }
-        let gids = space.netns.visit(|| Ok(sysfs::gids(Path::new("/sys"), hca, port)))?;
-        let right =
-            |g: &Gid, ip: &IpAddr| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
-        let missing = ips.iter().find(|ip| !gids.iter().any(|g| right(g, ip)));
-        let table = || gids.iter().map(|g| format!("{}: {}", g.index, g.address)).collect::<Vec<_>>().join(", ");
-        if let Some(ip) = missing {
-            return Ok(Some(format!("has no RoCE v2 GID for {ip} on {dev}; its table is [{}]", table())));
-        }
-        let elsewhere = |ip: &&IpAddr| told.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == told);
-        match (ips.iter().find(elsewhere), told) {
-            (Some(ip), Some(index)) => Err(Fault::Refused.error(format!(
-                "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: [{}]; \
-                 set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
-                table()
-            ))),
-            _ => Ok(None),
-        }
-    }
 }
-
-/// What a port is to have: GIDs of that netdev from these addresses, at that index if any is told.
-type Wanted<'a> = (&'a IfName, &'a [IpAddr], Option<u32>);
 
 /// `/proc/sys/kernel/random/boot_id`.
 pub fn boot_id() -> Result<String> {
@@ -218,8 +180,14 @@ fn sysctls(dev: &IfName, wanted: &Sysctls) -> BTreeMap<String, String> {
     }
 }
 
-fn device_index(rdma: &mut Rdma, hca: &HcaName) -> Result<Option<u32>> {
-    Ok(rdma.devices()?.into_iter().find(|d| d.name == hca.as_str()).map(|d| d.index))
+/// Whether a device that just came has the node that it is to have.
+fn has_node(rdma: &mut Rdma, hca: &HcaName, uverbs: Option<&CharDevice>) -> Result<()> {
+    let Some(wanted) = uverbs else { return Ok(()) };
+    let index = rdma.index(hca)?.with_context(|| format!("{hca} is not where it was put"))?;
+    let node = rdma.chardev(CharKind::Uverbs { device: index })?;
+    let got = node.map(|c| CharDevice { name: c.name, major: c.major, minor: c.minor });
+    ensure!(got.as_ref() == Some(wanted), "{hca} got {got:?} as its verbs node, the plan says {wanted:?}");
+    Ok(())
 }
 
 /// Deleting what has gone already is done.
@@ -242,6 +210,11 @@ impl World for Live {
         snapshot.cpu = snapshot.cpu.or_else(|| scope.sysfs.then(sysfs_numa::own));
         snapshot.boot_id = boot_id;
         snapshot.netns = Some(space.netns.inode());
+        if snapshot.rdma_mode == Some(RdmaMode::Exclusive) {
+            let ours = |n: &u32| snapshot.hcas.iter().any(|h| h.uverbs.as_ref().and_then(uverbs_number) == Some(*n));
+            snapshot.verbs_elsewhere =
+                sysfs::verbs_numbers(Path::new("/sys")).into_iter().filter(|n| !ours(n)).collect();
+        }
         snapshot.routes = network.routes;
         snapshot.rules = network.rules;
         space.netns.visit(|| {
@@ -257,9 +230,13 @@ impl World for Live {
         match step {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
+            Step::RdmaMove { from, hca, uverbs } => self.rdma_move(*from, hca, uverbs.as_ref()),
             Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
-            Step::AwaitPort { hca, port, dev, addresses, index } => {
-                self.await_port(hca, *port, (dev, addresses, *index), deadline)
+            Step::AwaitPort { hca, port, dev, addresses, index, gid_timeout } => {
+                let space = self.space(Side::Inside)?;
+                let rdma = space.rdma.as_mut().context(NO_RDMA)?;
+                let wanted = Wanted { hca, port: *port, dev, addresses, index: *index };
+                gate::pass(rdma, &space.netns, wanted, Duration::from_secs((*gid_timeout).into()), deadline)
             }
             Step::Sysctls { side, dev, values } => self
                 .space(*side)?

@@ -14,6 +14,7 @@ use crate::step::{NicState, Side, Step};
 pub mod dress;
 mod dress_conf;
 pub mod files;
+mod gate;
 pub mod handle;
 mod legible;
 mod live;

@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::libc::MSG_TRUNC;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::netns::Netns;
 use super::nldev::{self, CharDev, CharKind, Device, Port, Request};
 use super::nlreplies::Replies;
 use crate::ident::{HcaName, IfName};
@@ -108,6 +109,20 @@ impl Rdma {
     pub fn link_delete(&mut self, device: u32) -> Result<()> {
         let answer = self.ask(&Request::LinkDelete { device });
         answer.with_context(|| format!("deleting RDMA device {device}")).map(drop)
+    }
+
+    /// The index of a device of that name that this namespace may see.
+    pub fn index(&mut self, name: &HcaName) -> Result<Option<u32>> {
+        Ok(self.devices()?.into_iter().find(|d| d.name == name.as_str()).map(|d| d.index))
+    }
+
+    /// Moves a device into another network namespace, where each belongs to one.
+    pub fn set_netns(&mut self, device: u32, netns: &Netns) -> Result<()> {
+        let answer = self.ask(&Request::Move { device, netns: netns.raw_fd() as u32 });
+        // ib_device_set_netns_put() in drivers/infiniband/core/device.c.
+        let fixed = answer.as_ref().err().and_then(errno) == Some(Errno::EOPNOTSUPP);
+        let why = if fixed { ": its driver cannot do that, or the RDMA namespace mode is shared" } else { "" };
+        answer.with_context(|| format!("moving RDMA device {device}{why}")).map(drop)
     }
 
     /// All facts that a snapshot wants. Management nodes (umad) are not asked for, since no container gets one and the

@@ -85,6 +85,13 @@ pub fn gids(root: &Path, hca: &HcaName, port: u32) -> Vec<Gid> {
     Root::open(root).map(|root| sysfs_hca::gids(&root, hca, port)).unwrap_or_default()
 }
 
+/// Numbers of the verbs nodes of all namespaces: the class has none of its own in any mode.
+pub fn verbs_numbers(root: &Path) -> Vec<u32> {
+    let Ok(root) = Root::open(root) else { return Vec::new() };
+    let names = root.dir("class/infiniband_verbs").map(|dir| dir.names()).unwrap_or_default();
+    names.iter().filter_map(|name| name.strip_prefix("uverbs")?.parse().ok()).collect()
+}
+
 /// A /sys that is looked at: facts, and what a container may see of it. No file of it is read twice, whatever is asked.
 pub struct Survey(Root);
 

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use proptest::prelude::*;
-use rdmaprep::attach::{identity, predict_uverbs};
+use rdmaprep::attach::identity;
+use rdmaprep::exclusive;
 use rdmaprep::ident::{Hex, IfName, Mac};
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
 use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
@@ -22,6 +23,8 @@ pub struct Host {
     pub numbers: Vec<u32>,
     /// An HCA of hardware without a NIC that we know, with one of the numbers.
     pub bystander: bool,
+    /// Whether RDMA devices belong to one namespace each.
+    pub exclusive: bool,
     /// `--arp-profile`.
     pub arp: Profile,
     /// `conf/all` in the container's namespace, in the order of the profile.
@@ -194,14 +197,14 @@ pub fn host(most: usize) -> impl Strategy<Value = Host> {
     let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
     let exact = ArpProfile { announce: 1, ignore: 0, filter: 0, rp_filter: 1 };
     let profiles = vec![Profile::Auto, Profile::Strict, Profile::Loose, Profile::Off, Profile::Exact(exact)];
-    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<bool>());
+    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 2]>());
     (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>(), rails).prop_map(
-        |(mut nics, numbers, bystander, (arp, (announce, ignore, filter, rp_filter), near))| {
+        |(mut nics, numbers, bystander, (arp, (announce, ignore, filter, rp_filter), [near, exclusive]))| {
             if !nics.iter().any(|n| n.chosen) {
                 nics[0].chosen = true;
             }
             nics.iter_mut().for_each(|n| n.near = near);
-            Host { nics, numbers, bystander, arp, all: [announce, ignore, filter, rp_filter] }
+            Host { nics, numbers, bystander, exclusive, arp, all: [announce, ignore, filter, rp_filter] }
         },
     )
 }
@@ -340,6 +343,7 @@ impl Host {
     /// The kernel after the administrator has set up the host; what Linux refuses, is not there.
     pub fn kernel(&self) -> Kernel {
         let mut kernel = Kernel::new();
+        kernel.exclusive = self.exclusive;
         for side in [Side::Host, Side::Inside] {
             kernel.plug(side, rdmaprep_lo());
             let id = kernel.plug(side, naked("eth0", 2, [0x06, 0, 0, 0, 0, side as u8]));
@@ -445,13 +449,13 @@ impl Host {
                 addresses: state.netdev.addresses,
             });
         }
-        let minors = predict_uverbs(&host, nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)));
-        for nic in nics.iter_mut().filter(|n| n.rxe) {
-            nic.uverbs = minors.get(nic.hca.as_ref().unwrap().as_str()).cloned();
+        let minors = exclusive::minors(&nics, &[], &host);
+        for nic in nics.iter_mut().filter(|n| n.hca.is_some()) {
+            nic.uverbs = exclusive::node(&minors, &host, nic.hca.as_ref().unwrap()).cloned();
         }
         let states: Vec<NicState> = nics.iter().map(|n| NicState::of(&host, &n.identity.name).unwrap()).collect();
         let (arp, rails) = rails::decide(self.arp, NUMBERS, &states);
-        Plan { arp, rails, ..plan(nics) }
+        Plan { arp, rails, exclusive: self.exclusive, ..plan(nics) }
     }
 }
 
@@ -471,6 +475,8 @@ fn plan(nics: Vec<Nic>) -> Plan {
         sysfs: Default::default(),
         view: None,
         allow_bootstrap: true,
+        gid_timeout: Default::default(),
+        exclusive: false,
         freeze_lifetimes: true,
     }
 }

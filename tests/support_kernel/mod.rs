@@ -8,11 +8,11 @@ mod net;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
-use nix::libc::{EEXIST, EINVAL, EIO, ENODEV};
+use anyhow::{Result, anyhow, ensure};
+use nix::libc::{EEXIST, EINVAL, EIO, ENODEV, EOPNOTSUPP};
 use rdmaprep::fault::Fault;
 use rdmaprep::ident::{HcaName, IfName};
-use rdmaprep::snapshot::{CharDevice, Hca, Netdev, Port, Snapshot};
+use rdmaprep::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
 use rdmaprep::step::{Side, Step};
 use rdmaprep::world::{Scope, World};
 
@@ -23,6 +23,8 @@ pub use net::{Link, Space, errno, naked, plain, v4, v6};
 pub struct Rdma {
     hca: Hca,
     on: u64,
+    /// Its namespace, which only the exclusive mode minds.
+    at: Side,
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct Kernel {
     spaces: [Option<Space>; 2],
     rdma: Vec<Rdma>,
     next_id: u64,
+    /// Whether RDMA devices belong to one namespace each.
+    pub exclusive: bool,
     /// Steps performed since it was set; the one with that number fails and changes nothing.
     pub fail_at: Option<usize>,
     pub performed: usize,
@@ -54,7 +58,7 @@ fn other(side: Side) -> Side {
 impl Kernel {
     pub fn new() -> Kernel {
         let spaces = [Some(Space::new(4026531840)), Some(Space::new(4026532999))];
-        Kernel { spaces, rdma: Vec::new(), next_id: 1, fail_at: None, performed: 0, log: Vec::new() }
+        Kernel { spaces, rdma: Vec::new(), next_id: 1, exclusive: false, fail_at: None, performed: 0, log: Vec::new() }
     }
 
     pub fn space(&mut self, side: Side) -> Result<&mut Space> {
@@ -77,7 +81,7 @@ impl Kernel {
 
     /// An HCA of hardware, with the given number of its verbs node.
     pub fn plug_hca(&mut self, name: &str, on: u64, number: u32, rxe: bool) {
-        self.rdma.push(Rdma { hca: hca(name, number, rxe), on });
+        self.rdma.push(Rdma { hca: hca(name, number, rxe), on, at: Side::Host });
     }
 
     fn link_of(&self, id: u64) -> Option<(Side, &Netdev)> {
@@ -91,8 +95,12 @@ impl Kernel {
     pub fn see(&self, side: Side) -> Snapshot {
         let space = self.spaces[slot(side)].as_ref().unwrap();
         let mut snapshot = space.snapshot();
+        snapshot.rdma_mode = Some(if self.exclusive { RdmaMode::Exclusive } else { RdmaMode::Shared });
         // Shared mode: every namespace lists every device, but only the netdevs of its own (nldev.c, fill_port_info).
-        for rdma in &self.rdma {
+        let seen = |r: &&Rdma| !self.exclusive || r.at == side;
+        let elsewhere = self.rdma.iter().filter(|r| !seen(r));
+        snapshot.verbs_elsewhere = elsewhere.map(|r| r.hca.uverbs.as_ref().unwrap().minor - 192).collect();
+        for rdma in self.rdma.iter().filter(seen) {
             let mut hca = rdma.hca.clone();
             let here = self.link_of(rdma.on).filter(|(s, _)| *s == side).map(|(_, d)| d.name.clone());
             hca.ports[0].netdev = here;
@@ -106,6 +114,10 @@ impl Kernel {
     /// is destroyed.
     pub fn die(&mut self) {
         let inside = self.spaces[1].take().unwrap();
+        // rdma_dev_exit_net in drivers/infiniband/core/device.c.
+        for i in (0..self.rdma.len()).filter(|i| self.rdma[*i].at == Side::Inside).collect::<Vec<_>>() {
+            self.register(i, Side::Host);
+        }
         let mut gone = inside.clone();
         for link in inside.links {
             gone.unregister(link.id);
@@ -173,9 +185,9 @@ impl Kernel {
         if self.rdma.iter().any(|r| r.hca.name == *name || (r.on == on && r.hca.is_rxe())) {
             return Err(errno(EEXIST));
         }
-        let used: Vec<u32> = self.rdma.iter().map(|r| r.hca.uverbs.as_ref().unwrap().minor - 192).collect();
-        let number = (0..).find(|n| !used.contains(n)).unwrap();
-        self.rdma.push(Rdma { hca: hca(name.as_str(), number, true), on });
+        let number = self.free_number(None);
+        // A new device is the initial namespace's, whoever makes it (ib_device_init in drivers/infiniband/core/device.c).
+        self.rdma.push(Rdma { hca: hca(name.as_str(), number, true), on, at: Side::Host });
         match (wanted, node(number)) {
             // As Live does: the link is there, and is for the caller to undo.
             (Some(w), got) if *w != got => Err(anyhow!("{name} got {got:?}, the plan says {w:?}")),
@@ -183,8 +195,34 @@ impl Kernel {
         }
     }
 
-    fn link_delete(&mut self, name: &HcaName) {
-        self.rdma.retain(|r| r.hca.name != *name || !r.hca.is_rxe());
+    fn link_delete(&mut self, side: Side, name: &HcaName) {
+        let exclusive = self.exclusive;
+        self.rdma.retain(|r| r.hca.name != *name || !r.hca.is_rxe() || exclusive && r.at != side);
+    }
+
+    /// The lowest number that no verbs node has, but for that of one device.
+    fn free_number(&self, but: Option<usize>) -> u32 {
+        let others = self.rdma.iter().enumerate().filter(|(i, _)| Some(*i) != but);
+        let used: Vec<u32> = others.map(|(_, r)| r.hca.uverbs.as_ref().unwrap().minor - 192).collect();
+        (0..).find(|n| !used.contains(n)).unwrap()
+    }
+
+    /// rdma_dev_change_netns in drivers/infiniband/core/device.c: its clients come anew, the verbs node, too.
+    fn register(&mut self, device: usize, at: Side) {
+        let number = self.free_number(Some(device));
+        let rdma = &mut self.rdma[device];
+        (rdma.at, rdma.hca.uverbs) = (at, Some(node(number)));
+    }
+
+    fn rdma_move(&mut self, from: Side, hca: &HcaName, wanted: Option<&CharDevice>) -> Result<()> {
+        self.space(other(from))?;
+        ensure!(self.exclusive, errno(EOPNOTSUPP));
+        let found = self.rdma.iter().position(|r| r.hca.name == *hca && r.at == from);
+        let device = found.ok_or_else(|| anyhow!("{hca} is not {from}"))?;
+        self.register(device, other(from));
+        let got = self.rdma[device].hca.uverbs.as_ref();
+        ensure!(wanted.is_none() || wanted == got, "{hca} got {got:?}, the plan says {wanted:?}");
+        Ok(())
     }
 
     fn await_port(&mut self, hca: &HcaName, dev: &IfName, ips: &[std::net::IpAddr]) -> Result<()> {
@@ -192,16 +230,18 @@ impl Kernel {
         let rdma = self.rdma.iter().find(|r| r.hca.name == *hca).ok_or_else(|| lacking("has gone"))?;
         let (side, link) = self.link_of(rdma.on).ok_or_else(|| lacking("has no netdev"))?;
         let has = |ip| link.addresses.iter().any(|a| a.address == ip);
-        let ready = side == Side::Inside && link.name == *dev && link.up && ips.iter().all(|ip| has(*ip));
+        let seen = !self.exclusive || rdma.at == Side::Inside;
+        let ready = seen && side == Side::Inside && link.name == *dev && link.up && ips.iter().all(|ip| has(*ip));
         if ready { Ok(()) } else { Err(lacking("is not ready")) }
     }
 
     fn act(&mut self, step: &Step) -> Result<()> {
         match step {
-            Step::RdmaLinkDelete { hca, .. } => {
-                self.link_delete(hca);
+            Step::RdmaLinkDelete { side, hca } => {
+                self.link_delete(*side, hca);
                 Ok(())
             }
+            Step::RdmaMove { from, hca, uverbs } => self.rdma_move(*from, hca, uverbs.as_ref()),
             Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
             Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
             Step::AwaitPort { hca, dev, addresses, .. } => self.await_port(hca, dev, addresses),

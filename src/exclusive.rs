@@ -1,0 +1,160 @@
+//! RDMA devices that belong to one network namespace each (`rdma system set netns exclusive`): which of them move with a
+//! container's NICs, and what that takes. In the shared mode every namespace sees every device, and none moves.
+//!
+//! A device goes into the container after the netdevs of all its ports, and comes home before them. The kernel gives those of a
+//! namespace that dies back to the initial one by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
+
+use anyhow::Result;
+
+use crate::attach::{Minors, predict_uverbs, uverbs_number};
+use crate::candidate::INFINIBAND;
+use crate::fault::Fault;
+use crate::ident::{HcaName, IfName};
+use crate::plan::{Nic, Plan};
+use crate::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
+use crate::step::{Side, Step};
+use crate::verify::Drift;
+
+/// The way out of every refusal here. The kernel changes the mode only as long as the initial namespace is the only one
+/// (rdma_compatdev_set in device.c), which is the administrator's decision, never ours.
+const WAY_OUT: &str =
+    "or use the shared mode: `rdma system set netns shared`, before any other network namespace exists";
+
+/// Whether devices belong to one namespace each.
+pub fn is(host: &Snapshot) -> bool {
+    host.rdma_mode == Some(RdmaMode::Exclusive)
+}
+
+/// The HCAs of NICs, and those without any, each once.
+fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
+    let names = nics.iter().filter_map(|n| n.hca.as_ref()).chain(ib);
+    let mut found: Vec<&Hca> = Vec::new();
+    for hca in names.filter_map(|name| host.hca(name)) {
+        if !found.iter().any(|f| f.name == hca.name) {
+            found.push(hca);
+        }
+    }
+    found
+}
+
+/// The device nodes that HCAs will have inside, as far as the kernel hands them out anew: soft-RoCE's, which is made again, and
+/// in the exclusive mode everybody's, since a move takes all clients of a device away and adds them again
+/// (rdma_dev_change_netns in device.c).
+pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
+    let mut minors = predict_uverbs(host, hcas(nics, ib, host).into_iter().filter(|h| h.is_rxe()));
+    if is(host) {
+        let host = with_nodes(host, &minors);
+        minors.extend(predict_uverbs(&host, hcas(nics, ib, &host).into_iter()));
+    }
+    minors
+}
+
+/// The host's HCAs with these device nodes.
+fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
+    let mut hcas = host.hcas.clone();
+    hcas.iter_mut().for_each(|h| h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take()));
+    Snapshot { hcas, verbs_elsewhere: host.verbs_elsewhere.clone(), ..Snapshot::default() }
+}
+
+/// What the exclusive mode demands of a choice of NICs: a device moves with all its ports, and with nothing on it that would
+/// not survive that.
+///
+/// # Errors
+/// [`Fault::Refused`] with the way out.
+pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
+    if !is(host) {
+        return Ok(());
+    }
+    let stays = |dev: &&IfName| !nics.iter().any(|n| n.identity.name == **dev);
+    for hca in hcas(nics, ib, host) {
+        let left = hca.ports.iter().find_map(|p| Some((p.number, p.netdev.as_ref().filter(stays)?)));
+        if let Some((port, dev)) = left {
+            return Err(Fault::Refused.error(format!(
+                "{} moves with all its ports, since RDMA devices belong to one namespace each here, but {dev} of its port \
+                 {port} is not taken: take the netdevs of all its ports, {WAY_OUT}",
+                hca.name
+            )));
+        }
+        // ipoib_remove_one and ipoib_add_one in drivers/infiniband/ulp/ipoib/ipoib_main.c.
+        let on_it = host.netdevs.iter().find(|d| d.link_type == INFINIBAND && d.pci.is_some() && d.pci == hca.pci);
+        if let Some(dev) = on_it {
+            return Err(Fault::Refused.error(format!(
+                "{} would have to move, since RDMA devices belong to one namespace each here, and the kernel would delete {}, \
+                 which sits on it: leave {} out, {WAY_OUT}",
+                hca.name, dev.name, hca.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A line of `prepare`'s report; none in the shared mode.
+pub fn told(plan: &Plan) -> Option<String> {
+    let mut names: Vec<&str> =
+        plan.nics.iter().filter_map(|n| n.hca.as_ref()).chain(&plan.ib).map(HcaName::as_str).collect();
+    names.dedup();
+    let (moves, them) = if names.len() == 1 { ("moves", "it") } else { ("move", "them") };
+    (plan.exclusive && !names.is_empty()).then(|| {
+        format!(
+            "RDMA namespace mode exclusive: {} {moves}, too; the host lacks {them} as long as a container has {them}",
+            names.join(", ")
+        )
+    })
+}
+
+/// The moves into the container, in the order for which [`minors`] are told; none in the shared mode.
+pub fn enter(plan: &Plan, host: &Snapshot) -> Vec<Step> {
+    if !plan.exclusive {
+        return Vec::new();
+    }
+    // When soft-RoCE has been made again.
+    let soft = predict_uverbs(host, hcas(&plan.nics, &plan.ib, host).into_iter().filter(|h| h.is_rxe()));
+    let between = with_nodes(host, &soft);
+    let mut all = hcas(&plan.nics, &plan.ib, &between);
+    all.sort_by_key(|h| number(h));
+    let minors = minors(&plan.nics, &plan.ib, host);
+    let uverbs = |h: &Hca| minors.get(h.name.as_str()).cloned();
+    all.iter().map(|h| Step::RdmaMove { from: Side::Host, hca: h.name.clone(), uverbs: uverbs(h) }).collect()
+}
+
+/// The moves home of those HCAs that only the container's namespace has. Soft-RoCE is deleted there instead.
+pub fn home<'a>(names: impl Iterator<Item = &'a HcaName>, host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
+    let there = names.filter_map(|name| inside?.hca(name));
+    let mut away: Vec<&Hca> = there.filter(|h| !h.is_rxe() && host.hca(&h.name).is_none()).collect();
+    away.sort_by_key(|h| (number(h), &h.name));
+    away.dedup_by_key(|h| &h.name);
+    away.iter().map(|h| Step::RdmaMove { from: Side::Inside, hca: h.name.clone(), uverbs: None }).collect()
+}
+
+/// Those that are on neither side: the kernel may still be about to give them back.
+pub fn lost<'a>(names: &'a [HcaName], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<&'a HcaName> {
+    let there = |name: &HcaName| host.hca(name).is_some() || inside.is_some_and(|i| i.hca(name).is_some());
+    names.iter().filter(|name| is(host) && !there(name)).collect()
+}
+
+/// HCAs that are not where they belong: inside, and not on the host any more.
+pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
+    let names = plan.nics.iter().filter_map(|n| n.hca.as_ref()).chain(&plan.ib);
+    let wrong = |name: &&HcaName| inside.hca(name).is_none() || host.hca(name).is_some();
+    let place = |name: &HcaName| match (inside.hca(name), host.hca(name)) {
+        (Some(_), Some(_)) => Some("in both namespaces".to_owned()),
+        (None, Some(_)) => Some("on the host".to_owned()),
+        _ => None,
+    };
+    let drift = |name: &HcaName| Drift {
+        dev: name.to_string(),
+        field: "namespace".into(),
+        expected: Some("the container's alone".into()),
+        observed: place(name),
+    };
+    names.filter(wrong).map(drift).collect()
+}
+
+fn number(hca: &Hca) -> u32 {
+    hca.uverbs.as_ref().and_then(uverbs_number).unwrap_or(u32::MAX)
+}
+
+/// The device node that an HCA has now, or will have.
+pub fn node<'a>(minors: &'a Minors, host: &'a Snapshot, name: &HcaName) -> Option<&'a CharDevice> {
+    minors.get(name.as_str()).or_else(|| host.hca(name)?.uverbs.as_ref())
+}

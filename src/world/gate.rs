@@ -1,0 +1,130 @@
+//! Waits until a port in the container is what NCCL needs.
+//!
+//! Asked again and again, since nothing tells: the kernel's RDMA monitor (RDMA_NLDEV_CMD_MONITOR, Linux 6.12) speaks of devices
+//! and of netdevs that come and go, not of port states or GIDs (enum rdma_nl_notify_event_type in
+//! include/uapi/rdma/rdma_netlink.h), and carrier and GID table follow the netdev's own events through workqueues
+//! (drivers/infiniband/core/roce_gid_mgmt.c).
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::netns::Netns;
+use super::rdma::Rdma;
+use super::{newmount, sysfs};
+use crate::fault::Fault;
+use crate::ident::{HcaName, IfName};
+use crate::snapshot::{Gid, GidKind, RdmaMode};
+
+/// A port, and what it is to have.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub hca: &'a HcaName,
+    pub port: u32,
+    /// The netdev that its GIDs carry.
+    pub dev: &'a IfName,
+    /// The addresses that they are made from.
+    pub addresses: &'a [IpAddr],
+    /// Where they are, if the container is told.
+    pub index: Option<u32>,
+}
+
+/// What a port lacks.
+enum Lack {
+    /// It is not ACTIVE.
+    State(String),
+    /// It is, but its table does not have what is wanted.
+    Gid(String),
+}
+
+/// Waits for it, until the deadline for the port, and for its GIDs no longer than `patience` after it became ACTIVE.
+pub(super) fn pass(
+    rdma: &mut Rdma,
+    netns: &Netns,
+    wanted: Wanted,
+    patience: Duration,
+    deadline: Instant,
+) -> Result<()> {
+    let sysfs = Sysfs::of(rdma, netns)?;
+    let (mut pause, mut active) = (Duration::from_micros(500), None);
+    loop {
+        let now = Instant::now();
+        let (text, until) = match lacking(rdma, netns, &sysfs, wanted)? {
+            None => return Ok(()),
+            Some(Lack::State(text)) => (text, deadline),
+            Some(Lack::Gid(text)) => (text, deadline.min(*active.get_or_insert(now) + patience)),
+        };
+        if now >= until {
+            return Err(Fault::Timeout.error(format!("{} port {} in the container {text}", wanted.hca, wanted.port)));
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+fn lacking(rdma: &mut Rdma, netns: &Netns, sysfs: &Sysfs, wanted: Wanted) -> Result<Option<Lack>> {
+    let Wanted { hca, port, dev, addresses, index } = wanted;
+    let state = |text: String| Ok(Some(Lack::State(text)));
+    let Some(device) = rdma.index(hca)? else { return state("has gone".to_owned()) };
+    let seen = rdma.ports(device)?.into_iter().find(|p| p.number == port).and_then(|p| p.state_name());
+    if seen != Some("ACTIVE") {
+        return state(format!("is {}", seen.unwrap_or("in no state")));
+    }
+    let gids = netns.visit(|| Ok(sysfs::gids(&sysfs.root, hca, port)))?;
+    let right =
+        |g: &Gid, ip: &IpAddr| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
+    if let Some(ip) = addresses.iter().find(|ip| !gids.iter().any(|g| right(g, ip))) {
+        let text = format!("has no RoCE v2 GID for {ip} on {dev}; its GID table is {}", table(&gids));
+        return Ok(Some(Lack::Gid(text)));
+    }
+    let elsewhere = |ip: &&IpAddr| index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index);
+    match (addresses.iter().find(elsewhere), index) {
+        (Some(ip), Some(index)) => Err(Fault::Refused.error(format!(
+            "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
+             set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
+            table(&gids)
+        ))),
+        _ => Ok(None),
+    }
+}
+
+/// A GID table for a sentence: an entry each of index, address, type and netdev.
+fn table(gids: &[Gid]) -> String {
+    let kind = |g: &Gid| match g.kind {
+        Some(GidKind::RoceV2) => "RoCE v2",
+        Some(GidKind::IbRoceV1) => "IB/RoCE v1",
+        None => "no type",
+    };
+    let entry = |g: &Gid| {
+        let dev = g.netdev.as_ref().map_or("no netdev", IfName::as_str);
+        format!("{}: {} {} {dev}", g.index, g.ip(), kind(g))
+    };
+    if gids.is_empty() {
+        "empty".to_owned()
+    } else {
+        format!("[{}]", gids.iter().map(entry).collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Where a namespace's RDMA devices are seen.
+struct Sysfs {
+    root: PathBuf,
+    /// Keeps a mount of our own alive.
+    _mount: Option<OwnedFd>,
+}
+
+impl Sysfs {
+    /// The host's /sys shows every device in the shared mode; in the exclusive mode those of the namespace that it was mounted
+    /// in, in class/infiniband and below the functions alike (ib_class's namespace in drivers/infiniband/core/device.c).
+    fn of(rdma: &mut Rdma, netns: &Netns) -> Result<Sysfs> {
+        if rdma.mode()? != Some(RdmaMode::Exclusive) {
+            return Ok(Sysfs { root: PathBuf::from("/sys"), _mount: None });
+        }
+        let mount = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
+        let mount = mount.context("mounting a sysfs for the container's namespace")?;
+        Ok(Sysfs { root: Path::new("/proc/self/fd").join(mount.as_raw_fd().to_string()), _mount: Some(mount) })
+    }
+}
