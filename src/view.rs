@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::ident::{BusId, HcaName, IfName};
 use crate::outfit::Cover;
 use crate::plan::{Nic, Plan};
-use crate::snapshot::{CharDevice, Snapshot};
+use crate::snapshot::{CharDevice, Hca, Snapshot};
 use crate::tree::{Node, Tree, parent};
 
 mod hidden;
@@ -82,20 +82,26 @@ pub struct Keep {
     pub netdevs: BTreeSet<IfName>,
     /// PCI functions that it has of somebody else.
     pub functions: BTreeSet<BusId>,
-    /// Verbs nodes that soft-RoCE will have inside, where it is re-created.
+    /// Verbs nodes that HCAs will have inside, as far as the kernel hands these out anew.
     pub verbs: BTreeMap<HcaName, CharDevice>,
 }
 
 impl Keep {
     /// What a plan gives to a container.
     pub fn of(plan: &Plan) -> Keep {
-        let soft = |n: &Nic| Some((n.hca.clone().filter(|_| n.rxe)?, n.uverbs.clone()?));
+        let anew = |n: &Nic| Some((n.hca.clone().filter(|_| n.rxe || plan.exclusive)?, n.uverbs.clone()?));
         Keep {
             hcas: plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
             functions: BTreeSet::new(),
-            verbs: plan.nics.iter().filter_map(soft).collect(),
+            verbs: plan.nics.iter().filter_map(anew).collect(),
         }
+    }
+
+    /// Those of [`Keep::verbs`] that will be at another place: soft-RoCE's, which goes first, and what gets another number.
+    fn moved<'a>(&'a self, seen: &'a Snapshot) -> impl Iterator<Item = (&'a HcaName, &'a CharDevice)> {
+        let stays = |hca: &Hca, node: &CharDevice| !hca.is_rxe() && hca.uverbs.as_ref() == Some(node);
+        self.verbs.iter().filter(move |(name, node)| !seen.hca(name).is_some_and(|hca| stays(hca, node)))
     }
 
     /// These RDMA devices with the netdevs behind their ports.
@@ -136,14 +142,14 @@ pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
     for name in whole.names("class/net").filter(|name| !kept.contains(name)) {
         hidden.hide(&whole, format!("class/net/{name}"));
     }
+    let moved: Vec<_> = keep.moved(seen).map(|(hca, verbs)| (hca, verbs, place(&whole, seen, hca, verbs))).collect();
     let mut view = rest(whole, &hidden);
-    for (hca, verbs) in &keep.verbs {
-        let dir = soft_verbs(verbs);
+    for (hca, verbs, dir) in moved {
         let text = |text: String| Node::File(format!("{text}\n").into_bytes().into());
         view.put(&format!("{dir}/ibdev"), text(hca.to_string()));
         view.put(&format!("{dir}/dev"), text(format!("{}:{}", verbs.major, verbs.minor)));
         view.put(&format!("{dir}/abi_version"), text("1".to_owned()));
-        soft_links(verbs).into_iter().for_each(|(path, link)| view.put(&path, link));
+        links_to(verbs, &dir).into_iter().for_each(|(path, link)| view.put(&path, link));
     }
     view
 }
@@ -218,10 +224,12 @@ pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let mut view: Tree = left.map(|(path, node, _)| (path, node.clone())).collect();
     farms.iter().for_each(|dir| view.put(dir, Node::Dir));
     // The places of software devices come and go with them: nothing can be mounted there in advance.
-    hidden.dirs.iter().filter(|dir| !dir.starts_with("devices/virtual/")).for_each(|dir| view.put(dir, Node::Dir));
-    for (path, link) in keep.verbs.values().flat_map(soft_links).filter(|(path, _)| farms.contains(parent(path))) {
-        view.put(&path, link);
-    }
+    let old: BTreeSet<String> =
+        keep.moved(seen).filter_map(|(hca, _)| verbs_of(links, seen.hca(hca)?.uverbs.as_ref()?)).collect();
+    let passing = |dir: &&str| dir.starts_with("devices/virtual/") || old.contains(*dir);
+    hidden.dirs.iter().filter(|dir| !passing(dir)).for_each(|dir| view.put(dir, Node::Dir));
+    let moved = keep.moved(seen).flat_map(|(hca, verbs)| links_to(verbs, &place(links, seen, hca, verbs)));
+    moved.filter(|(path, _)| farms.contains(parent(path))).for_each(|(path, link)| view.put(&path, link));
     view
 }
 
@@ -249,13 +257,20 @@ pub fn laid_over(links: &Tree, view: &Tree) -> Tree {
     seen
 }
 
-/// A class device of soft-RoCE has no parent (drivers/infiniband/core/uverbs_main.c).
-fn soft_verbs(verbs: &CharDevice) -> String {
-    format!("devices/virtual/infiniband_verbs/{}", verbs.name)
+/// Where an HCA's verbs node will be: beside where it is. A class device of soft-RoCE has no parent
+/// (drivers/infiniband/core/uverbs_main.c).
+fn place(links: &Tree, seen: &Snapshot, hca: &HcaName, verbs: &CharDevice) -> String {
+    let hardware = seen.hca(hca).filter(|h| !h.is_rxe()).and_then(|h| verbs_of(links, h.uverbs.as_ref()?));
+    let dir = hardware.as_deref().map_or("devices/virtual/infiniband_verbs", parent);
+    format!("{dir}/{}", verbs.name)
 }
 
-fn soft_links(verbs: &CharDevice) -> [(String, Node); 2] {
-    let link = || Node::Link(format!("../../{}", soft_verbs(verbs)).into());
+fn verbs_of(links: &Tree, node: &CharDevice) -> Option<String> {
+    end(links, &format!("class/infiniband_verbs/{}", node.name))
+}
+
+fn links_to(verbs: &CharDevice, dir: &str) -> [(String, Node); 2] {
+    let link = || Node::Link(format!("../../{dir}").into());
     [
         (format!("class/infiniband_verbs/{}", verbs.name), link()),
         (format!("dev/char/{}:{}", verbs.major, verbs.minor), link()),

@@ -388,13 +388,15 @@ fn only_used_gids_are_kept() {
     tree.gid(&port, 2, "0000:0000:0000:0000:0000:ffff:0a00:0001", Some("IB/RoCE v1\n"), Some("eth7\n"));
     tree.gid(&port, 10, "0000:0000:0000:0000:0000:ffff:0a00:0001", Some("RoCE v2\n"), Some("eth7\n"));
     tree.gid(&port, 11, "2001:db8:0:1::", None, None);
-    let gids = sysfs::gids(tree.0.path(), &"mlx5_0".parse().unwrap(), 1);
-    let kinds: Vec<_> = gids.iter().map(|g| (g.index, g.kind, g.netdev.is_some())).collect();
+    let sys = fs::File::open(tree.0.path()).unwrap().into();
+    let gids = |port| sysfs::gids(&sys, &"mlx5_0".parse().unwrap(), port).unwrap();
+    let first = gids(1);
+    let kinds: Vec<_> = first.iter().map(|g| (g.index, g.kind, g.netdev.is_some())).collect();
     let (v1, v2) = (Some(GidKind::IbRoceV1), Some(GidKind::RoceV2));
     assert_eq!(kinds, [(2, v1, true), (10, v2, true), (11, None, false)]);
-    assert_eq!(gids[0].ip().to_string(), "10.0.0.1");
-    assert_eq!(tree.snapshot().hcas[0].ports[0].gids, gids);
-    assert!(sysfs::gids(tree.0.path(), &"mlx5_0".parse().unwrap(), 2).is_empty());
+    assert_eq!(first[0].ip().to_string(), "10.0.0.1");
+    assert_eq!(tree.snapshot().hcas[0].ports[0].gids, first);
+    assert!(gids(2).is_empty());
 
     // InfiniBand fills unused entries with its prefix, whichever that is.
     tree.port(&home, 2, "InfiniBand");
@@ -404,8 +406,7 @@ fn only_used_gids_are_kept() {
     {
         tree.gid(&port, index as u32, gid, None, None);
     }
-    let gids = sysfs::gids(tree.0.path(), &"mlx5_0".parse().unwrap(), 2);
-    assert_eq!(gids.iter().map(|g| g.index).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!(gids(2).iter().map(|g| g.index).collect::<Vec<_>>(), [0, 3]);
 }
 
 #[test]

@@ -40,8 +40,9 @@ impl Hidden {
 
     /// RDMA devices, and the nodes of those: what is not known to be a kept one's is hidden.
     fn hcas(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
-        // What soft-RoCE has is numbered anew where it is re-created.
-        let kept = || seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name) && !keep.verbs.contains_key(&h.name));
+        // These are numbered anew.
+        let moved: BTreeSet<&HcaName> = keep.moved(seen).map(|(name, _)| name).collect();
+        let kept = || seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name));
         let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
         let mads: BTreeSet<String> = kept()
             .flat_map(|h| h.umad.iter().flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten()))

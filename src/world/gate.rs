@@ -6,11 +6,11 @@
 //! (drivers/infiniband/core/roce_gid_mgmt.c).
 
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::netns::Netns;
 use super::rdma::Rdma;
@@ -48,11 +48,11 @@ pub(super) fn pass(
     patience: Duration,
     deadline: Instant,
 ) -> Result<()> {
-    let sysfs = Sysfs::of(rdma, netns)?;
+    let sys = sysfs_of(rdma, netns)?;
     let (mut pause, mut active) = (Duration::from_micros(500), None);
     loop {
         let now = Instant::now();
-        let (text, until) = match lacking(rdma, netns, &sysfs, wanted)? {
+        let (text, until) = match lacking(rdma, netns, &sys, wanted)? {
             None => return Ok(()),
             Some(Lack::State(text)) => (text, deadline),
             Some(Lack::Gid(text)) => (text, deadline.min(*active.get_or_insert(now) + patience)),
@@ -65,7 +65,7 @@ pub(super) fn pass(
     }
 }
 
-fn lacking(rdma: &mut Rdma, netns: &Netns, sysfs: &Sysfs, wanted: Wanted) -> Result<Option<Lack>> {
+fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: Wanted) -> Result<Option<Lack>> {
     let Wanted { hca, port, dev, addresses, index } = wanted;
     let state = |text: String| Ok(Some(Lack::State(text)));
     let Some(device) = rdma.index(hca)? else { return state("has gone".to_owned()) };
@@ -73,7 +73,7 @@ fn lacking(rdma: &mut Rdma, netns: &Netns, sysfs: &Sysfs, wanted: Wanted) -> Res
     if seen != Some("ACTIVE") {
         return state(format!("is {}", seen.unwrap_or("in no state")));
     }
-    let gids = netns.visit(|| Ok(sysfs::gids(&sysfs.root, hca, port)))?;
+    let gids = netns.visit(|| Ok(sysfs::gids(sys, hca, port)?))?;
     let right =
         |g: &Gid, ip: &IpAddr| g.kind == Some(GidKind::RoceV2) && g.netdev.as_ref() == Some(dev) && g.ip() == *ip;
     if let Some(ip) = addresses.iter().find(|ip| !gids.iter().any(|g| right(g, ip))) {
@@ -109,22 +109,14 @@ fn table(gids: &[Gid]) -> String {
     }
 }
 
-/// Where a namespace's RDMA devices are seen.
-struct Sysfs {
-    root: PathBuf,
-    /// Keeps a mount of our own alive.
-    _mount: Option<OwnedFd>,
-}
-
-impl Sysfs {
-    /// The host's /sys shows every device in the shared mode; in the exclusive mode those of the namespace that it was mounted
-    /// in, in class/infiniband and below the functions alike (ib_class's namespace in drivers/infiniband/core/device.c).
-    fn of(rdma: &mut Rdma, netns: &Netns) -> Result<Sysfs> {
-        if rdma.mode()? != Some(RdmaMode::Exclusive) {
-            return Ok(Sysfs { root: PathBuf::from("/sys"), _mount: None });
-        }
-        let mount = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
-        let mount = mount.context("mounting a sysfs for the container's namespace")?;
-        Ok(Sysfs { root: Path::new("/proc/self/fd").join(mount.as_raw_fd().to_string()), _mount: Some(mount) })
+/// A /sys that shows a namespace's RDMA devices. The host's shows every device in the shared mode; in the exclusive mode it shows
+/// those of the namespace that it was mounted in, in class/infiniband and below the functions alike (ib_class's namespace in
+/// drivers/infiniband/core/device.c).
+fn sysfs_of(rdma: &mut Rdma, netns: &Netns) -> Result<OwnedFd> {
+    if rdma.mode()? == Some(RdmaMode::Exclusive) {
+        let mounted = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
+        return mounted.context("mounting a sysfs for the container's namespace");
     }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, "/sys", flags, Mode::empty()).context("opening /sys")
 }

@@ -90,9 +90,11 @@ impl Live {
 
     fn rdma_move(&mut self, from: Side, hca: &HcaName, uverbs: Option<&CharDevice>) -> Result<()> {
         let (leave, enter) = self.both(from)?;
-        let rdma = leave.rdma()?;
+        let rdma = leave.rdma.as_mut().context(NO_RDMA)?;
         let index = rdma.index(hca)?.with_context(|| format!("{hca} is not {from}"))?;
-        rdma.set_netns(index, &enter.netns)?;
+        // Unlike every other request, this one is judged by the sender's namespace, not its socket's (nldev_set_doit and
+        // ib_device_set_netns_put in drivers/infiniband/core).
+        leave.netns.visit(|| rdma.set_netns(index, &enter.netns))?;
         has_node(enter.rdma()?, hca, uverbs)
     }
 

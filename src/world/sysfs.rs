@@ -1,6 +1,8 @@
 //! What a /sys tells, live or captured, and how it joins with what RDMA netlink tells.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::Result;
@@ -80,9 +82,9 @@ fn read_root(root: &Root, scope: Scope) -> SysTree {
     }
 }
 
-/// The used entries of one port's GID table; empty where there is no such port. Made for polling.
-pub fn gids(root: &Path, hca: &HcaName, port: u32) -> Vec<Gid> {
-    Root::open(root).map(|root| sysfs_hca::gids(&root, hca, port)).unwrap_or_default()
+/// The used entries of one port's GID table in a /sys that is held open; empty where there is no such port. Made for polling.
+pub fn gids(sys: &OwnedFd, hca: &HcaName, port: u32) -> io::Result<Vec<Gid>> {
+    Ok(sysfs_hca::gids(&Root::at(sys.try_clone()?), hca, port))
 }
 
 /// Numbers of the verbs nodes of all namespaces: the class has none of its own in any mode.

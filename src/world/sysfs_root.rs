@@ -122,8 +122,12 @@ impl Root {
         let Some(sys) = [path.clone(), path.join("sys")].into_iter().find(is_sys) else {
             return Err(io::Error::new(io::ErrorKind::NotFound, "neither class, bus nor devices is in it"));
         };
-        let top = openat(CWD, &sys, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Root { memory: Arc::new(Memory { top, dirs: Mutex::default() }), last: RefCell::default() })
+        Ok(Root::at(openat(CWD, &sys, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// A /sys that is held open, wherever it is mounted.
+    pub(super) fn at(top: OwnedFd) -> Root {
+        Root { memory: Arc::new(Memory { top, dirs: Mutex::default() }), last: RefCell::default() }
     }
 
     /// The same for another thread: what either reads, both know.
