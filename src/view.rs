@@ -223,9 +223,9 @@ pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
         entries().filter(|(path, node, is_seen)| *is_seen && **node != Node::Dir && farms.contains(parent(path)));
     let mut view: Tree = left.map(|(path, node, _)| (path, node.clone())).collect();
     farms.iter().for_each(|dir| view.put(dir, Node::Dir));
-    // The places of software devices come and go with them: nothing can be mounted there in advance.
+    // The places of software devices, and of nodes, come and go with them: nothing can be mounted there in advance.
     let old: BTreeSet<String> =
-        keep.moved(seen).filter_map(|(hca, _)| verbs_of(links, seen.hca(hca)?.uverbs.as_ref()?)).collect();
+        keep.moved(seen).filter_map(|(hca, _)| seen.hca(hca)).flat_map(|h| nodes(links, h)).collect();
     let passing = |dir: &&str| dir.starts_with("devices/virtual/") || old.contains(*dir);
     hidden.dirs.iter().filter(|dir| !passing(dir)).for_each(|dir| view.put(dir, Node::Dir));
     let moved = keep.moved(seen).flat_map(|(hca, verbs)| links_to(verbs, &place(links, seen, hca, verbs)));
@@ -263,6 +263,14 @@ fn place(links: &Tree, seen: &Snapshot, hca: &HcaName, verbs: &CharDevice) -> St
     let hardware = seen.hca(hca).filter(|h| !h.is_rxe()).and_then(|h| verbs_of(links, h.uverbs.as_ref()?));
     let dir = hardware.as_deref().map_or("devices/virtual/infiniband_verbs", parent);
     format!("{dir}/{}", verbs.name)
+}
+
+/// The places of an HCA's nodes, which it leaves when it gets others.
+fn nodes(links: &Tree, hca: &Hca) -> Vec<String> {
+    let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));
+    let mads = hca.umad.iter().flat_map(|c| [Some(c.name.clone()), issm(c)].into_iter().flatten());
+    let mads = mads.filter_map(|name| end(links, &format!("class/infiniband_mad/{name}")));
+    hca.uverbs.iter().filter_map(|node| verbs_of(links, node)).chain(mads).collect()
 }
 
 fn verbs_of(links: &Tree, node: &CharDevice) -> Option<String> {

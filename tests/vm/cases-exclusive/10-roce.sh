@@ -68,7 +68,7 @@ whole() { # RUNTIME
   says "nodes rdma_cm $(for n in 0 2; do awk -v hca="roce$n" '$1 == hca {print $2}' /run/cases/devices.before; done | tr '\n' ' ')"
   says "class roce0 roce2 "
   equal "ports that the container sees ACTIVE" 2 "$(grep -c PORT_ACTIVE /tmp/ctr/c.out)"
-  says "mounted by config.json"
+  equal "its /sys" "mounted by config.json" "$(report c .sysfs)"
   away c 0 2
   stop "$1" c "$runner"
   home_again 0 1 2 3

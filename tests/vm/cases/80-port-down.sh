@@ -24,6 +24,25 @@ case_the_deadline_undoes_everything() {
   stop runc dark "$runner"
 }
 
+# A GID that never comes: the wait for it has an end of its own, well before the hook's.
+case_a_gid_that_never_comes() {
+  local stored=/run/rdmaprep/plans/never.json began waited
+  mkdir -p /tmp/ctr
+  rdmaprep prepare --plan never --ifaces "v0 v1" --gid-timeout 2 > /tmp/ctr/never.prepared
+  jq '(.nics[] | select(.identity.name == "v1").gid.address) = "::ffff:198.51.100.99"' "$stored" > "$stored.new"
+  mv "$stored.new" "$stored"
+  rdmaprep snapshot --normal > /run/cases/before
+  sandbox never
+  began=$SECONDS
+  fails 7 hook createRuntime never
+  waited=$((SECONDS - began))
+  says "rxe1 port 1 in the container has no RoCE v2 GID for 198.51.100.99 on v1; its GID table is ["
+  says ": 198.51.100.2 RoCE v2 v1"
+  says "everything is undone"
+  [ "$waited" -lt 15 ] || die "that took $waited s"
+  same /run/cases/before
+}
+
 # The container is told an index: where its GID is elsewhere inside, NCCL would fail at its first connection.
 case_a_gid_that_is_not_where_it_was_told() {
   local index stored=/run/rdmaprep/plans/told.json
