@@ -13,7 +13,7 @@ use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, Route, Snapshot};
 use crate::stack;
-use crate::step::{Made, NicState, Settings, Side, Step, TABLE_MAIN, configure, connect, kernel_address};
+use crate::step::{Made, NicState, Settings, Side, Step, configure, connect, kernel_address};
 use crate::uplink::{self, Guarded};
 use crate::verify;
 
@@ -23,6 +23,8 @@ pub struct Attach {
     pub steps: Vec<Step>,
     /// What goes into the journal before the first step.
     pub held: Vec<Held>,
+    /// Remarks for the report: what was asked for and is not done.
+    pub notes: Vec<String>,
 }
 
 /// Lowers a plan. `host` and `inside` are fresh. Every check is done here, before anything is changed.
@@ -43,6 +45,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along)).collect();
     // In rail order still: it decides who gets which table.
     rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
+    let notes = rails::carry_default(plan.default_route, &mut states, inside);
     for (h, state) in held.iter_mut().zip(states) {
         h.overruled = rails::overruled(&state, inside);
         h.inside = state;
@@ -51,7 +54,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     held.sort_by_key(|h| {
         (order.get(&stack::root(&h.nic, &plan.nics).identity.name).copied(), stack::turn(&h.nic, &plan.nics))
     });
-    Ok(Attach { steps: steps(&held, plan, host), held })
+    Ok(Attach { steps: steps(&held, plan, host), held, notes })
 }
 
 /// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
@@ -238,9 +241,7 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));
     let carried = |route: &Route| {
         let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
-        // A main-table default route would take the container's own traffic over a rail.
-        let default = route.destination.prefix_len() == 0 && route.table == TABLE_MAIN;
-        (!default && !hops.is_empty()).then(|| Route { hops, prefsrc: route.prefsrc.filter(ours), ..route.clone() })
+        (!hops.is_empty()).then(|| Route { hops, prefsrc: route.prefsrc.filter(ours), ..route.clone() })
     };
     state.routes = state.routes.iter().filter_map(carried).collect();
     let mut sysctls = BTreeMap::new();

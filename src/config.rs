@@ -264,6 +264,7 @@ pub struct SelectConfig {
     pub freeze_lifetimes: Option<bool>,
     pub arp_profile: Option<Profile>,
     pub gid_timeout: Option<GidTimeout>,
+    pub default_route: Option<bool>,
     pub sysfs: Option<Sysfs>,
     pub debug_all: Option<bool>,
     pub topo: Option<bool>,

@@ -10,11 +10,13 @@ use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
 use crate::nccl::version::Version;
 use crate::plan::Plan;
+use crate::rails;
 use crate::request::Request;
 use crate::select::{self, Selection, select};
 use crate::snapshot::{Hca, Netdev, Route, Snapshot};
 use crate::step::Side;
 use crate::tree::Tree;
+use crate::uplink::leads_everywhere;
 use crate::view;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, boot_id};
@@ -52,9 +54,14 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
     let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
     let kept = |h: &&Hca| plan.ib.contains(&h.name) || plan.nics.iter().any(|n| n.hca.as_ref() == Some(&h.name));
     let there: Vec<Netdev> = pod.map_or_else(lo, |pod| pod.netdevs.clone());
-    // A default route of the host does not come along.
     let over = |r: &&Route| plan.nics.iter().any(|n| r.hops.iter().any(|h| h.dev.as_ref() == Some(&n.identity.name)));
-    let carried = host.routes.iter().filter(over).filter(|r| r.destination.prefix_len() > 0);
+    // A default route of the host comes along where it was asked for, and never as the second one.
+    let theirs = |r: &Route| {
+        pod.is_some_and(|pod| pod.routes.iter().any(|p| leads_everywhere(p) && p.destination == r.destination))
+    };
+    let defaults = rails::winners(host.routes.iter().filter(|_| plan.default_route).filter(over)).into_iter();
+    let near = host.routes.iter().filter(over).filter(|r| r.destination.prefix_len() > 0);
+    let carried = near.chain(defaults.filter(|r| !theirs(r)));
     Snapshot {
         routes: pod.iter().flat_map(|pod| &pod.routes).chain(carried).cloned().collect(),
         netdevs: there.into_iter().chain(host.netdevs.iter().filter(moved).cloned()).collect(),

@@ -78,6 +78,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     plan.gid_index.take_if(overridden);
     report.notes.extend(fitting.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
     let attach = attach(&plan, &outside, &within)?;
+    report.notes.extend(attach.notes);
     watch.lap(PhaseName::Plan);
     let record = Record {
         schema: SCHEMA,

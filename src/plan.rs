@@ -116,6 +116,9 @@ pub struct Plan {
     /// How rails that share a subnet are kept apart.
     #[serde(default)]
     pub rails: Rails,
+    /// Whether a default route of the main table comes along, where the container has none (`--default-route`).
+    #[serde(default)]
+    pub default_route: bool,
     /// What the container's /sys shows.
     #[serde(default)]
     pub sysfs: Sysfs,
@@ -151,7 +154,8 @@ impl Plan {
             devices.extend(snapshot.rdma_cm.clone());
         }
         let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
-        let (arp, rails) = rails::decide(request.arp, request.host.rail_tables, &states);
+        let (arp, mut rails) = rails::decide(request.arp, request.host.rail_tables, &states);
+        rails.told.extend(rails::default_told(request.default_route, &states));
         let Told { env, gid_index, unset } = nccl::tell(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
@@ -166,6 +170,7 @@ impl Plan {
             devices,
             arp,
             rails,
+            default_route: request.default_route,
             sysfs: request.sysfs,
             view: None,
             gid_timeout: request.gid_timeout,

@@ -1,25 +1,29 @@
-//! How rails are kept apart: the ARP profile, and a routing table with its rules for each rail where two share a subnet.
+//! How rails are kept apart: the ARP profile, and a routing table with its rules for each rail where one table for all will
+//! not do.
 //!
 //! arp_filter=1 and rp_filter=1 ask the routing tables which NIC leads back to the sender (arp_filter in net/ipv4/arp.c,
 //! `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails share a subnet the main table names one of them for
 //! all, and the others resolve nobody. A rule `from <address>` with a table of the rail's own gives each its own answer,
-//! in IPv6 as well, where all would leave by one NIC.
+//! in IPv6 as well, where all would leave by one NIC. The same holds where each has a gateway of its own to one destination;
+//! and the default route of a rail, which a container's main table gets from nobody, serves in a table of its own.
 
+mod default;
 mod effective;
+mod groups;
 mod tables;
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
-use crate::ident::IfName;
-use crate::snapshot::{Netdev, Snapshot};
+use crate::snapshot::Snapshot;
 use crate::step::NicState;
+pub use default::{carry_default, default_told, winners};
 pub use effective::{ALL, Overruled, drift, effective, give_back, overrule, overruled, told};
+pub use groups::{Group, Why, groups};
 use tables::tables;
 
 /// Numbers of tables and priorities unless the config file's `rail_tables` says otherwise: behind whatever a container's
@@ -75,7 +79,7 @@ pub enum Profile {
     /// Strict; loose where no number is left for a table.
     #[default]
     Auto,
-    /// 2/1/1/1, with tables where rails share a subnet.
+    /// 2/1/1/1, with tables where rails need them.
     Strict,
     /// 2/1/0/2, no tables.
     Loose,
@@ -162,46 +166,12 @@ impl fmt::Display for Numbers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rails {
-    /// Numbers for tables and rules, where rails share a subnet; absent: none are made.
+    /// Numbers for tables and rules, where rails need them; absent: none are made.
     pub tables: Option<Numbers>,
     /// Whether 2/1/0/2 without tables will do where no number is free.
     pub or_loose: bool,
     /// The profile and its reason, and what each table will hold: a line each.
     pub told: Vec<String>,
-}
-
-/// Rails that share a subnet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// The widest subnet of any of them.
-    pub subnet: IpNet,
-    /// At least two.
-    pub rails: Vec<IfName>,
-}
-
-/// Groups rails by subnet. One inside another is the same wire; link-local addresses are everybody's; a NIC that is down
-/// has no routes.
-pub fn shared<'a>(rails: impl Iterator<Item = &'a Netdev>) -> Vec<Shared> {
-    let mut nets: Vec<(IpNet, &IfName)> = Vec::new();
-    for dev in rails.filter(|d| d.up) {
-        let subnet = |a: &crate::snapshot::Address| IpNet::new(a.peer.unwrap_or(a.address), a.prefix).ok();
-        let subnets = dev.addresses.iter().filter(|a| !link_local(a.address)).filter_map(subnet);
-        nets.extend(subnets.map(|net| (net.trunc(), &dev.name)));
-    }
-    let mut widest: Vec<IpNet> = nets.iter().map(|(net, _)| *net).collect();
-    widest.retain(|n| n.prefix_len() < n.max_prefix_len() && !nets.iter().any(|(o, _)| o != n && o.contains(n)));
-    widest.sort();
-    widest.dedup();
-    let group = |subnet: IpNet| {
-        let mut rails: Vec<IfName> = Vec::new();
-        for (_, name) in nets.iter().filter(|(net, _)| subnet.contains(net)) {
-            if !rails.contains(name) {
-                rails.push((*name).clone());
-            }
-        }
-        Shared { subnet, rails }
-    };
-    widest.into_iter().map(group).filter(|g| g.rails.len() > 1).collect()
 }
 
 /// Whether an address is good on its own link alone (fe80::/10).
@@ -211,7 +181,7 @@ fn link_local(address: std::net::IpAddr) -> bool {
 
 /// The profile for rails as they are on the host, in rail order.
 pub fn decide(wish: Profile, numbers: Numbers, rails: &[NicState]) -> (Option<ArpProfile>, Rails) {
-    let groups = shared(rails.iter().map(|s| &s.netdev));
+    let groups = groups(rails);
     let (arp, how, wanted) = match wish {
         Profile::Auto | Profile::Strict => (Some(ArpProfile::STRICT), "strict", true),
         Profile::Loose => (Some(ArpProfile::LOOSE), "loose", false),
@@ -220,38 +190,43 @@ pub fn decide(wish: Profile, numbers: Numbers, rails: &[NicState]) -> (Option<Ar
     };
     let values = arp.map_or("the kernel's own values".to_owned(), |a| a.to_string());
     let made = if wanted && !groups.is_empty() { tables(rails, &Snapshot::default()) } else { Vec::new() };
+    let one_wire = groups.iter().any(|g| matches!(g.why, Why::Subnet(_)));
     let what = match (groups.is_empty(), wanted) {
-        (true, _) => "no two rails share a subnet",
+        (true, _) => "no two rails share a subnet or a destination",
         (false, true) if made.is_empty() => "the rails' own rules come along",
         (false, true) => "a routing table and rules for each rail",
-        (false, false) if arp.is_some_and(|a| a.asks_for_routes()) => {
+        (false, false) if one_wire && arp.is_some_and(|a| a.asks_for_routes()) => {
             "no routing tables: of rails that share a subnet, one can resolve its peers"
         }
         (false, false) => "no routing tables",
     };
     let mut told = vec![format!("ARP profile {values} ({how}): {what}")];
-    told.extend(groups.iter().map(|g| format!("{} is shared by {}", g.subnet, listed(&g.rails))));
+    told.extend(groups.iter().map(ToString::to_string));
     told.extend(made.iter().map(ToString::to_string));
     (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == Profile::Auto, told })
 }
 
-/// A list for a line of at most 100 columns.
-fn listed(items: &[impl ToString]) -> String {
-    const MOST: usize = 4;
-    let shown = items.iter().take(MOST).map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match items.len().saturating_sub(MOST) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+/// What a line of the summary has room for.
+const COLUMNS: usize = 100;
+
+/// As many of a list as `room` columns hold; their number where that is none.
+fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
+    let words: Vec<String> = items.iter().map(ToString::to_string).collect();
+    let text = |shown: usize| match words.len() - shown {
+        0 => words.join(", "),
+        more => format!("{} and {more} more", words[..shown].join(", ")),
+    };
+    let fits = (1..=words.len()).rev().map(text).find(|t| t.len() <= room);
+    fits.unwrap_or_else(|| format!("{} {noun}", words.len()))
 }
 
-/// Gives rails, as they come into the container, their profile and, where two share a subnet, their tables and rules.
+/// Gives rails, as they come into the container, their profile and, where [`groups`] finds a reason, their tables and rules.
 ///
 /// # Errors
 /// [`Fault::Refused`] where no number is left for a table.
 pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside: &Snapshot) -> Result<()> {
     let mut arp = arp;
-    let numbers = how.tables.filter(|_| !shared(rails.iter().map(|s| &s.netdev)).is_empty());
+    let numbers = how.tables.filter(|_| !groups(rails).is_empty());
     if let Some(numbers) = numbers {
         let made = tables(rails, inside);
         let free = tables::free(numbers, rails, inside);

@@ -48,10 +48,12 @@ pub struct Request {
     pub ib: bool,
     /// Make addresses of finite lifetime permanent inside, instead of refusing them.
     pub freeze_lifetimes: bool,
-    /// How rails answer ARP, and whether those that share a subnet get tables.
+    /// How rails answer ARP, and whether those that one table cannot serve get their own.
     pub arp: Profile,
     /// How long a port inside may take to show its GIDs.
     pub gid_timeout: GidTimeout,
+    /// Bring a default route of the main table along, where the container has none.
+    pub default_route: bool,
     /// What the container's /sys shows.
     pub sysfs: Sysfs,
     /// Set every debug variable.
@@ -136,6 +138,11 @@ impl Request {
             gid_timeout: value(args.gid_timeout.as_deref(), "--gid-timeout (RDMAPREP_GID_TIMEOUT)")?
                 .or(file.gid_timeout)
                 .unwrap_or_default(),
+            default_route: truth(
+                &args.default_route,
+                "--default-route (RDMAPREP_DEFAULT_ROUTE)",
+                file.default_route.unwrap_or(false),
+            )?,
             sysfs: value(args.sysfs.as_deref(), "--sysfs (RDMAPREP_SYSFS)")?.or(file.sysfs).unwrap_or_default(),
             topo: wish(&args.topo, "--topo (RDMAPREP_TOPO)")?.or(file.topo),
             debug_all: truth(&args.debug_all, "--debug-all (DEBUG_ALL)", file.debug_all.unwrap_or(false))?,

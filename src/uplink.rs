@@ -95,7 +95,7 @@ pub fn leads(inside: &Snapshot, to: IpAddr) -> bool {
 }
 
 /// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where not told).
-fn leads_everywhere(route: &Route) -> bool {
+pub fn leads_everywhere(route: &Route) -> bool {
     route.table == MAIN && route.destination.prefix_len() == 0 && route.kind <= 1
 }
 

@@ -106,11 +106,12 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         let alias = |say: String| assert!(say.contains("rail zero, cage 4"), "{say}");
         alias(c.sh("ip link show r0"));
         let routes = c.sh("ip -o route show table all; ip -o -6 route show table all");
-        assert!(!routes.lines().any(|l| l.starts_with("default") && !l.contains("table 100")), "{routes}");
+        assert!(!routes.lines().any(|l| l.starts_with("default") && !l.contains(" table ")), "{routes}");
         for want in [
             "10.20.0.0/16 via 10.0.0.9 dev r0 src 10.0.0.2 metric 7",
             "10.21.0.0/16 via 10.0.0.9 dev r0 table 100 mtu 3000 advmss 2900",
             "default via 10.0.0.9 dev r0 table 100",
+            "default via 10.0.0.9 dev r0 table 29000 proto static metric 900",
             "10.22.0.0/16 \\\tnexthop via 10.0.0.9 dev r0 weight 1 \\\tnexthop via 10.1.0.9 dev r1 weight 3",
             "10.23.0.0/16 via 10.0.0.9 dev r0",
             "10.24.0.0/16 dev r1 table 101 scope link",
@@ -123,7 +124,11 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         }
         assert!(!routes.contains("10.0.3.0/24"), "noprefixroute: {routes}");
         let rules = c.sh("ip -4 rule; ip -6 rule");
-        let mut new: Vec<&str> = rules.lines().filter(|l| !rules_before.contains(l)).collect();
+        let new = rules.lines().filter(|l| !rules_before.contains(l));
+        // r0 has a default route: rails get tables for what has no rule yet, here of both NICs that are up.
+        let (ours, mut new): (Vec<&str>, Vec<&str>) = new.partition(|l| l.starts_with("2900"));
+        assert_eq!(ours.iter().filter(|l| l.contains("from 10.0.0.2 lookup 29000")).count(), 1, "{ours:?}");
+        assert_eq!(ours.iter().filter(|l| l.contains("from 10.1.0.1 lookup 29001")).count(), 1, "{ours:?}");
         new.sort();
         let want = [
             "1000:\tfrom 10.0.0.1 lookup 100",
@@ -142,6 +147,47 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         host.is_as(&before);
         host.is_clean();
         alias(sh("ip link show r0"));
+    });
+}
+
+#[test]
+fn a_default_route_comes_along_if_asked_and_never_as_the_second_one() {
+    alone(|host| {
+        let rails = host.rails(2);
+        host.ip("link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up
+            address add 192.168.9.2/24 dev up0\nroute add default via 192.168.9.1 dev up0 metric 100
+            route add default via 10.0.0.9 dev r0 metric 300\nroute add default via 10.1.0.9 dev r1 metric 200
+            address add fd99::2/64 dev up0 nodad\nroute add ::/0 via fd99::1 dev up0 metric 100
+            address add fd00::1/64 dev r0 nodad\nroute add ::/0 via fd00::9 dev r0 metric 2000");
+        let before = host.look();
+        let defaults = |c: &Container| {
+            let both = c.sh("ip route show default; ip -6 route show default");
+            both.lines().map(|l| l.trim_end().replace(" pref medium", "")).collect::<Vec<_>>()
+        };
+        let inside = |id: &str, theirs: bool| {
+            let mut c = Container::new(id);
+            if theirs {
+                c.sh("ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
+                    ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1");
+            }
+            c.create(host).ok();
+            let seen = defaults(&c);
+            let notes = host.report(id)["notes"].to_string();
+            c.stop(host).ok();
+            host.is_as(&before);
+            (seen, notes)
+        };
+        host.prepare(&rails);
+        assert_eq!(inside("unasked", false).0, [""; 0]);
+        let said = host.rdmaprep(&["prepare", "--ifaces", &rails, "--default-route"]).ok().out;
+        assert!(said.contains("\nthe IPv4 default route via 10.1.0.9 of r1 comes along\n"), "{said}");
+        let v6 = "default via fd00::9 dev r0 metric 2000";
+        let (seen, notes) = inside("alone", false);
+        assert_eq!((seen, notes.as_str()), (vec!["default via 10.1.0.9 dev r1 metric 200".into(), v6.into()], "[]"));
+        let (seen, notes) = inside("beside", true);
+        assert_eq!(seen, ["default via 198.51.100.1 dev eth0", v6]);
+        assert!(notes.contains("10.1.0.9 of r1 stays behind"), "{notes}");
+        host.is_clean();
     });
 }
 

@@ -160,6 +160,7 @@ fn a_plan_becomes_an_edit() {
         allow_bootstrap: false,
         gid_timeout: Default::default(),
         exclusive: false,
+        default_route: false,
         freeze_lifetimes: false,
     };
     let edit = Edit::of(&plan, "/usr/bin/rdmaprep", 60);

@@ -12,7 +12,7 @@ use rdmaprep::apply::apply;
 use rdmaprep::attach::{Attach, attach};
 use rdmaprep::fault::Fault;
 use rdmaprep::plan::Plan;
-use rdmaprep::rails::{self, ArpProfile, NUMBERS, Numbers, Profile, shared};
+use rdmaprep::rails::{self, ArpProfile, NUMBERS, Numbers, Profile};
 use rdmaprep::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
 use rdmaprep::step::{NicState, Side, Step};
 use rdmaprep::verify;
@@ -27,32 +27,91 @@ fn netdev(name: &str, up: bool, addresses: &[&str]) -> Netdev {
     Netdev { up, addresses: addresses.iter().map(address).collect(), ..naked(name, 1, [2; 6]) }
 }
 
-/// `SUBNET: RAIL RAIL` per group.
+/// What is said of each group.
 fn groups(rails: &[(&str, &[&str])]) -> Vec<String> {
-    let rails: Vec<Netdev> = rails.iter().map(|(name, addresses)| netdev(name, true, addresses)).collect();
-    let text = |g: rails::Shared| {
-        let names: Vec<&str> = g.rails.iter().map(|n| n.as_str()).collect();
-        format!("{}: {}", g.subnet, names.join(" "))
+    let state = |netdev| NicState { netdev, routes: Vec::new(), rules: Vec::new() };
+    let rails: Vec<NicState> = rails.iter().map(|(name, addresses)| state(netdev(name, true, addresses))).collect();
+    told(&rails)
+}
+
+fn told(rails: &[NicState]) -> Vec<String> {
+    rails::groups(rails).iter().map(ToString::to_string).collect()
+}
+
+/// A rail that is up, with that address, and routes `DESTINATION GATEWAY`.
+fn leaf(name: &str, address: &str, routes: &[&str]) -> NicState {
+    let routed = |(i, text): (usize, &&str)| {
+        let (destination, gateway) = text.split_once(' ').unwrap();
+        let hop = Hop { dev: Some(name.parse().unwrap()), gateway: gateway.parse().ok(), ..Hop::default() };
+        route(destination, i as u32, hop)
     };
-    shared(rails.iter()).into_iter().map(text).collect()
+    let routes = routes.iter().enumerate().map(routed).collect();
+    NicState { netdev: netdev(name, true, &[address]), routes, rules: Vec::new() }
 }
 
 #[test]
 fn rails_are_grouped_by_subnet() {
     assert_eq!(groups(&[("a", &["10.0.0.1/24"]), ("b", &["10.0.1.1/24"]), ("c", &["fd00::1/64"])]), [""; 0]);
-    assert_eq!(groups(&[("a", &["10.0.0.1/24"]), ("b", &["10.0.0.2/24"])]), ["10.0.0.0/24: a b"]);
+    assert_eq!(groups(&[("a", &["10.0.0.1/24"]), ("b", &["10.0.0.2/24"])]), ["10.0.0.0/24 is shared by a, b"]);
     // One wire, whatever each thinks of its width; a host address within a subnet is on it, too.
-    assert_eq!(groups(&[("a", &["10.0.0.1/16"]), ("b", &["10.0.9.2/24"])]), ["10.0.0.0/16: a b"]);
-    assert_eq!(groups(&[("a", &["10.0.0.1/24"]), ("b", &["10.0.0.2/32"])]), ["10.0.0.0/24: a b"]);
+    assert_eq!(groups(&[("a", &["10.0.0.1/16"]), ("b", &["10.0.9.2/24"])]), ["10.0.0.0/16 is shared by a, b"]);
+    assert_eq!(groups(&[("a", &["10.0.0.1/24"]), ("b", &["10.0.0.2/32"])]), ["10.0.0.0/24 is shared by a, b"]);
     // Several addresses of one rail are no conflict; nor are link-local ones, nor host addresses alone.
     assert_eq!(groups(&[("a", &["10.0.0.1/24", "10.0.0.2/24"]), ("b", &["10.1.0.1/24"])]), [""; 0]);
     assert_eq!(groups(&[("a", &["fe80::1/64"]), ("b", &["fe80::2/64"])]), [""; 0]);
     assert_eq!(groups(&[("a", &["10.0.0.1/32"]), ("b", &["10.0.0.1/32"])]), [""; 0]);
     let mixed: [(&str, &[&str]); 3] =
         [("a", &["10.0.0.1/24", "fd00::1/64"]), ("b", &["10.0.0.2/24"]), ("c", &["fd00::3/64"])];
-    assert_eq!(groups(&mixed), ["10.0.0.0/24: a b", "fd00::/64: a c"]);
-    let down = [netdev("a", true, &["10.0.0.1/24"]), netdev("b", false, &["10.0.0.2/24"])];
-    assert_eq!(shared(down.iter()), []);
+    assert_eq!(groups(&mixed), ["10.0.0.0/24 is shared by a, b", "fd00::/64 is shared by a, c"]);
+    let mut down = [leaf("a", "10.0.0.1/24", &[]), leaf("b", "10.0.0.2/24", &[])];
+    down[1].netdev.up = false;
+    assert_eq!(rails::groups(&down), []);
+}
+
+#[test]
+fn rails_are_grouped_by_what_their_gateways_lead_to() {
+    let pair = |a: &[&str], b: &[&str]| told(&[leaf("a", "10.1.1.1/24", a), leaf("b", "10.2.1.1/24", b)]);
+    // Each its own: nothing to tell apart.
+    assert_eq!(pair(&["10.1.0.0/16 10.1.1.9"], &["10.2.0.0/16 10.2.1.9"]), [""; 0]);
+    let both = ["routes into 10.0.0.0/8 lead over a, b"];
+    assert_eq!(pair(&["10.0.0.0/8 10.1.1.9"], &["10.0.0.0/8 10.2.1.9"]), both);
+    assert_eq!(pair(&["10.0.0.0/8 10.1.1.9", "10.1.0.0/16 10.1.1.9"], &["10.2.0.0/16 10.2.1.9"]), both);
+    // The other one's subnet is within.
+    assert_eq!(pair(&["10.0.0.0/8 10.1.1.9"], &["10.2.1.0/24 -"]), both);
+    assert_eq!(pair(&["fd00::/8 fe80::9"], &["fd00:9::/32 fe80::9"]), ["routes into fd00::/8 lead over a, b"]);
+    // One default route is enough: the container's main table does not get it.
+    assert_eq!(pair(&["0.0.0.0/0 10.1.1.9"], &[]), ["IPv4 default routes of the host lead over a"]);
+    let four = ["IPv4 default routes of the host lead over a, b", "IPv6 default routes of the host lead over b"];
+    assert_eq!(pair(&["0.0.0.0/0 10.1.1.9"], &["0.0.0.0/0 10.2.1.9", "::/0 fe80::9"]), four);
+    // Another table's routes are the user's own affair; an unreachable one leads nowhere.
+    let mut a = leaf("a", "10.1.1.1/24", &["10.0.0.0/8 10.1.1.9", "0.0.0.0/0 10.1.1.9"]);
+    a.routes[0].table = 100;
+    a.routes[1].kind = 7;
+    assert_eq!(told(&[a, leaf("b", "10.2.1.1/24", &["10.0.0.0/8 10.2.1.9"])]), [""; 0]);
+    // One route over both.
+    let mut a = leaf("a", "10.1.1.1/24", &["10.9.0.0/16 10.1.1.9"]);
+    a.routes[0].hops.push(Hop { dev: "b".parse().ok(), gateway: "10.2.1.9".parse().ok(), ..Hop::default() });
+    let b = NicState { routes: a.routes.clone(), ..leaf("b", "10.2.1.1/24", &[]) };
+    assert_eq!(told(&[a, b]), ["routes into 10.9.0.0/16 lead over a, b"]);
+}
+
+#[test]
+fn lines_have_room_for_the_longest_names() {
+    let rail = |i: usize| {
+        let (name, net) = (format!("enp200s0f{i}v1000"), format!("2001:db8:1234:5678:9abc:de{i:02x}:aaaa:1/64"));
+        let gateway = format!("2001:db8:1234:5678:9abc:de{i:02x}:aaaa:ffff");
+        let far = [
+            format!("2001:db8:8765:4321::/64 {gateway}"),
+            format!("2001:db8:8765:4322::/64 {gateway}"),
+            format!("::/0 {gateway}"),
+        ];
+        leaf(&name, &net, &far.each_ref().map(String::as_str))
+    };
+    let all: Vec<NicState> = (0..8).map(rail).collect();
+    let (_, rails) = rails::decide(Profile::Auto, NUMBERS, &all);
+    assert_eq!(rails.told.len(), 1 + 4 + 8);
+    rails.told.iter().for_each(|line| assert!(line.len() <= 100, "{line}"));
+    assert!(rails.told[2].ends_with("enp200s0f1v1000 and 6 more"), "{:?}", rails.told);
 }
 
 #[test]
@@ -232,6 +291,70 @@ fn tables_are_made_only_where_rails_share_a_subnet() {
     assert!(lowered(&kernel, &narrowed).unwrap().held[0].inside.rules.is_empty());
 }
 
+/// Rails of one subnet each, every one with a gateway of its own to all that is far.
+#[test]
+fn what_comes_from_a_rail_leaves_by_its_own_gateway() {
+    for far in ["10.0.0.0/8", "0.0.0.0/0"] {
+        let mut kernel = support_kernel::hosts::three();
+        for i in 0..3u8 {
+            let hop = Hop { dev: Some(name(i.into())), gateway: Some(v4(i, 0, 9)), ..Hop::default() };
+            kernel.does(Step::RouteAdd { side: Side::Host, route: route(far, 100 + u32::from(i), hop) }).unwrap();
+        }
+        let attach = lowered(&kernel, &plan(&kernel, 3, Profile::Auto, "29000-29255")).unwrap();
+        let inside = carried_out(&kernel, &attach);
+        for i in 0..3u8 {
+            let way = way(&inside, v4(i, 0, 1), "10.77.0.1".parse().unwrap());
+            assert_eq!(way, (name(i.into()).to_string(), Some(v4(i, 0, 9))), "{far}");
+        }
+        let main = inside.routes.iter().filter(|r| r.table == 254 && r.destination.to_string() == far).count();
+        assert_eq!(main, if far == "0.0.0.0/0" { 0 } else { 3 });
+        let loose = lowered(&kernel, &plan(&kernel, 3, Profile::Loose, "29000-29255")).unwrap();
+        assert!(loose.held.iter().all(|h| h.inside.rules.is_empty()));
+    }
+}
+
+#[test]
+fn a_default_route_comes_along_if_asked_and_never_as_the_second_one() {
+    let far = |dev: usize, metric: u32| {
+        let hop = Hop { dev: Some(name(dev)), gateway: Some(v4(dev as u8, 0, 9)), ..Hop::default() };
+        route("0.0.0.0/0", metric, hop)
+    };
+    let mut kernel = support_kernel::hosts::three();
+    for (dev, metric) in [(0, 300), (1, 200), (2, 200)] {
+        kernel.does(Step::RouteAdd { side: Side::Host, route: far(dev, metric) }).unwrap();
+    }
+    let mut plan = plan(&kernel, 3, Profile::Auto, "29000-29255");
+    let host = kernel.see(Side::Host);
+    let carried = |kernel: &Kernel, plan: &Plan| {
+        let attach = lowered(kernel, plan).unwrap();
+        let inside = carried_out(kernel, &attach);
+        let main = inside.routes.iter().filter(|r| r.table == 254 && r.destination.prefix_len() == 0);
+        (main.cloned().collect::<Vec<_>>(), attach.notes)
+    };
+    let foreseen = |plan: &Plan, pod: &Kernel| {
+        let seen = rdmaprep::decide::inside(plan, &host, Some(&pod.see(Side::Inside))).routes;
+        seen.into_iter().filter(|r| r.table == 254 && r.destination.prefix_len() == 0).collect::<Vec<_>>()
+    };
+    assert_eq!(carried(&kernel, &plan), (vec![], vec![]));
+    assert_eq!(foreseen(&plan, &kernel), []);
+    plan.default_route = true;
+    assert_eq!(carried(&kernel, &plan), (vec![far(1, 200)], vec![]));
+    assert_eq!(foreseen(&plan, &kernel), [far(1, 200)]);
+    kernel.plug(Side::Inside, netdev("eth0", false, &[]));
+    kernel.does(Step::Link { side: Side::Inside, dev: "eth0".parse().unwrap(), up: true }).unwrap();
+    let hop = Hop { dev: Some("eth0".parse().unwrap()), ..Hop::default() };
+    let theirs = route("0.0.0.0/0", 1000, hop);
+    kernel.does(Step::RouteAdd { side: Side::Inside, route: theirs.clone() }).unwrap();
+    let note =
+        "the IPv4 default route via 10.1.0.9 of rail1 stays behind: the container has a default route of its own";
+    assert_eq!(carried(&kernel, &plan), (vec![theirs.clone()], vec![note.to_owned()]));
+    assert_eq!(foreseen(&plan, &kernel), [theirs]);
+    let states: Vec<NicState> = (0..3).map(|i| NicState::of(&host, &name(i)).unwrap()).collect();
+    assert_eq!(rails::default_told(true, &states), ["the IPv4 default route via 10.1.0.9 of rail1 comes along"]);
+    assert_eq!(rails::default_told(false, &states), [""; 0]);
+    assert_eq!(rails::default_told(true, &[]), ["--default-route: none of the NICs has a default route"]);
+}
+
 #[test]
 fn numbers_in_use_are_left_alone() {
     let mut kernel = host(3);
@@ -278,11 +401,12 @@ fn prepare_says_what_it_chose() {
     let auto = told("auto");
     assert_eq!(auto[0], "ARP profile 2/1/1/1 (strict): a routing table and rules for each rail");
     assert_eq!(auto[1..3], group);
+    assert_eq!(auto[3], "routes into 10.9.0.0/16 lead over rail0, rail1");
     assert_eq!(
-        auto[3],
+        auto[4],
         "rail0: from 10.0.0.1, fd00::1 by its own table: 10.0.0.0/24, fd00::/64, 10.9.0.0/16 via 10.0.0.201"
     );
-    assert_eq!(auto.len(), 5);
+    assert_eq!(auto.len(), 6);
     assert_eq!(told("loose")[0], "ARP profile 2/1/0/2 (loose): no routing tables");
     assert_eq!(told("off")[0], "ARP profile the kernel's own values (off): no routing tables");
     let recipe =
@@ -290,7 +414,7 @@ fn prepare_says_what_it_chose() {
     assert_eq!(told("2/1/1/1")[0], recipe);
     let apart = support_kernel::hosts::three();
     let said = plan(&apart, 3, Profile::Auto, "300-400").rails.told;
-    assert_eq!(said, ["ARP profile 2/1/1/1 (strict): no two rails share a subnet"]);
+    assert_eq!(said, ["ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"]);
 }
 
 /// What was stored before there were tables.
@@ -299,7 +423,9 @@ fn old_plans_and_records_are_read() {
     let kernel = host(2);
     let new = plan(&kernel, 2, Profile::Auto, "29000-29255");
     let mut old = serde_json::to_value(&new).unwrap();
-    old.as_object_mut().unwrap().remove("rails");
+    for key in ["rails", "default_route"] {
+        old.as_object_mut().unwrap().remove(key).unwrap();
+    }
     let old: Plan = serde_json::from_value(old).unwrap();
     assert_eq!((old.arp, old.rails), (Some(ArpProfile::STRICT), rails::Rails::default()));
     let held = lowered(&kernel, &new).unwrap().held.remove(0);

@@ -155,6 +155,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         allow_bootstrap: false,
         gid_timeout: Default::default(),
         exclusive: false,
+        default_route: false,
         freeze_lifetimes: false,
     }
 }

@@ -173,6 +173,10 @@ fn flags_win_over_the_file() {
     assert_eq!(r.ifaces.iter().map(IfName::as_str).collect::<Vec<_>>(), ["b", "c"]);
     let r = request(&["--ib=", "--ifaces=", "--bootstrap-address=", "--family="], "").unwrap();
     assert!(!r.ib && r.ifaces.is_empty() && r.bootstrap_address.is_none() && r.auto_skip_no_ipv4);
+    let default_route = |args: &[&str], file| request(args, file).unwrap().default_route;
+    assert!(!default_route(&[], "") && default_route(&["--default-route"], ""));
+    assert!(default_route(&[], "[select]\ndefault_route = true"));
+    assert!(!default_route(&["--default-route=0"], "[select]\ndefault_route = true"));
     let r = request(&["--bootstrap-address", "::ffff:192.0.2.1"], "").unwrap();
     assert_eq!(r.bootstrap_address, "192.0.2.1".parse().ok());
 }

@@ -44,8 +44,8 @@ pub struct SelectArgs {
     #[arg(long, env = "RDMAPREP_FREEZE_LIFETIMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub freeze_lifetimes: Option<String>,
-    /// How the NICs answer ARP inside: strict (2/1/1/1, and where NICs share a subnet a routing table with rules for each),
-    /// loose (2/1/0/2, no tables), auto (strict, or loose where `rail_tables` of the config file, by default 29000-29255,
+    /// How the NICs answer ARP inside: strict (2/1/1/1, and where NICs share a subnet or a destination, or have a default route,
+    /// a routing table with rules for each), loose (2/1/0/2, no tables), auto (strict, or loose where `rail_tables` of the config file, by default 29000-29255,
     /// leaves no number for a table), off (as the kernel does), or values of arp_announce/arp_ignore/arp_filter/rp_filter
     /// [default: auto]
     #[arg(long, env = "RDMAPREP_ARP_PROFILE", value_name = "PROFILE")]
@@ -54,6 +54,12 @@ pub struct SelectArgs {
     /// hook's own timeout; without it the container does not start [default: 5]
     #[arg(long, env = "RDMAPREP_GID_TIMEOUT", value_name = "SECONDS")]
     pub gid_timeout: Option<String>,
+    /// Bring the default route that the NICs have in the host's main table along, per family the one with the lowest metric,
+    /// where the container has none when the hook runs. Without this flag none comes along: a rail's own default route
+    /// serves in its own table, for what is sent from its addresses
+    #[arg(long, env = "RDMAPREP_DEFAULT_ROUTE", value_name = "BOOL")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    pub default_route: Option<String>,
     /// What the container's /sys shows: auto, live (the kernel's, without the other NICs), snapshot (a tree of files, for
     /// sandboxes with a kernel of their own), off (all) [default: auto]
     #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Numbers, link_local, listed};
+use super::{COLUMNS, Numbers, link_local, listed};
 use crate::ident::{Hex, IfName};
 use crate::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
 use crate::step::{NicState, TABLE_MAIN, concerns, derived, lost_with};
@@ -57,11 +57,10 @@ fn owns(dev: &Netdev, ip: IpAddr) -> bool {
     dev.addresses.iter().any(|a| a.address == ip)
 }
 
-/// A route of the main table as it is with this rail alone. A default route is left to the main table, from which none came
-/// along. A rule has chosen the source already; what an IPv6 route prefers would have to wait for duplicate address detection.
-fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
-    let default = route.destination.prefix_len() == 0;
-    if route.table != TABLE_MAIN || route.kind != RTN_UNICAST || default || derived(route) {
+/// A route of the main table as it is with this rail alone. A rule has chosen the source already; what an IPv6 route prefers
+/// would have to wait for duplicate address detection.
+pub(super) fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
+    if route.table != TABLE_MAIN || route.kind != RTN_UNICAST || derived(route) {
         return None;
     }
     let mut hops: Vec<Hop> = route.hops.iter().filter(|h| h.dev.as_ref() == Some(&dev.name)).cloned().collect();
@@ -114,11 +113,15 @@ fn rule(from: IpAddr, number: u32) -> Rule {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let to = |r: &Route| match r.hops.iter().find_map(|h| h.gateway) {
-            Some(gateway) => format!("{} via {gateway}", r.destination),
-            None => r.destination.to_string(),
+        let to = |r: &Route| match (r.destination.prefix_len(), r.hops.iter().find_map(|h| h.gateway)) {
+            (0, Some(gateway)) => format!("default via {gateway}"),
+            (0, None) => "default".to_owned(),
+            (_, Some(gateway)) => format!("{} via {gateway}", r.destination),
+            (_, None) => r.destination.to_string(),
         };
         let routes: Vec<String> = self.routes.iter().map(to).collect();
-        write!(f, "{}: from {} by its own table: {}", self.rail, listed(&self.addresses), listed(&routes))
+        let from = listed(&self.addresses, COLUMNS / 2, "addresses");
+        let whose = format!("{}: from {from} by its own table: ", self.rail);
+        write!(f, "{whose}{}", listed(&routes, COLUMNS.saturating_sub(whose.len()), "routes"))
     }
 }

@@ -29,6 +29,10 @@ pub struct Host {
     pub arp: Profile,
     /// `conf/all` in the container's namespace, in the order of the profile.
     pub all: [u8; 4],
+    /// `--default-route`.
+    pub default_route: bool,
+    /// Whether the container has a default route of its own.
+    pub way_out: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,14 +201,20 @@ pub fn host(most: usize) -> impl Strategy<Value = Host> {
     let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
     let exact = ArpProfile { announce: 1, ignore: 0, filter: 0, rp_filter: 1 };
     let profiles = vec![Profile::Auto, Profile::Strict, Profile::Loose, Profile::Off, Profile::Exact(exact)];
-    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 2]>());
+    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 4]>());
     (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>(), rails).prop_map(
-        |(mut nics, numbers, bystander, (arp, (announce, ignore, filter, rp_filter), [near, exclusive]))| {
+        |(
+            mut nics,
+            numbers,
+            bystander,
+            (arp, (announce, ignore, filter, rp_filter), [near, default_route, way_out, exclusive]),
+        )| {
             if !nics.iter().any(|n| n.chosen) {
                 nics[0].chosen = true;
             }
             nics.iter_mut().for_each(|n| n.near = near);
-            Host { nics, numbers, bystander, exclusive, arp, all: [announce, ignore, filter, rp_filter] }
+            let all = [announce, ignore, filter, rp_filter];
+            Host { nics, numbers, bystander, exclusive, arp, all, default_route, way_out }
         },
     )
 }
@@ -354,7 +364,9 @@ impl Host {
             let default = Route { hops: vec![hop], ..self.nics[0].route(0, 1, &default_route()) };
             kernel.does(Step::AddressAdd { side, dev: dev.clone(), address }).unwrap();
             kernel.does(Step::Link { side, dev, up: true }).unwrap();
-            kernel.does(Step::RouteAdd { side, route: default }).unwrap();
+            if side == Side::Host || self.way_out {
+                kernel.does(Step::RouteAdd { side, route: default }).unwrap();
+            }
         }
         self.nics.iter().enumerate().for_each(|(i, n)| self.plug(&mut kernel, i, n));
         if self.bystander {
@@ -455,7 +467,7 @@ impl Host {
         }
         let states: Vec<NicState> = nics.iter().map(|n| NicState::of(&host, &n.identity.name).unwrap()).collect();
         let (arp, rails) = rails::decide(self.arp, NUMBERS, &states);
-        Plan { arp, rails, exclusive: self.exclusive, ..plan(nics) }
+        Plan { arp, rails, exclusive: self.exclusive, default_route: self.default_route, ..plan(nics) }
     }
 }
 
@@ -477,6 +489,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         allow_bootstrap: true,
         gid_timeout: Default::default(),
         exclusive: false,
+        default_route: false,
         freeze_lifetimes: true,
     }
 }
