@@ -1,4 +1,5 @@
-//! Two containers on the real kernel, four rails each, all in one subnet behind a bridge: who reaches whom, by which NIC.
+//! Two containers on the real kernel, four or eight rails each, in one subnet, in a subnet per rail, or behind a leaf router per
+//! rail: who reaches whom, by which NIC.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,45 +14,199 @@ use std::time::Duration;
 
 use rdmaprep::world::netns::Netns;
 use serde_json::json;
-use support::{Container, Host, Said, alone, same, sh, until};
+use support::{Container, Host, Said, alone, same, sh};
 
-const RAILS: usize = 4;
+/// How rails are wired and addressed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    /// All of both nodes in one subnet.
+    OneSubnet,
+    /// Rail i of both nodes in subnet i; still one bridge, on which everybody hears every ARP request.
+    Apart,
+    /// Rail i of each node in a subnet of its own, with a leaf router between both that knows no other rail; each has a route
+    /// to its own leaf's subnets.
+    Leaves,
+    /// The same, with one route to everything for each rail.
+    Overlapping,
+    /// The same, with a default route for each rail.
+    Defaults,
+}
 
-/// Rails a0 … and b0 … of 10.0.0.0/24 and fd00::/64, their peers all in one bridge.
-fn fabric(host: &Host) {
-    host.ip("link add br0 type bridge mcast_snooping 0\nlink set br0 up");
-    for (node, tens) in [("a", 1), ("b", 2)] {
-        for i in 0..RAILS {
-            host.ip(&format!(
-                "link add {node}{i} type veth peer name p{node}{i}\nlink set p{node}{i} master br0 up\n\
-                 link set {node}{i} up\naddress add 10.0.0.{tens}{i}/24 dev {node}{i}\n\
-                 address add fd00::{tens}{i}/64 dev {node}{i} nodad"
-            ));
+/// Rails a0 … and b0 …, and what is between them.
+#[derive(Clone, Copy, Debug)]
+struct Fabric {
+    rails: usize,
+    layout: Layout,
+}
+
+const V4: bool = false;
+const V6: bool = true;
+const NODES: [&str; 2] = ["a", "b"];
+
+impl Fabric {
+    fn routed(&self) -> bool {
+        !matches!(self.layout, Layout::OneSubnet | Layout::Apart)
+    }
+
+    /// The address of rail i of a node.
+    fn ip(&self, v6: bool, node: usize, i: usize) -> String {
+        let (net, node) = (i + 1, node + 1);
+        match (self.layout, v6) {
+            (Layout::OneSubnet, V4) => format!("10.0.0.{node}{i}"),
+            (Layout::OneSubnet, V6) => format!("fd00::{node}{i}"),
+            (Layout::Apart, V4) => format!("10.{net}.0.{node}"),
+            (Layout::Apart, V6) => format!("fd00:{net}::{node}"),
+            (_, V4) => format!("10.{net}.{node}.1"),
+            (_, V6) => format!("fd00:{net}:{node}::1"),
         }
     }
+
+    /// Its leaf's.
+    fn gateway(&self, v6: bool, node: usize, i: usize) -> String {
+        let (net, node) = (i + 1, node + 1);
+        if v6 { format!("fd00:{net}:{node}::fe") } else { format!("10.{net}.{node}.254") }
+    }
+
+    /// What its leaf leads to.
+    fn far(&self, v6: bool, i: usize) -> String {
+        match (self.layout, v6) {
+            (Layout::Leaves, V4) => format!("10.{}.0.0/16", i + 1),
+            (Layout::Leaves, V6) => format!("fd00:{}::/32", i + 1),
+            (Layout::Overlapping, V4) => "10.0.0.0/8".into(),
+            (Layout::Overlapping, V6) => "fd00::/16".into(),
+            (_, V4) => "0.0.0.0/0".into(),
+            (_, V6) => "::/0".into(),
+        }
+    }
+
+    /// Makes it; the leaves live as long as what is returned.
+    fn build(&self, host: &Host) -> Vec<Container> {
+        let mut batch = String::new();
+        if !self.routed() {
+            batch += "link add br0 type bridge mcast_snooping 0\nlink set br0 up\n";
+        }
+        let count = if self.routed() { self.rails } else { 0 };
+        let leaves: Vec<Container> = (0..count).map(|i| undetecting(&format!("leaf{i}"))).collect();
+        for (n, node) in NODES.iter().enumerate() {
+            for i in 0..self.rails {
+                let to = leaves.get(i).map_or("master br0 up".to_owned(), |leaf| format!("netns {}", leaf.pid()));
+                let (v4, v6) = (self.ip(V4, n, i), self.ip(V6, n, i));
+                batch += &format!(
+                    "link add {node}{i} type veth peer name p{node}{i}\nlink set p{node}{i} {to}\nlink set {node}{i} up\n\
+                     address add {v4}/24 dev {node}{i}\naddress add {v6}/64 dev {node}{i} nodad\n"
+                );
+            }
+        }
+        host.ip(&batch);
+        for (i, leaf) in leaves.iter().enumerate() {
+            let port = |n: usize| {
+                let (v4, v6) = (self.gateway(V4, n, i), self.gateway(V6, n, i));
+                let dev = format!("p{}{i}", NODES[n]);
+                format!("address add {v4}/24 dev {dev}\naddress add {v6}/64 dev {dev} nodad\nlink set {dev} up\n")
+            };
+            leaf.sh(&format!(
+                "echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+                ip -batch - << E\n{}{}E",
+                port(0),
+                port(1)
+            ));
+        }
+        host.ip(&self.routes());
+        leaves
+    }
+
+    /// The host's own way out has the lowest metric.
+    fn routes(&self) -> String {
+        if !self.routed() {
+            return String::new();
+        }
+        let mut batch = "link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up\n\
+            address add 192.168.9.2/24 dev up0\naddress add fd99::2/64 dev up0 nodad\n\
+            route add 0.0.0.0/0 via 192.168.9.1 dev up0 metric 10\nroute add ::/0 via fd99::1 dev up0 metric 10\n"
+            .to_owned();
+        for (n, node) in NODES.iter().enumerate() {
+            for (i, v6) in (0..self.rails).flat_map(|i| [(i, V4), (i, V6)]) {
+                let (far, gateway, metric) = (self.far(v6, i), self.gateway(v6, n, i), 100 + 20 * n + i);
+                batch += &format!("route add {far} via {gateway} dev {node}{i} metric {metric}\n");
+            }
+        }
+        batch
+    }
+
+    fn prepare(&self, host: &Host, node: &str, profile: &str) -> Said {
+        let rails: Vec<String> = (0..self.rails).map(|i| format!("{node}{i}")).collect();
+        let args = ["prepare", "--plan", node, "--ifaces", &rails.join(","), "--arp-profile", profile];
+        host.rdmaprep(&args).ok()
+    }
+
+    /// Two containers that have their rails under that profile; and what `prepare` said.
+    fn nodes(&self, host: &Host, profile: &str) -> ([Container; 2], String) {
+        let mut said = String::new();
+        let nodes = NODES.map(|node| {
+            said += &self.prepare(host, node, profile).out;
+            let c = undetecting(node).annotated(json!({"rdmaprep.io/plan": node}));
+            c.create(host).ok();
+            c
+        });
+        (nodes, said)
+    }
+
+    /// Which of the rails reach their peers, in both directions.
+    fn reached(&self, nodes: &[Container; 2], v6: bool) -> [Vec<usize>; 2] {
+        [(0, 1), (1, 0)].map(|(near, far)| {
+            let probe = |i| answered(&nodes[near], &nodes[far], &self.ip(v6, near, i), &self.ip(v6, far, i));
+            let yes: Vec<bool> = std::thread::scope(|threads| {
+                let all: Vec<_> = (0..self.rails)
+                    .map(|i| {
+                        threads.spawn({
+                            let probe = &probe;
+                            move || probe(i)
+                        })
+                    })
+                    .collect();
+                all.into_iter().map(|t| t.join().unwrap()).collect()
+            });
+            (0..self.rails).filter(|i| yes[*i]).collect()
+        })
+    }
+
+    /// Each rail has learnt the link-layer address of its peer rail, or of its own leaf; on itself alone, where rules say so.
+    fn right_neighbours(&self, nodes: &[Container; 2], leaves: &[Container], v6: bool, on_itself: bool) {
+        let links: Vec<String> = nodes.iter().chain(leaves).map(|c| c.sh("ip -o link")).collect();
+        for (near, far) in [(0, 1), (1, 0)] {
+            let known = nodes[near].sh(if v6 { "ip -6 neighbour" } else { "ip -4 neighbour" });
+            for i in 0..self.rails {
+                let (next, dev, links) = match self.routed() {
+                    true => (self.gateway(v6, near, i), format!("p{}{i}", NODES[near]), &links[2 + i]),
+                    false => (self.ip(v6, far, i), format!("{}{i}", NODES[far]), &links[far]),
+                };
+                let (mac, of) = (mac(links, &dev), format!("{next} dev "));
+                let mut entries = known.lines().filter(|l| l.starts_with(&of) && !l.ends_with("FAILED"));
+                let here = format!("{of}{}{i} ", NODES[near]);
+                let right = |l: &str| l.contains(&format!(" lladdr {mac} ")) && (!on_itself || l.starts_with(&here));
+                assert!(entries.clone().next().is_some() && entries.all(right), "not {here}{mac} but {known}");
+            }
+        }
+    }
+}
+
+/// A container whose link-local addresses can be used at once: without one, nobody is asked for a neighbour.
+fn undetecting(id: &str) -> Container {
+    let c = Container::new(id);
+    c.sh("echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad");
+    c
+}
+
+/// The link-layer address of a link, in what `ip -o link` says.
+fn mac(links: &str, dev: &str) -> String {
+    let line = links.lines().find(|l| l.contains(&format!(": {dev}@"))).unwrap();
+    line.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap().to_owned()
 }
 
 /// The host in normal form, and its rules as iproute2 sees them: what it shows of a bridge has clocks in it.
 fn look(host: &Host) -> String {
     host.normal()
         + &sh("ip rule; ip -6 rule; ip -4 route show table all | sort; ip -6 route show table all | grep fd00 | sort")
-}
-
-fn prepare(host: &Host, node: &str, profile: &str) -> Said {
-    let rails: Vec<String> = (0..RAILS).map(|i| format!("{node}{i}")).collect();
-    let args = ["prepare", "--plan", node, "--ifaces", &rails.join(","), "--arp-profile", profile];
-    host.rdmaprep(&args).ok()
-}
-
-/// Two containers that have their rails under that profile, and link-local addresses that are settled.
-fn nodes(host: &Host, profile: &str) -> [Container; 2] {
-    ["a", "b"].map(|node| {
-        prepare(host, node, profile);
-        let c = Container::new(node).annotated(json!({"rdmaprep.io/plan": node}));
-        c.create(host).ok();
-        until("addresses are settled", || !c.sh("ip -6 address show tentative").contains("inet6"));
-        c
-    })
 }
 
 /// Whether a datagram from that address comes back from the other container's.
@@ -65,7 +220,9 @@ fn answered(a: &Container, b: &Container, from: &str, to: &str) -> bool {
     let wait = |s: &UdpSocket| s.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();
     wait(&near);
     wait(&far);
-    near.connect(far.local_addr().unwrap()).unwrap();
+    if near.connect(far.local_addr().unwrap()).is_err() {
+        return false;
+    }
     std::thread::scope(|threads| {
         threads.spawn(|| {
             let mut buffer = [0; 8];
@@ -77,98 +234,153 @@ fn answered(a: &Container, b: &Container, from: &str, to: &str) -> bool {
     })
 }
 
-/// Which of the rails reach their peers, in both directions.
-fn reached(nodes: &[Container; 2], net: &str) -> [Vec<usize>; 2] {
-    let [a, b] = nodes;
-    std::thread::scope(|threads| {
-        let probe = |from: &'static str, to: &'static str, x, y| {
-            let all: Vec<_> = (0..RAILS)
-                .map(|i| threads.spawn(move || answered(x, y, &format!("{net}{from}{i}"), &format!("{net}{to}{i}"))))
-                .collect();
-            let yes: Vec<bool> = all.into_iter().map(|t| t.join().unwrap()).collect();
-            (0..RAILS).filter(|i| yes[*i]).collect()
-        };
-        [probe("1", "2", a, b), probe("2", "1", b, a)]
-    })
-}
-
-/// Each rail has learnt its peer rail's link-layer address, on itself.
-fn right_neighbours(nodes: &[Container; 2], net: &str) {
-    for ([near, tens], [far, _]) in [(["a", "2"], ["b", "1"]), (["b", "1"], ["a", "2"])] {
-        let [x, y] = if near == "a" { [&nodes[0], &nodes[1]] } else { [&nodes[1], &nodes[0]] };
-        for i in 0..RAILS {
-            let mac = y.sh(&format!("cat /sys/class/net/{far}{i}/address 2>/dev/null || ip -o link show {far}{i}"));
-            let mac = mac.split_whitespace().skip_while(|w| *w != "link/ether").nth(1).unwrap_or(mac.trim()).to_owned();
-            let known = x.sh(&format!("ip neighbour show to {net}{tens}{i}"));
-            let want = format!("{net}{tens}{i} dev {near}{i} lladdr {mac} ");
-            assert!(known.starts_with(&want) && known.lines().count() == 1, "no {want:?} but {known:?}");
+/// Every rail of both nodes reaches its peer under these profiles, and the host is afterwards what it was. `says` is in what
+/// `prepare` says of strict profiles.
+fn everyone(host: &Host, fabric: Fabric, profiles: &[&str], says: &[&str]) {
+    let leaves = fabric.build(host);
+    let before = look(host);
+    let all: Vec<usize> = (0..fabric.rails).collect();
+    for profile in profiles {
+        let strict = *profile != "loose";
+        let (mut nodes, said) = fabric.nodes(host, profile);
+        let lines = says.iter().filter(|_| strict);
+        lines.for_each(|line| assert!(said.lines().any(|l| l == *line), "no {line:?} in {said}"));
+        let tables = strict && !matches!(fabric.layout, Layout::Apart | Layout::Leaves);
+        let rules = nodes[0].sh("ip rule; ip -6 rule").lines().filter(|l| l.starts_with("29")).count();
+        assert_eq!(rules, if tables { 2 * fabric.rails } else { 0 }, "{profile}");
+        for v6 in [V4, V6] {
+            assert_eq!(fabric.reached(&nodes, v6), [all.clone(), all.clone()], "{profile}, IPv6 {v6}");
+            fabric.right_neighbours(&nodes, &leaves, v6, strict);
         }
+        let table = if tables { ", table 29001" } else { "" };
+        let values = if strict { "2/1/1/1" } else { "2/1/0/2" };
+        assert_eq!(host.report("a")["rails"][1], format!("a1: effective ARP profile {values}{table}"));
+        nodes.iter_mut().for_each(|c| drop(c.stop(host).ok()));
+        same("the host", &before, &look(host));
+        host.is_clean();
     }
 }
 
-#[test]
-fn with_rules_every_rail_reaches_its_peer() {
-    alone(|host| {
-        fabric(host);
-        let before = look(host);
-        for profile in ["auto", "strict"] {
-            let said = prepare(host, "a", profile).out;
-            for line in [
-                "ARP profile 2/1/1/1 (strict): a routing table and rules for each rail",
-                "10.0.0.0/24 is shared by a0, a1, a2, a3",
-                "a3: from 10.0.0.13, fd00::13 by its own table: 10.0.0.0/24, fd00::/64",
-            ] {
-                assert!(said.lines().any(|l| l == line), "no {line:?} in {said}");
-            }
-            let mut nodes = nodes(host, profile);
-            for net in ["10.0.0.", "fd00::"] {
-                let all: Vec<usize> = (0..RAILS).collect();
-                assert_eq!(reached(&nodes, net), [all.clone(), all], "{profile} {net}");
-                right_neighbours(&nodes, net);
-            }
-            println!("{}", nodes[0].sh("ip rule; ip -6 rule; ip route show table 29001; ip -6 route show table 29001"));
-            assert_eq!(host.report("a")["rails"][1], "a1: effective ARP profile 2/1/1/1, table 29001");
-            nodes.iter_mut().for_each(|c| drop(c.stop(host).ok()));
-            same("the host", &before, &look(host));
-            host.is_clean();
-        }
-    });
-}
+const TABLES: &str = "ARP profile 2/1/1/1 (strict): a routing table and rules for each rail";
+const PROFILES: [&str; 3] = ["auto", "strict", "loose"];
 
-/// Why there are rules: the known recipe alone leaves three of four rails unable to resolve their peers.
 #[test]
-fn without_rules_one_rail_reaches_its_peer() {
+fn four_rails_of_one_subnet() {
     alone(|host| {
-        fabric(host);
-        let before = look(host);
-        let mut nodes = nodes(host, "2/1/1/1");
-        let [there, back] = reached(&nodes, "10.0.0.");
-        println!("reached under 2/1/1/1 without rules: {there:?} {back:?}");
-        assert_eq!((there.len(), back.len()), (1, 1));
-        nodes.iter_mut().for_each(|c| drop(c.stop(host).ok()));
-        same("the host", &before, &look(host));
+        let says = [
+            TABLES,
+            "10.0.0.0/24 is shared by a0, a1, a2, a3",
+            "a3: from 10.0.0.13, fd00::13 by its own table: 10.0.0.0/24, fd00::/64",
+        ];
+        everyone(host, Fabric { rails: 4, layout: Layout::OneSubnet }, &PROFILES, &says);
     });
 }
 
 #[test]
-fn loose_needs_no_rules() {
+fn eight_rails_of_one_subnet() {
     alone(|host| {
-        fabric(host);
-        let mut nodes = nodes(host, "loose");
-        assert_eq!(nodes[0].sh("ip rule | wc -l"), "3\n");
-        assert_eq!(reached(&nodes, "10.0.0.").map(|r| r.len()), [RAILS; 2]);
-        assert_eq!(host.report("b")["rails"][0], "b0: effective ARP profile 2/1/0/2");
-        nodes.iter_mut().for_each(|c| drop(c.stop(host).ok()));
+        let says = [TABLES, "10.0.0.0/24 is shared by a0, a1, a2, a3, a4, a5, a6, a7"];
+        everyone(host, Fabric { rails: 8, layout: Layout::OneSubnet }, &PROFILES, &says);
     });
+}
+
+const APART: &str = "ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination";
+
+#[test]
+fn four_rails_of_a_subnet_each() {
+    alone(|host| everyone(host, Fabric { rails: 4, layout: Layout::Apart }, &PROFILES, &[APART]));
+}
+
+#[test]
+fn eight_rails_of_a_subnet_each() {
+    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Apart }, &PROFILES, &[APART]));
+}
+
+#[test]
+fn four_rails_with_a_leaf_each() {
+    alone(|host| everyone(host, Fabric { rails: 4, layout: Layout::Leaves }, &PROFILES, &[APART]));
+}
+
+#[test]
+fn eight_rails_with_a_leaf_each() {
+    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Leaves }, &["auto"], &[APART]));
+}
+
+#[test]
+fn four_rails_whose_leaves_lead_to_one_destination() {
+    alone(|host| {
+        let says = [
+            TABLES,
+            "routes into 10.0.0.0/8 lead over a0, a1, a2, a3",
+            "routes into fd00::/16 lead over a0, a1, a2, a3",
+        ];
+        everyone(host, Fabric { rails: 4, layout: Layout::Overlapping }, &["auto", "strict"], &says);
+    });
+}
+
+#[test]
+fn eight_rails_whose_leaves_lead_to_one_destination() {
+    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Overlapping }, &["auto"], &[TABLES]));
+}
+
+#[test]
+fn four_rails_whose_leaves_lead_everywhere() {
+    alone(|host| {
+        let says = [
+            TABLES,
+            "IPv4 default routes of the host lead over a0, a1, a2, a3",
+            "IPv6 default routes of the host lead over a0, a1, a2, a3",
+        ];
+        everyone(host, Fabric { rails: 4, layout: Layout::Defaults }, &["auto", "strict"], &says);
+    });
+}
+
+#[test]
+fn eight_rails_whose_leaves_lead_everywhere() {
+    alone(|host| everyone(host, Fabric { rails: 8, layout: Layout::Defaults }, &["auto"], &[TABLES]));
+}
+
+/// How many of the rails reach their peers by IPv4 under 2/1/1/1 alone, the known recipe.
+fn without_rules(host: &Host, fabric: Fabric) -> [usize; 2] {
+    let _leaves = fabric.build(host);
+    let before = look(host);
+    let (mut nodes, _) = fabric.nodes(host, "2/1/1/1");
+    let reached = fabric.reached(&nodes, V4);
+    println!("reached under 2/1/1/1 without rules: {reached:?}");
+    nodes.iter_mut().for_each(|c| drop(c.stop(host).ok()));
+    same("the host", &before, &look(host));
+    reached.map(|rails| rails.len())
+}
+
+/// Why there are rules: the recipe leaves all rails of a subnet but one unable to resolve their peers.
+#[test]
+fn without_rules_one_of_four_rails_reaches_its_peer() {
+    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 4, layout: Layout::OneSubnet }), [1, 1]));
+}
+
+#[test]
+fn without_rules_one_of_eight_rails_reaches_its_peer() {
+    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 8, layout: Layout::OneSubnet }), [1, 1]));
+}
+
+#[test]
+fn without_rules_all_rails_use_one_leaf() {
+    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 4, layout: Layout::Overlapping }), [1, 1]));
+}
+
+#[test]
+fn without_rules_no_rail_has_a_default_route() {
+    alone(|host| assert_eq!(without_rules(host, Fabric { rails: 4, layout: Layout::Defaults }), [0, 0]));
 }
 
 /// The namespace of a pod outlives a container: it gets back its own values, and nothing of ours stays.
 #[test]
 fn a_pod_gets_back_what_would_have_defeated_the_profile() {
     alone(|host| {
-        fabric(host);
+        let fabric = Fabric { rails: 4, layout: Layout::OneSubnet };
+        fabric.build(host);
         let before = look(host);
-        prepare(host, "a", "auto");
+        fabric.prepare(host, "a", "auto");
         let pod = Container::new("pod");
         let mut c = Container::beside("a", &pod).annotated(json!({"rdmaprep.io/plan": "a"}));
         let all = "cd /proc/sys/net/ipv4/conf/all; echo $(cat arp_announce arp_ignore arp_filter rp_filter)";
