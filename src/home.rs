@@ -1,5 +1,7 @@
 //! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
 
+mod settle;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,12 +12,14 @@ use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::journal::{Held, Member, Phase, Record};
-use crate::restore::{Homecoming, repair, restore};
-use crate::step::{NicState, Side};
-use crate::verify::{self, Drift};
+use crate::restore::{Homecoming, restore};
+use crate::step::Side;
+use crate::verify::Drift;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, files, handle, mount};
+
+pub use settle::{Settled, settle};
 
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
@@ -25,7 +29,7 @@ pub const SETTLE: Duration = Duration::from_secs(5);
 pub struct Done {
     /// Number of steps.
     pub steps: usize,
-    /// Remarks: what a container had done to its NICs.
+    /// Remarks: what a container had done to its NICs, and what was done to them when they were back.
     pub notes: Vec<String>,
 }
 
@@ -76,16 +80,19 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let errors = apply_all(&home.steps, live, deadline);
     let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     let here: Vec<Held> = record.held.iter().filter(|h| !stuck(h)).cloned().collect();
-    let drift = settle(live, &here, patience)?;
+    let Settled { drift, fought } = settle(live, Path::new("/"), &here, patience)?;
+    // Who cannot do what was planned need not look for others to blame.
+    let fought = fought.filter(|_| errors.is_empty());
     if home.stuck.is_empty() && drift.is_empty() {
         mount::unpin(&store.pin(record.netns))?;
         files::remove(&store.profile(record.netns))?;
         store.forget(&record)?;
-        return Ok(Done { steps: home.steps.len(), notes: home.notes });
+        let notes = home.notes.into_iter().chain(fought).collect();
+        return Ok(Done { steps: home.steps.len(), notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
-    what.extend(drift.iter().map(Drift::to_string));
+    what.extend(drift.iter().map(Drift::to_string).chain(fought));
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
@@ -108,28 +115,6 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Hom
             return Ok(home);
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Looks again, repairs once what differs, and waits for what the kernel does by itself.
-fn settle(live: &mut Live, held: &[Held], patience: Duration) -> Result<Vec<Drift>> {
-    let scope = Scope::of(names(held));
-    let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
-    let deadline = Instant::now() + patience;
-    let mut repaired = false;
-    loop {
-        let host = live.observe(Side::Host, &scope)?;
-        let mut drift = verify::drift(&states, &host);
-        drift.extend(verify::rdma_drift(held, &host));
-        if drift.is_empty() || (repaired && Instant::now() >= deadline) {
-            return Ok(drift);
-        }
-        if !repaired {
-            repaired = true;
-            apply_all(&repair(held, &host), live, Instant::now() + SETTLE);
-        } else {
-            std::thread::sleep(Duration::from_millis(20));
-        }
     }
 }
 

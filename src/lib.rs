@@ -58,6 +58,7 @@ pub mod verify;
 pub mod world;
 
 pub mod fault;
+pub mod fought;
 pub mod picture;
 pub mod report;
 

@@ -19,6 +19,7 @@ pub mod handle;
 mod legible;
 mod live;
 mod made;
+pub mod managers;
 pub mod memfd;
 pub mod mntns;
 pub mod mount;

@@ -1,0 +1,103 @@
+//! Who else configures links on this host, and how they are kept from NICs that have come home.
+
+use std::collections::BTreeSet;
+
+use crate::ident::IfName;
+use crate::verify::Drift;
+
+/// A program that configures links as they appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manager {
+    /// NetworkManager.
+    NetworkManager,
+    /// systemd-networkd.
+    Networkd,
+    /// udev, which names links and gives them what .link files say.
+    Udev,
+}
+
+/// One that has run since boot, and what it says of our NICs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// Which.
+    pub manager: Manager,
+    /// Those that it says it leaves alone.
+    pub spares: Vec<IfName>,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// What was changed has been put back, and stays.
+    PutBack,
+    /// It was changed again.
+    Lost,
+}
+
+/// What was changed after NICs came home, and what is known of who did it; nothing where only HCAs differ, which nobody but
+/// the kernel moves.
+pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Option<String> {
+    let changed: Vec<&Drift> = changed.iter().filter(|d| d.field != "hca").collect();
+    let devs: BTreeSet<&str> = changed.iter().map(|d| d.dev.as_str()).collect();
+    if devs.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = devs.into_iter().collect();
+    let hints: Vec<String> = present.iter().filter_map(|p| hint(p, &changed, &names)).collect();
+    let who = match hints.is_empty() {
+        true => "no NetworkManager, systemd-networkd or udev is known to do that here".to_owned(),
+        false => hints.join("; or "),
+    };
+    let end = match outcome {
+        Outcome::PutBack => "and put back",
+        Outcome::Lost => "and again after it was put back",
+    };
+    Some(format!("{} changed after coming home ({}), {end}: {who}", names.join(", "), fields(&changed)))
+}
+
+/// The first few fields that differ.
+fn fields(changed: &[&Drift]) -> String {
+    const MOST: usize = 3;
+    let word = |d: &&Drift| if d.field == "link" { "name".to_owned() } else { d.field.clone() };
+    let all: BTreeSet<String> = changed.iter().map(word).collect();
+    let shown = all.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MOST) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// What keeps it away, unless it cannot be the one.
+fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
+    let its: Vec<&str> = names.iter().filter(|n| !present.spares.iter().any(|s| s.as_str() == **n)).copied().collect();
+    let any = |is: &dyn Fn(&str) -> bool| changed.iter().any(|d| is(&d.field));
+    let foreign = any(&|field| field.starts_with("route ") || field.starts_with("rule "));
+    match present.manager {
+        // Routes and rules that nobody has told it of go wherever they lead (ManageForeignRoutes= in networkd.conf(5)).
+        Manager::Networkd if foreign => Some(
+            "systemd-networkd, unless ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are below [Network] in \
+             /etc/systemd/networkd.conf"
+                .to_owned(),
+        ),
+        // What it does, it does to a link's name and hardware settings.
+        Manager::Udev if any(&|f| matches!(f, "link" | "name" | "altnames" | "mtu" | "mac" | "txqlen" | "alias")) => {
+            Some(format!(
+                "udev, unless a .link file in /etc/systemd/network has [Match] OriginalName={} and [Link] NamePolicy=keep",
+                names.join(" ")
+            ))
+        }
+        _ if its.is_empty() => None,
+        Manager::NetworkManager => {
+            let list: Vec<String> = its.iter().map(|n| format!("interface-name:{n}")).collect();
+            Some(format!(
+                "NetworkManager, unless unmanaged-devices={} is below [keyfile] in a file of /etc/NetworkManager/conf.d",
+                list.join(";")
+            ))
+        }
+        Manager::Networkd => Some(format!(
+            "systemd-networkd, unless a .network file in /etc/systemd/network has [Match] Name={} and [Link] Unmanaged=yes",
+            its.join(" ")
+        )),
+        Manager::Udev => None,
+    }
+}

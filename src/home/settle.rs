@@ -1,0 +1,91 @@
+//! After the way home: who manages links on this host sees NICs appear, and may configure them as it sees fit.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{SETTLE, names};
+use crate::apply::apply_all;
+use crate::fought::{Outcome, Present, sentence};
+use crate::ident::IfName;
+use crate::journal::Held;
+use crate::restore::restore;
+use crate::snapshot::Snapshot;
+use crate::step::{NicState, Side};
+use crate::verify::{self, Drift};
+use crate::world::{Scope, World, managers};
+
+/// Between two looks that must be equal, where somebody may be about to change what has come home. A homecoming that nobody
+/// disturbs takes this much longer there.
+const MOMENT: Duration = Duration::from_millis(50);
+/// Between looks where only the kernel may be late.
+const PAUSE: Duration = Duration::from_millis(20);
+/// udev's events may be of anything: what it does to our NICs comes first.
+const UDEV: Duration = Duration::from_millis(500);
+
+/// NICs that stand still.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Where they are not what they were.
+    pub drift: Vec<Drift>,
+    /// What was changed under our hands, and by whom.
+    pub fought: Option<String>,
+}
+
+/// Looks until two looks in a row are equal (one will do where nobody manages links), puts back once what differs, and waits
+/// for what the kernel does by itself. `root` has the files of those who manage links.
+pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Duration) -> Result<Settled> {
+    let scope = Scope::of(names(held));
+    let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
+    let begun = Instant::now();
+    let watched = !managers::present(root).is_empty();
+    let mut last: Option<Vec<Drift>> = None;
+    let mut put_back: Option<Vec<Drift>> = None;
+    loop {
+        let host = world.observe(Side::Host, &scope)?;
+        let mut drift = verify::drift(&states, &host);
+        drift.extend(verify::rdma_drift(held, &host));
+        let over = begun.elapsed() >= patience;
+        let busy = watched && begun.elapsed() < UDEV && managers::busy(root);
+        let still = over || !watched || (last.as_ref() == Some(&drift) && !busy);
+        match &put_back {
+            None if still && !drift.is_empty() => {
+                let fought = put(world, held, &host);
+                put_back = Some(if fought { drift } else { Vec::new() });
+                last = None;
+                continue;
+            }
+            Some(first) if over && !drift.is_empty() => {
+                let fought = if first.is_empty() { None } else { told(&drift, Outcome::Lost, root, held, &host) };
+                return Ok(Settled { drift, fought });
+            }
+            _ if still && drift.is_empty() => {
+                let first = put_back.unwrap_or_default();
+                return Ok(Settled { drift, fought: told(&first, Outcome::PutBack, root, held, &host) });
+            }
+            _ => {}
+        }
+        last = Some(drift);
+        std::thread::sleep(if watched { MOMENT } else { PAUSE });
+    }
+}
+
+/// Plans the way home anew from what is there, renamed or stripped, and goes it. Tells whether there was something to do: what
+/// the kernel is only late with has no steps. They may fail, where somebody takes away what the next one needs.
+fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> bool {
+    let steps = restore(held, host, None).steps;
+    apply_all(&steps, world, Instant::now() + SETTLE);
+    !steps.is_empty()
+}
+
+fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[Held], host: &Snapshot) -> Option<String> {
+    let index = |h: &Held| host.netdev(&h.nic.identity.name).map_or(h.before.netdev.ifindex, |dev| dev.ifindex);
+    let links: Vec<(IfName, u32)> = held.iter().map(|h| (h.nic.identity.name.clone(), index(h))).collect();
+    let present = |manager| Present {
+        manager,
+        spares: links.iter().filter(|(_, i)| managers::spares(root, manager, *i)).map(|(n, _)| n.clone()).collect(),
+    };
+    let all: Vec<Present> = managers::present(root).into_iter().map(present).collect();
+    sentence(changed, outcome, &all)
+}

@@ -1,0 +1,36 @@
+//! Who configures links on this host besides us, by what they keep under /run: none of them is asked, a hook has no time.
+
+use std::fs;
+use std::path::Path;
+
+use crate::fought::Manager;
+
+/// Those that have run since boot: what they leave there survives their stop, not a reboot.
+pub fn present(root: &Path) -> Vec<Manager> {
+    let traces = [
+        (Manager::NetworkManager, "run/NetworkManager"),
+        // The folder itself is made at boot, for one that never starts (tmpfiles.d/systemd-network.conf).
+        (Manager::Networkd, "run/systemd/netif/state"),
+        (Manager::Udev, "run/udev/control"),
+    ];
+    traces.into_iter().filter(|(_, trace)| root.join(trace).exists()).map(|(manager, _)| manager).collect()
+}
+
+/// Whether it says that it leaves the link of that index alone.
+pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
+    let (folder, word) = match manager {
+        // DEVICE_RUN_STATE_KEYFILE_KEY_DEVICE_MANAGED in NetworkManager's nm-config.c.
+        Manager::NetworkManager => ("run/NetworkManager/devices", "managed=false"),
+        // link_save() in systemd's networkd-state-file.c.
+        Manager::Networkd => ("run/systemd/netif/links", "ADMIN_STATE=unmanaged"),
+        Manager::Udev => return false,
+    };
+    let text = fs::read_to_string(root.join(folder).join(ifindex.to_string()));
+    text.is_ok_and(|text| text.lines().any(|line| line == word))
+}
+
+/// Whether udev is at work on events: `udevadm settle` waits for this file to go (event_queue_insert() in systemd's
+/// udev-manager.c).
+pub fn busy(root: &Path) -> bool {
+    root.join("run/udev/queue").exists()
+}

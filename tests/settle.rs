@@ -1,0 +1,327 @@
+//! NICs that are back, on a host where somebody else configures links: what is put back, what is told, and who is waited for.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod support;
+#[allow(dead_code, reason = "each test file uses its part")]
+mod support_kernel;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rdmaprep::attach::attach;
+use rdmaprep::fought::{Manager, Outcome, Present, sentence};
+use rdmaprep::home::settle;
+use rdmaprep::journal::Held;
+use rdmaprep::snapshot::Snapshot;
+use rdmaprep::step::{Side, Step};
+use rdmaprep::verify::Drift;
+use rdmaprep::world::{Scope, World, managers};
+use support::{Container, Host, Look, Said, alone, sh, until};
+use support_kernel::Kernel;
+use support_kernel::hosts::{name, plan_for, three};
+
+/// A small kernel on which somebody acts before the looks of these numbers.
+struct Fight {
+    kernel: Kernel,
+    looks: usize,
+    before: fn(usize) -> Vec<Step>,
+}
+
+impl World for Fight {
+    fn observe(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Snapshot> {
+        self.looks += 1;
+        (self.before)(self.looks).into_iter().for_each(|step| self.kernel.does(step).unwrap());
+        self.kernel.observe(side, scope)
+    }
+
+    fn perform(&mut self, step: &Step, deadline: Instant) -> anyhow::Result<()> {
+        self.kernel.perform(step, deadline)
+    }
+}
+
+const NETWORK_MANAGER: &str = "run/NetworkManager/devices/";
+const NETWORKD: &str = "run/systemd/netif/state";
+const UDEV: &str = "run/udev/control";
+
+/// A root with these files.
+fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for (path, text) in files {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+    }
+    root
+}
+
+fn held(kernel: &Kernel) -> Vec<Held> {
+    attach(&plan_for(kernel, &[0, 1, 2]), &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap().held
+}
+
+/// How many looks it took, what differs in the end, and what is told.
+fn settled(root: &Path, before: fn(usize) -> Vec<Step>, patience: Duration) -> (usize, usize, Option<String>) {
+    let kernel = three();
+    let held = held(&kernel);
+    let mut world = Fight { kernel, looks: 0, before };
+    let settled = settle(&mut world, root, &held, patience).unwrap();
+    (world.looks, settled.drift.len(), settled.fought)
+}
+
+fn strip(_: usize) -> Vec<Step> {
+    let side = Side::Host;
+    let address = support_kernel::plain(support_kernel::v4(0, 0, 1), 24);
+    vec![Step::AddressDelete { side, dev: name(0), address }]
+}
+
+#[test]
+fn who_may_be_about_to_act_is_waited_for() {
+    let nobody = root(&[]);
+    let long = Duration::from_secs(5);
+    assert_eq!(settled(nobody.path(), |_| vec![], long), (1, 0, None));
+    let somebody = root(&[(UDEV, "")]);
+    let begun = Instant::now();
+    assert_eq!(settled(somebody.path(), |_| vec![], long), (2, 0, None));
+    assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
+    // Events that udev has yet to handle keep us for a moment, and no longer.
+    let busy = root(&[(UDEV, ""), ("run/udev/queue", "")]);
+    let (looks, drift, fought) = settled(busy.path(), |_| vec![], long);
+    assert!((8..15).contains(&looks) && drift == 0 && fought.is_none(), "{looks}");
+}
+
+#[test]
+fn what_is_changed_once_is_put_back_and_told() {
+    let files = root(&[(NETWORKD, "")]);
+    let (_, drift, fought) = settled(files.path(), |look| if look == 2 { strip(look) } else { vec![] }, Duration::MAX);
+    assert_eq!(drift, 0);
+    let told = fought.unwrap();
+    assert!(told.starts_with("rail0 changed after coming home (address 10.0.0.1/24"), "{told}");
+    assert!(told.contains(", and put back: systemd-networkd, unless "), "{told}");
+    let rename = |look| match look {
+        2 => vec![Step::Rename { side: Side::Host, dev: name(1), name: "eth7".parse().unwrap() }],
+        _ => vec![],
+    };
+    let files = root(&[(UDEV, "")]);
+    let (_, drift, fought) = settled(files.path(), rename, Duration::MAX);
+    assert_eq!(
+        (drift, fought.unwrap().as_str()),
+        (
+            0,
+            "rail1 changed after coming home (name), and put back: udev, unless a .link file in /etc/systemd/network has [Match] OriginalName=rail1 and [Link] NamePolicy=keep"
+        )
+    );
+    // Where nobody is known, one look finds it as well, if it was there to be found.
+    let (looks, drift, fought) =
+        settled(root(&[]).path(), |look| if look == 1 { strip(look) } else { vec![] }, Duration::MAX);
+    assert_eq!((looks, drift), (2, 0));
+    assert!(fought.unwrap().ends_with(": no NetworkManager, systemd-networkd or udev is known to do that here"));
+}
+
+#[test]
+fn what_is_changed_again_and_again_is_put_back_once_and_told() {
+    let files = root(&[(&format!("{NETWORK_MANAGER}101"), "[device]\nmanaged=false\n"), (NETWORKD, "")]);
+    let strip = |look| {
+        let again = |s: Step| if let Step::AddressDelete { .. } = s { Some(s) } else { None };
+        strip(look).into_iter().filter_map(again).collect()
+    };
+    let (_, drift, fought) = settled(files.path(), strip, Duration::from_millis(400));
+    assert!(drift > 0);
+    let told = fought.unwrap();
+    assert!(
+        told.contains(
+            "and again after it was put back: NetworkManager, unless unmanaged-devices=interface-name:rail0 "
+        ),
+        "{told}"
+    );
+}
+
+#[test]
+fn managers_are_known_by_what_they_keep() {
+    let files = root(&[
+        (&format!("{NETWORK_MANAGER}7"), "[device]\nmanaged=true\n"),
+        (&format!("{NETWORK_MANAGER}8"), "[device]\nperm-hw-addr-fake=x\nmanaged=false\n"),
+        ("run/systemd/netif/links/7", "# This is private data. Do not parse.\nADMIN_STATE=unmanaged\n"),
+        ("run/systemd/netif/links/8", "ADMIN_STATE=configured\nOPER_STATE=routable\n"),
+    ]);
+    let root = files.path();
+    // Their folder is there at boot.
+    assert_eq!(managers::present(root), [Manager::NetworkManager]);
+    fs::write(root.join(NETWORKD), "OPER_STATE=routable\n").unwrap();
+    fs::create_dir_all(root.join("run/udev")).unwrap();
+    fs::write(root.join(UDEV), "").unwrap();
+    assert_eq!(managers::present(root), [Manager::NetworkManager, Manager::Networkd, Manager::Udev]);
+    let spares = |manager| [7, 8, 9].map(|index| managers::spares(root, manager, index));
+    assert_eq!(spares(Manager::NetworkManager), [false, true, false]);
+    assert_eq!(spares(Manager::Networkd), [true, false, false]);
+    assert_eq!(spares(Manager::Udev), [false; 3]);
+    assert!(!managers::busy(root));
+    fs::write(root.join("run/udev/queue"), "").unwrap();
+    assert!(managers::busy(root));
+}
+
+#[test]
+fn the_sentence_names_who_can_have_done_it_and_what_keeps_it_away() {
+    let drift = |dev: &str, field: &str| Drift { dev: dev.into(), field: field.into(), expected: None, observed: None };
+    let of =
+        |manager, spares: &[&str]| Present { manager, spares: spares.iter().map(|n| n.parse().unwrap()).collect() };
+    let all =
+        |spares: &[&str]| [of(Manager::NetworkManager, spares), of(Manager::Networkd, spares), of(Manager::Udev, &[])];
+    let said = |fields: &[(&str, &str)], spares: &[&str]| {
+        let changed: Vec<Drift> = fields.iter().map(|(dev, field)| drift(dev, field)).collect();
+        sentence(&changed, Outcome::PutBack, &all(spares)).unwrap()
+    };
+    let nm = |names: &str| {
+        format!(
+            "NetworkManager, unless unmanaged-devices={names} is below [keyfile] in a file of /etc/NetworkManager/conf.d"
+        )
+    };
+    let networkd = |names: &str| {
+        format!(
+            "systemd-networkd, unless a .network file in /etc/systemd/network has [Match] Name={names} and [Link] Unmanaged=yes"
+        )
+    };
+    let foreign = "systemd-networkd, unless ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are below [Network] in /etc/systemd/networkd.conf";
+    let address = [("r0", "address 10.0.0.1/24"), ("r1", "address 10.1.0.1/24")];
+    let begins = "r0, r1 changed after coming home (address 10.0.0.1/24, address 10.1.0.1/24), and put back: ";
+    let both = (nm("interface-name:r0;interface-name:r1"), networkd("r0 r1"));
+    assert_eq!(said(&address, &[]), format!("{begins}{}; or {}", both.0, both.1));
+    // Who says that it leaves a NIC alone is not asked to.
+    assert_eq!(said(&address, &["r0"]), format!("{begins}{}; or {}", nm("interface-name:r1"), networkd("r1")));
+    let nobody = "no NetworkManager, systemd-networkd or udev is known to do that here";
+    assert_eq!(said(&address, &["r0", "r1"]), format!("{begins}{nobody}"));
+    // Foreign rules go whether it manages the link or not.
+    let rule = [("r0", "rule {}"), ("r0", "address a"), ("r0", "b"), ("r0", "c")];
+    assert_eq!(
+        said(&rule, &["r0"]),
+        format!("r0 changed after coming home (address a, b, c and 1 more), and put back: {foreign}")
+    );
+    assert_eq!(sentence(&[drift("r0", "hca")], Outcome::Lost, &all(&[])), None);
+    assert_eq!(sentence(&[], Outcome::PutBack, &all(&[])), None);
+}
+
+/// A NIC with an address, a route and a rule, in a container; and what the host was.
+fn away(host: &Host) -> (Container, Look) {
+    host.rails(1);
+    host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 priority 1000");
+    let before = host.look();
+    host.prepare("r0");
+    let c = Container::new("fought");
+    c.create(host).ok();
+    (c, before)
+}
+
+/// Whether the last of the NIC's routes is back.
+fn routed() -> bool {
+    fs::read_to_string("/proc/thread-self/net/route").unwrap().contains("\t0000140A\t")
+}
+
+/// Stops the container; as soon as its NIC is back, does that, until it says that it has done enough.
+fn fought(host: &Host, c: &mut Container, mut act: impl FnMut() -> bool + Send) -> Said {
+    fs::create_dir_all("/run/udev").unwrap();
+    fs::write("/run/udev/queue", "").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            until("the NIC is back", routed);
+            std::thread::sleep(Duration::from_millis(20));
+            while !act() && !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            fs::remove_file("/run/udev/queue").unwrap();
+        });
+        let said = c.stop(host);
+        over.store(true, Ordering::Relaxed);
+        said
+    })
+}
+
+fn flush() {
+    // Between its coming and going the NIC may be where it cannot be flushed.
+    let _ = Command::new("ip").args(["address", "flush", "dev", "r0"]).output().unwrap();
+}
+
+/// What the report of its stop hook notes.
+fn notes(host: &Host) -> String {
+    host.report("fought")["notes"].to_string()
+}
+
+#[test]
+fn addresses_that_somebody_flushes_once_come_back() {
+    alone(|host| {
+        fs::create_dir_all("/run/NetworkManager").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            flush();
+            true
+        })
+        .ok();
+        host.is_as(&before);
+        host.is_clean();
+        let notes = notes(host);
+        assert!(notes.contains("r0 changed after coming home (address 10.0.0.1/24"), "{notes}");
+        assert!(notes.contains("NetworkManager, unless unmanaged-devices=interface-name:r0 "), "{notes}");
+    });
+}
+
+#[test]
+fn a_name_that_somebody_changes_once_comes_back() {
+    alone(|host| {
+        fs::create_dir_all("/run/udev").unwrap();
+        fs::write("/run/udev/control", "").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            sh("ip link set r0 down; ip link set r0 name ens7; ip link set ens7 up; ip link property add dev ens7 altname r0");
+            true
+        })
+        .ok();
+        host.is_as(&before);
+        host.is_clean();
+        let notes = notes(host);
+        assert!(
+            notes.contains("r0 changed after coming home (") && notes.contains("udev, unless a .link file"),
+            "{notes}"
+        );
+    });
+}
+
+#[test]
+fn foreign_rules_and_routes_that_somebody_deletes_once_come_back() {
+    alone(|host| {
+        fs::create_dir_all("/run/systemd/netif").unwrap();
+        fs::write("/run/systemd/netif/state", "").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            sh("ip rule delete priority 1000; ip route delete 10.20.0.0/16");
+            true
+        })
+        .ok();
+        host.is_as(&before);
+        host.is_clean();
+        let notes = notes(host);
+        assert!(
+            notes.contains("route 10.20.0.0/16 table 254 #0") && notes.contains("ManageForeignRoutes=no"),
+            "{notes}"
+        );
+    });
+}
+
+#[test]
+fn somebody_who_does_not_stop_is_told_and_the_record_stays() {
+    alone(|host| {
+        fs::create_dir_all("/run/NetworkManager").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            flush();
+            false
+        })
+        .fails(
+            8,
+            &["r0 address 10.0.0.1/24", "and again after it was put back: NetworkManager, unless ", "rdmaprep restore"],
+        );
+        assert_eq!(host.records().len(), 1);
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
