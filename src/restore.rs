@@ -121,18 +121,6 @@ fn orphans(held: &[Held], stuck: &[(IfName, String)], inside: Option<&Snapshot>)
     left.map(|r| Step::RuleDelete { side: Side::Inside, rule: r.clone() }).collect()
 }
 
-/// The steps that make NICs on the host equal to what they were; none when they are, and none for a NIC that is not there:
-/// another interface may have its name.
-pub fn repair(held: &[Held], host: &Snapshot) -> Vec<Step> {
-    let here: Vec<&Held> = held.iter().filter(|h| in_place(h, host)).collect();
-    let changed = |h: &&Held| properties(h, find(h, host)?, held, host);
-    let mut steps: Vec<Step> = here.iter().filter_map(changed).collect();
-    steps.extend(here.iter().flat_map(|h| attach::gather(Side::Host, h, host)));
-    steps.extend(differences(Side::Host, here.iter().map(|h| &h.before), host));
-    steps.extend(here.iter().filter_map(|h| relink(h, host)));
-    steps
-}
-
 /// Whether this very NIC is there under its name.
 fn in_place(held: &Held, snapshot: &Snapshot) -> bool {
     find(held, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)

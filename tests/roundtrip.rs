@@ -15,6 +15,7 @@ mod support_kernel;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -22,11 +23,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
+use rdmaprep::home::settle;
 use rdmaprep::ident::{IfName, Mac};
 use rdmaprep::journal::Held;
 use rdmaprep::plan::Plan;
 use rdmaprep::rails::{self, ArpProfile, Profile};
-use rdmaprep::restore::{Homecoming, repair, restore};
+use rdmaprep::restore::{Homecoming, restore};
 use rdmaprep::snapshot::{Address, Route, Rule, Snapshot};
 use rdmaprep::step::{NicState, Settings, Side, Step};
 use rdmaprep::verify::{self, Drift};
@@ -75,26 +77,14 @@ fn names(held: &[Held]) -> Vec<IfName> {
     held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 
-/// What `home::bring_with` does: one restore, and one repair of what differs then.
+/// What `home::bring_with` does: one restore, and one more of what differs then.
 fn home(kernel: &mut Kernel, held: &[Held]) -> (Homecoming, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
     let home = restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
     apply_all(&home.steps, kernel, soon());
-    let mut drift = drift_at_home(kernel, held);
-    if !drift.is_empty() {
-        let now = kernel.observe(Side::Host, &Scope::of(names(held))).unwrap();
-        apply_all(&repair(held, &now), kernel, soon());
-        drift = drift_at_home(kernel, held);
-    }
-    (home, drift)
-}
-
-fn drift_at_home(kernel: &mut Kernel, held: &[Held]) -> Vec<Drift> {
-    let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
-    let now = kernel.observe(Side::Host, &Scope::of(names(held))).unwrap();
-    let mut drift = verify::drift(&states, &now);
-    drift.extend(verify::rdma_drift(held, &now));
-    drift
+    // Nobody else configures links there.
+    let nobody = Path::new("/proc/self/fd/none");
+    (home, settle(kernel, nobody, held, Duration::ZERO).unwrap().drift)
 }
 
 fn form(snapshot: &Snapshot) -> String {
@@ -318,12 +308,11 @@ fn an_equal_host_needs_nothing() {
         let case = Case::new(&h);
         point();
         let held = &case.attach.held;
-        assert_eq!(texts(&repair(held, &case.kernel.see(Side::Host))), [""; 0]);
         assert_eq!(texts(&way_home(&case.kernel, held).steps), [""; 0]);
         // Without a look at the sysctls they are written again, which changes nothing.
         let mut kernel = case.kernel.clone();
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
-        let steps = repair(held, &look);
+        let steps = restore(held, &look, None).steps;
         let same = |s: &Step| match s {
             // Who makes link-local addresses is one of these values.
             Step::AddressAdd { address, .. } => address.scope == 253,
