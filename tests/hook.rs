@@ -144,6 +144,7 @@ fn everything_that_a_move_destroys_arrives_and_comes_back() {
         }
 
         c.stop(host).ok();
+        assert_eq!(host.report("rich")["notes"], json!([]));
         host.is_as(&before);
         host.is_clean();
         alias(sh("ip link show r0"));
@@ -252,6 +253,7 @@ fn twenty_restarts_leave_the_host_as_it_was() {
             c.create(host).ok();
             host.hook("poststart", &c.state()).ok();
             c.stop(host).ok();
+            assert_eq!(host.report("again")["notes"], json!([]), "nobody has changed anything after they came home");
             same("the host's normal form", &before.normal, &host.normal());
         }
         host.is_as(&before);
@@ -402,6 +404,7 @@ fn what_a_containers_root_did_to_its_nics_is_undone() {
         host.is_clean();
         let notes = host.report("vandal")["notes"].to_string();
         assert!(notes.contains("r0 had been renamed to mine") && notes.contains("r1 had been put into br0"), "{notes}");
+        assert!(!notes.contains("after coming home"), "{notes}");
     });
 }
 

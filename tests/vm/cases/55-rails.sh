@@ -1,45 +1,89 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# Four rails of one subnet in each of two containers: every one reaches its peer, from its own address and by RDMA.
+# Four rails in each of two containers, in every layout: each one reaches its peer, from its own address and by RDMA, all at
+# once.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
-# 198.18.7.1N and 2001:db8:7::1N on node a, 2N on node b, all on the bridge.
+# address NODE RAIL: of a rail in the layout of the case ($layout), with its prefix, as `ip address add` takes it.
+address() {
+  local tens=$(($1 + 1))
+  case $layout in
+    one) echo "198.18.7.$tens$2/24" ;;
+    apart) echo "198.18.2$2.$tens/24" ;;
+    six) echo "2001:db8:7::$tens$2/64 nodad" ;;
+    leaves) echo "198.18.3$2.$((128 * $1 + 1))/25" ;;
+  esac
+}
+
+# fabric LAYOUT: rails a0 … and b0 … with soft-RoCE, peers on the bridge, or in a leaf router for each pair of them.
 fabric() {
-  local node tens i
-  for node in a b; do
-    [ "$node" = a ] && tens=1 || tens=2
+  layout=$1
+  local node i name port
+  for node in 0 1; do
     for i in 0 1 2 3; do
-      ip link add "$node$i" type veth peer name "q$node$i"
-      ip link set "q$node$i" master fabric up
-      ip link set "$node$i" mtu 1400 up
-      ip address add "198.18.7.$tens$i/24" brd + dev "$node$i"
-      ip -6 address add "2001:db8:7::$tens$i/64" dev "$node$i" nodad
-      rdma link add "rxe$node$i" type rxe netdev "$node$i"
+      name=$(rail "$node" "$i") port=q$(rail "$node" "$i")
+      ip link add "$name" type veth peer name "$port"
+      ip link set "$name" mtu 1400 up
+      # shellcheck disable=SC2046 # several words
+      ip address add $(address "$node" "$i") dev "$name"
+      [ "$layout" != one ] || ip address add "2001:db8:7::$((node + 1))$i/64" dev "$name" nodad
+      if [ "$layout" = leaves ]; then leaf "$node" "$i" "$name" "$port"; else ip link set "$port" master fabric up; fi
+      rdma link add "rxe$name" type rxe netdev "$name"
     done
   done
   active 13
+  before=$(rdmaprep snapshot --normal)
+}
+
+rail() { [ "$1" = 0 ] && echo "a$2" || echo "b$2"; }
+
+# leaf NODE RAIL NAME PORT: its leaf knows the subnets of this pair alone; the rail has one route to those of all.
+leaf() {
+  [ -e "/run/netns/leaf$2" ] || { ip netns add "leaf$2" && ip netns exec "leaf$2" sysctl -qw net.ipv4.ip_forward=1; }
+  ip link set "$4" netns "leaf$2"
+  ip -n "leaf$2" address add "198.18.3$2.$((128 * $1 + 126))/25" dev "$4"
+  ip -n "leaf$2" link set "$4" up
+  ip route add 198.18.0.0/18 via "198.18.3$2.$((128 * $1 + 126))" dev "$3" metric "$((10 * $1 + $2 + 100))"
 }
 
 undo() {
   local node i
   for node in a b; do
-    for i in 0 1 2 3; do ip link delete "$node$i" 2>/dev/null || true; done
+    for i in 0 1 2 3; do
+      ip link delete "$node$i" 2>/dev/null || true
+      ip netns delete "leaf$i" 2>/dev/null || true
+    done
   done
 }
 
-# up PROFILE: both containers have their rails; their runtimes' pids are in $first and $second.
+# up PROFILE [OPTION...]: both containers have their rails, and a network of their own to meet over; their runtimes' pids are
+# in $first and $second.
 up() {
-  local node
+  local node i profile=$1
+  shift
   for node in a b; do
     bundle "$node"
-    prepare "$node" "${node}0 ${node}1 ${node}2 ${node}3" --arp-profile "$1"
+    prepare "$node" "${node}0 ${node}1 ${node}2 ${node}3" --arp-profile "$profile" "$@"
   done
   start runc a
   first=$runner
   start crun b
   second=$runner
+  ip -n "$(space a)" link add eth0 type veth peer name eth0 netns "$(space b)"
+  for node in a b; do
+    [ "$node" = a ] && i=1 || i=2
+    ip -n "$(space "$node")" address add "192.168.77.$i/24" dev eth0
+    ip -n "$(space "$node")" link set eth0 up
+  done
+}
+
+# space ID: its network namespace, for `ip -n`.
+space() {
+  ln -sf "$(pin "$1")" "/run/netns/$1"
+  echo "$1"
 }
 
 down() {
+  rm -f /run/netns/a /run/netns/b
   stop runc a "$first"
   stop crun b "$second"
   said=$(rdmaprep snapshot --normal)
@@ -49,37 +93,25 @@ down() {
 reaches() { within "$1" ping -q -c 1 -W 3 -I "$2" "$3" > /dev/null 2>&1; }
 listening() { within a ss -ltn | grep -q ":1851$1 "; }
 
-# verbs RUNTIME ID RAIL [ADDRESS]: a ping-pong over that rail, by its RoCE v2 GID for IPv4.
+# verbs RUNTIME ID RAIL [ADDRESS]: a ping-pong over that rail, by its RoCE v2 GID of the layout's family.
 verbs() {
+  local family=:ffff:
+  [ "$layout" != six ] || family=^2001:
   # shellcheck disable=SC2016 # the container's shell expands it
-  "$1" exec "$2" sh -c 'index=$(cd /sys/class/infiniband/rxe$0$1/ports/1/gids && grep -l :ffff: *)
-    exec ibv_rc_pingpong -d rxe$0$1 -g $index -p 1851$1 -n 50 $2' "$2" "$3" "${4:-}"
+  "$1" exec "$2" sh -c 'index=$(cd /sys/class/infiniband/rxe$0$1/ports/1/gids && grep -l "$3" *)
+    exec ibv_rc_pingpong -d rxe$0$1 -g $index -p 1851$1 -n 20 $2' "$2" "$3" "${4:-}" "$family"
 }
 
-case_every_rail_of_a_subnet_reaches_its_peer() {
+# Every rail reaches its peer by RDMA, all at once; what that takes is told over the other network.
+all_reach() {
   local i servers=() clients=()
-  fabric
-  before=$(rdmaprep snapshot --normal)
-  up auto
-  said=$(cat /tmp/ctr/a.prepared)
-  says "198.18.7.0/24 is shared by a0, a1, a2, a3"
-  says "a3: from 198.18.7.13, 2001:db8:7::13 by its own table: 198.18.7.0/24, 2001:db8:7::/64"
-  equal "rail 2" "a2: effective ARP profile 2/1/1/1, table 29002" "$(report a '.rails[2]')"
-  for i in 0 1 2 3; do
-    reaches a "198.18.7.1$i" "198.18.7.2$i" || die "rail $i does not reach its peer"
-    reaches b "2001:db8:7::2$i" "2001:db8:7::1$i" || die "rail $i does not reach its peer by IPv6"
-    equal "who answers rail $i" "b$i" "$(within a ip neighbour show to "198.18.7.2$i" dev "a$i" | grep -o 'lladdr [^ ]*' |
-      while read -r _ mac; do within b ip -o link | grep -F "$mac" | cut -d ' ' -f 2 | cut -d @ -f 1; done)"
-  done
-
-  # All at once.
   for i in 0 1 2 3; do
     verbs runc a "$i" > "/tmp/ctr/server$i" 2>&1 &
     servers+=($!)
   done
   for i in 0 1 2 3; do until_true 20 listening "$i"; done
   for i in 0 1 2 3; do
-    verbs crun b "$i" "198.18.7.1$i" > "/tmp/ctr/client$i" 2>&1 &
+    verbs crun b "$i" 192.168.77.1 > "/tmp/ctr/client$i" 2>&1 &
     clients+=($!)
   done
   for i in 0 1 2 3; do
@@ -87,14 +119,61 @@ case_every_rail_of_a_subnet_reaches_its_peer() {
     wait "${servers[i]}" || die "rail $i: $(cat "/tmp/ctr/server$i")"
     echo "# RDMA over rail $i: $(grep bytes "/tmp/ctr/client$i")"
   done
+}
+
+case_every_rail_of_a_subnet_reaches_its_peer() {
+  local i
+  fabric one
+  up auto
+  said=$(cat /tmp/ctr/a.prepared)
+  says "198.18.7.0/24 is shared by a0, a1, a2, a3"
+  says "a3: from 198.18.7.13, 2001:db8:7::13 by its own table: 198.18.7.0/24, 2001:db8:7::/64"
+  equal "rail 2" "a2: effective ARP profile 2/1/1/1, table 29002" "$(report a '.rails[2]')"
+  all_reach
+  for i in 0 1 2 3; do
+    reaches a "198.18.7.1$i" "198.18.7.2$i" || die "rail $i does not reach its peer"
+    reaches b "2001:db8:7::2$i" "2001:db8:7::1$i" || die "rail $i does not reach its peer by IPv6"
+    equal "who answers rail $i" "b$i" "$(within a ip neighbour show to "198.18.7.2$i" dev "a$i" | grep -o 'lladdr [^ ]*' |
+      while read -r _ mac; do within b ip -o link | grep -F "$mac" | cut -d ' ' -f 2 | cut -d @ -f 1; done)"
+  done
+  down
+}
+
+case_every_rail_of_its_own_subnet_reaches_its_peer() {
+  fabric apart
+  up auto --sysfs off
+  said=$(cat /tmp/ctr/a.prepared)
+  says "ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"
+  all_reach
+  down
+}
+
+case_every_rail_of_an_ipv6_subnet_reaches_its_peer() {
+  fabric six
+  up auto --family 6 --sysfs off
+  said=$(cat /tmp/ctr/a.prepared)
+  says "2001:db8:7::/64 is shared by a0, a1, a2, a3"
+  said=$(runc exec a env)
+  says NCCL_IB_ADDR_FAMILY=AF_INET6
+  all_reach
+  down
+}
+
+# One route to all that is far, by each rail's own leaf.
+case_every_rail_behind_its_leaf_reaches_its_peer() {
+  fabric leaves
+  up auto --sysfs off
+  said=$(cat /tmp/ctr/a.prepared)
+  says "routes into 198.18.0.0/18 lead over a0, a1, a2, a3"
+  says "a3: from 198.18.33.1 by its own table: 198.18.0.0/18 via 198.18.33.126, 198.18.33.0/25"
+  all_reach
   down
 }
 
 # The known recipe alone.
 case_without_rules_one_rail_of_a_subnet_reaches_its_peer() {
   local i count=0
-  fabric
-  before=$(rdmaprep snapshot --normal)
+  fabric one
   up 2/1/1/1
   for i in 0 1 2 3; do
     if reaches a "198.18.7.1$i" "198.18.7.2$i"; then count=$((count + 1)); fi
