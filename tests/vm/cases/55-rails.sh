@@ -8,8 +8,7 @@ address() {
   local tens=$(($1 + 1))
   case $layout in
     one) echo "198.18.7.$tens$2/24" ;;
-    apart) echo "198.18.2$2.$tens/24" ;;
-    six) echo "2001:db8:7::$tens$2/64 nodad" ;;
+    six) echo "2001:db8:7:$2::$tens/64 nodad" ;;
     leaves) echo "198.18.3$2.$((128 * $1 + 1))/25" ;;
   esac
 }
@@ -91,33 +90,31 @@ down() {
 }
 
 reaches() { within "$1" ping -q -c 1 -W 3 -I "$2" "$3" > /dev/null 2>&1; }
-listening() { within a ss -ltn | grep -q ":1851$1 "; }
+listening() { [ "$(within a ss -ltn | grep -c ":1851[0-3] ")" = 4 ]; }
 
-# verbs RUNTIME ID RAIL [ADDRESS]: a ping-pong over that rail, by its RoCE v2 GID of the layout's family.
+# verbs RUNTIME ID RAIL GID [ADDRESS]: a ping-pong over that rail, by the RoCE v2 GID that looks like that.
 verbs() {
-  local family=:ffff:
-  [ "$layout" != six ] || family=^2001:
   # shellcheck disable=SC2016 # the container's shell expands it
   "$1" exec "$2" sh -c 'index=$(cd /sys/class/infiniband/rxe$0$1/ports/1/gids && grep -l "$3" *)
-    exec ibv_rc_pingpong -d rxe$0$1 -g $index -p 1851$1 -n 20 $2' "$2" "$3" "${4:-}" "$family"
+    exec ibv_rc_pingpong -d rxe$0$1 -g $index -p 1851$1 -n 20 $2' "$2" "$3" "${5:-}" "$4"
 }
 
-# Every rail reaches its peer by RDMA, all at once; what that takes is told over the other network.
+# all_reach GID: every rail reaches its peer by RDMA, all at once; what that takes is told over the other network.
 all_reach() {
   local i servers=() clients=()
   for i in 0 1 2 3; do
-    verbs runc a "$i" > "/tmp/ctr/server$i" 2>&1 &
+    verbs runc a "$i" "$1" > "/tmp/ctr/server$i" 2>&1 &
     servers+=($!)
   done
-  for i in 0 1 2 3; do until_true 20 listening "$i"; done
+  until_true 20 listening
   for i in 0 1 2 3; do
-    verbs crun b "$i" 192.168.77.1 > "/tmp/ctr/client$i" 2>&1 &
+    verbs crun b "$i" "$1" 192.168.77.1 > "/tmp/ctr/client$i" 2>&1 &
     clients+=($!)
   done
   for i in 0 1 2 3; do
     wait "${clients[i]}" || die "rail $i: $(cat "/tmp/ctr/client$i" "/tmp/ctr/server$i")"
     wait "${servers[i]}" || die "rail $i: $(cat "/tmp/ctr/server$i")"
-    echo "# RDMA over rail $i: $(grep bytes "/tmp/ctr/client$i")"
+    echo "# RDMA over rail $i by $1: $(grep bytes "/tmp/ctr/client$i")"
   done
 }
 
@@ -129,7 +126,8 @@ case_every_rail_of_a_subnet_reaches_its_peer() {
   says "198.18.7.0/24 is shared by a0, a1, a2, a3"
   says "a3: from 198.18.7.13, 2001:db8:7::13 by its own table: 198.18.7.0/24, 2001:db8:7::/64"
   equal "rail 2" "a2: effective ARP profile 2/1/1/1, table 29002" "$(report a '.rails[2]')"
-  all_reach
+  all_reach :ffff:
+  all_reach ^2001:
   for i in 0 1 2 3; do
     reaches a "198.18.7.1$i" "198.18.7.2$i" || die "rail $i does not reach its peer"
     reaches b "2001:db8:7::2$i" "2001:db8:7::1$i" || die "rail $i does not reach its peer by IPv6"
@@ -139,23 +137,15 @@ case_every_rail_of_a_subnet_reaches_its_peer() {
   down
 }
 
-case_every_rail_of_its_own_subnet_reaches_its_peer() {
-  fabric apart
-  up auto --sysfs off
-  said=$(cat /tmp/ctr/a.prepared)
-  says "ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"
-  all_reach
-  down
-}
-
-case_every_rail_of_an_ipv6_subnet_reaches_its_peer() {
+# Nothing but IPv6.
+case_every_rail_of_a_subnet_of_its_own_reaches_its_peer() {
   fabric six
   up auto --family 6 --sysfs off
   said=$(cat /tmp/ctr/a.prepared)
-  says "2001:db8:7::/64 is shared by a0, a1, a2, a3"
+  says "ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"
   said=$(runc exec a env)
   says NCCL_IB_ADDR_FAMILY=AF_INET6
-  all_reach
+  all_reach ^2001:
   down
 }
 
@@ -166,7 +156,7 @@ case_every_rail_behind_its_leaf_reaches_its_peer() {
   said=$(cat /tmp/ctr/a.prepared)
   says "routes into 198.18.0.0/18 lead over a0, a1, a2, a3"
   says "a3: from 198.18.33.1 by its own table: 198.18.0.0/18 via 198.18.33.126, 198.18.33.0/25"
-  all_reach
+  all_reach :ffff:
   down
 }
 
@@ -174,7 +164,7 @@ case_every_rail_behind_its_leaf_reaches_its_peer() {
 case_without_rules_one_rail_of_a_subnet_reaches_its_peer() {
   local i count=0
   fabric one
-  up 2/1/1/1
+  up 2/1/1/1 --sysfs off
   for i in 0 1 2 3; do
     if reaches a "198.18.7.1$i" "198.18.7.2$i"; then count=$((count + 1)); fi
   done
