@@ -41,12 +41,17 @@ fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
 /// in the exclusive mode everybody's, since a move takes all clients of a device away and adds them again
 /// (rdma_dev_change_netns in device.c).
 pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
-    let mut minors = predict_uverbs(host, hcas(nics, ib, host).into_iter().filter(|h| h.is_rxe()));
+    let mut minors = made_again(nics, host);
     if is(host) {
         let host = with_nodes(host, &minors);
         minors.extend(predict_uverbs(&host, hcas(nics, ib, &host).into_iter()));
     }
     minors
+}
+
+/// Those of soft-RoCE that is made again. One whose port is that of the netdev below stays what it is.
+fn made_again(nics: &[Nic], host: &Snapshot) -> Minors {
+    predict_uverbs(host, nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)))
 }
 
 /// The host's HCAs with these device nodes.
@@ -107,9 +112,7 @@ pub fn enter(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     if !plan.exclusive {
         return Vec::new();
     }
-    // When soft-RoCE has been made again.
-    let soft = predict_uverbs(host, hcas(&plan.nics, &plan.ib, host).into_iter().filter(|h| h.is_rxe()));
-    let between = with_nodes(host, &soft);
+    let between = with_nodes(host, &made_again(&plan.nics, host));
     let mut all = hcas(&plan.nics, &plan.ib, &between);
     all.sort_by_key(|h| number(h));
     let minors = minors(&plan.nics, &plan.ib, host);
