@@ -11,9 +11,9 @@ use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
-use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, Route, Snapshot};
+use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use crate::stack;
-use crate::step::{Made, NicState, Settings, Side, Step, configure, connect, kernel_address};
+use crate::step::{Made, NicState, Settings, Side, Step, configure, connect, kernel_address, lost_with};
 use crate::uplink::{self, Guarded};
 use crate::verify;
 
@@ -241,9 +241,12 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));
     let carried = |route: &Route| {
         let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
-        (!hops.is_empty()).then(|| Route { hops, prefsrc: route.prefsrc.filter(ours), ..route.clone() })
+        let prefsrc = route.prefsrc.filter(ours);
+        (!hops.is_empty()).then(|| Route { hops, prefsrc, ..route.clone() })
     };
-    state.routes = state.routes.iter().filter_map(carried).collect();
+    let whole = state.routes.iter().filter_map(carried);
+    state.routes = whole.flat_map(parted).filter(|r| lost_with(r, &before.netdev)).map(plain).collect();
+    state.nexthops.clear();
     let mut sysctls = BTreeMap::new();
     if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
         sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
@@ -252,6 +255,29 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     // The kernel gives it one; the journal learns it when the attach is verified.
     state.netdev.ifindex = 0;
     state
+}
+
+/// IPv6 takes no legs without a gateway but through a nexthop object (ip6_route_multipath_add in net/ipv6/route.c): each of
+/// these becomes a route.
+fn parted(route: Route) -> Vec<Route> {
+    if route.destination.addr().is_ipv4() || route.hops.len() < 2 {
+        return vec![route];
+    }
+    let (by_gateway, direct): (Vec<Hop>, Vec<Hop>) = route.hops.iter().cloned().partition(|h| h.gateway.is_some());
+    let parts = direct.into_iter().map(|h| vec![h]).chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
+    parts.map(|hops| Route { hops, ..route.clone() }).collect()
+}
+
+/// A route without what it had on the host alone: the nexthop object, whose legs it has itself now, and its end, as nobody
+/// renews it inside. A leg that remains alone has no weight, and what it had besides is the route's.
+fn plain(mut route: Route) -> Route {
+    route.other.remove(&RTA_NH_ID);
+    route.other.remove(&RTA_EXPIRES);
+    if let [only] = route.hops.as_mut_slice() {
+        only.weight = 0;
+        route.other.append(&mut only.other);
+    }
+    route
 }
 
 /// Takes a bond apart, its soft-RoCE link first. Its members are free then.

@@ -108,7 +108,8 @@ fn remnants<'a>(side: Side, wanted: impl Iterator<Item = &'a Route>, observed: &
     let key = |r: &Route| (r.destination, r.source, r.table, r.metric, r.protocol);
     let legs = |r: &Route| r.hops.iter().map(|h| (h.dev.clone(), h.gateway)).collect::<BTreeSet<_>>();
     let of = |w: &Route, r: &Route| r.hops.len() < w.hops.len() && key(r) == key(w) && legs(r).is_subset(&legs(w));
-    let wanted: Vec<&Route> = wanted.filter(|w| w.destination.addr().is_ipv6() && w.hops.len() > 1).collect();
+    let own_legs = |w: &&Route| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none();
+    let wanted: Vec<&Route> = wanted.filter(own_legs).collect();
     let left = observed.routes.iter().filter(|r| wanted.iter().any(|w| of(w, r)));
     left.map(|r| Step::RouteDelete { side, route: r.clone() }).collect()
 }
@@ -377,11 +378,15 @@ fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec
     }
     let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !kernel_made(r, is));
     steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
+    // Behind the routes: an object takes those along that lead through it.
+    let extra = have.nexthops.iter().filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
+    steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
     let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
     add.routes = want.routes.iter().filter(|r| !have.routes.contains(r)).cloned().collect();
     let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
     steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
+    add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
     add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
     add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
     Some((steps, add))

@@ -42,6 +42,9 @@ pub struct Snapshot {
     /// Routes of all tables, in the kernel's order.
     #[serde(default)]
     pub routes: Vec<Route>,
+    /// Nexthop objects, by id.
+    #[serde(default)]
+    pub nexthops: Vec<Nexthop>,
     /// Policy rules of both families, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
@@ -74,6 +77,7 @@ impl Default for Snapshot {
             verbs_elsewhere: Vec::new(),
             netdevs: Vec::new(),
             routes: Vec::new(),
+            nexthops: Vec::new(),
             rules: Vec::new(),
             sysctls: BTreeMap::new(),
             pci: Vec::new(),
@@ -374,10 +378,15 @@ pub struct Route {
     /// Where it leads: one leg, or several of a multipath route; none for blackhole and the like.
     #[serde(default)]
     pub hops: Vec<Hop>,
-    /// Attributes that we carry without interpreting them, by RTA_* number.
+    /// Attributes that we carry without interpreting them, by RTA_* number; [`RTA_NH_ID`] and [`RTA_EXPIRES`], too.
     #[serde(default)]
     pub other: BTreeMap<u16, Hex>,
 }
+
+/// The nexthop object that a route goes through; its legs are told besides.
+pub const RTA_NH_ID: u16 = 30;
+/// The seconds left of a route that ends.
+pub const RTA_EXPIRES: u16 = 23;
 
 /// One leg of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -395,6 +404,51 @@ pub struct Hop {
     /// rtnh_hops: the weight less one.
     #[serde(default)]
     pub weight: u8,
+    /// What one of several legs has besides (encapsulation, realms), by RTA_* number; a single leg has it in the route's.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+/// A nexthop object (RTM_NEWNEXTHOP): one leg that routes name by its number, or a group of such.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nexthop {
+    /// NHA_ID.
+    pub id: u32,
+    /// 4 or 6; 0 of a group.
+    #[serde(default)]
+    pub family: u8,
+    /// RTPROT_*.
+    #[serde(default)]
+    pub protocol: u8,
+    /// RTNH_F_* that a user can set (onlink).
+    #[serde(default)]
+    pub flags: u32,
+    /// NHA_OIF, by name.
+    #[serde(default)]
+    pub dev: Option<IfName>,
+    /// NHA_GATEWAY.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// NHA_BLACKHOLE.
+    #[serde(default)]
+    pub blackhole: bool,
+    /// NHA_GROUP: its members.
+    #[serde(default)]
+    pub group: Vec<Member>,
+    /// Attributes that we carry without interpreting them, by NHA_* number.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+/// A member of a group of nexthop objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Member {
+    /// NHA_ID of the object.
+    pub id: u32,
+    /// Its share, from 1.
+    pub weight: u16,
 }
 
 /// A policy rule (RTM_NEWRULE).
@@ -531,6 +585,14 @@ impl PciFunction {
     /// Whether this is a PCI-to-PCI bridge or switch port.
     pub fn is_bridge(&self) -> bool {
         self.class >> 8 == 0x0604
+    }
+}
+
+impl Route {
+    /// The nexthop object that it goes through.
+    pub fn nexthop(&self) -> Option<u32> {
+        let Hex(id) = self.other.get(&RTA_NH_ID)?;
+        Some(u32::from_ne_bytes(id.as_slice().try_into().ok()?))
     }
 }
 

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{HcaName, Hex, IfName, Mac};
-use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Route, Rule, Snapshot};
+use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Nexthop, Route, Rule, Snapshot};
 
 /// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
 const RTPROT_KERNEL: u8 = 2;
@@ -44,6 +44,10 @@ pub struct NicState {
     /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address of it as their source:
     /// the kernel drops these together with the address (fib_sync_down_addr in net/ipv4/fib_semantics.c).
     pub routes: Vec<Route>,
+    /// Nexthop objects that lead over it, and groups that have one of these as a member: they go, or lose a member, with the
+    /// link (nexthop_flush_dev in net/ipv4/nexthop.c).
+    #[serde(default)]
+    pub nexthops: Vec<Nexthop>,
     /// Rules that name it or one of its addresses.
     pub rules: Vec<Rule>,
 }
@@ -54,7 +58,11 @@ impl NicState {
         let netdev = snapshot.netdev(name)?.clone();
         let routes = snapshot.routes.iter().filter(|r| lost_with(r, &netdev)).cloned().collect();
         let rules = snapshot.rules.iter().filter(|r| concerns(r, &netdev)).cloned().collect();
-        Some(NicState { netdev, routes, rules })
+        let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
+        let legs: Vec<u32> = snapshot.nexthops.iter().filter(over).map(|n| n.id).collect();
+        let lost = |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
+        let nexthops = snapshot.nexthops.iter().filter(lost).cloned().collect();
+        Some(NicState { netdev, routes, nexthops, rules })
     }
 }
 
@@ -168,6 +176,10 @@ pub enum Step {
     RouteAdd { side: Side, route: Route },
     /// Deletes a route.
     RouteDelete { side: Side, route: Route },
+    /// Makes a nexthop object, or makes it what it was.
+    NexthopAdd { side: Side, nexthop: Nexthop },
+    /// Deletes a nexthop object.
+    NexthopDelete { side: Side, id: u32 },
     /// Adds a permanent neighbour or proxy.
     NeighbourAdd { side: Side, dev: IfName, neighbour: Neighbour },
     /// Deletes a permanent neighbour or proxy.
@@ -234,6 +246,8 @@ impl fmt::Display for Step {
             Step::RouteDelete { side, route: r } => {
                 write!(f, "deleting route {} table {} {side}", r.destination, r.table)
             }
+            Step::NexthopAdd { side, nexthop: n } => write!(f, "making nexthop object {} {side}", n.id),
+            Step::NexthopDelete { side, id } => write!(f, "deleting nexthop object {id} {side}"),
             Step::NeighbourAdd { side, dev, neighbour: n } => {
                 write!(f, "adding neighbour {} to {dev} {side}", n.address)
             }
@@ -319,30 +333,51 @@ pub fn configure(side: Side, state: &NicState, sysctls: BTreeMap<String, String>
     steps
 }
 
-/// The steps that give NICs on one side their routes (without a gateway first, since gateways are reached through these),
-/// neighbours and rules.
+/// The steps that give NICs on one side their routes, nexthop objects, neighbours and rules. What has no gateway comes first,
+/// since gateways are reached through it; an object comes before the groups and routes that name it.
 pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
-    let mut routes: Vec<&Route> = Vec::new();
-    for state in states {
-        for route in state.routes.iter().filter(|r| !kernel_made(r, &state.netdev)) {
-            if !routes.contains(&route) {
-                routes.push(route);
-            }
-        }
-    }
-    routes.sort_by_key(|r| r.hops.iter().any(|h| h.gateway.is_some()));
-    let mut rules: Vec<&Rule> = Vec::new();
-    for rule in states.iter().flat_map(|s| &s.rules) {
-        if !rules.contains(&rule) {
-            rules.push(rule);
-        }
-    }
-    let mut steps: Vec<Step> = routes.into_iter().map(|r| Step::RouteAdd { side, route: r.clone() }).collect();
+    let mut steps = paths(side, states);
     for state in states {
         let dev = &state.netdev.name;
         let neighbours = state.netdev.neighbours.iter();
         steps.extend(neighbours.map(|n| Step::NeighbourAdd { side, dev: dev.clone(), neighbour: n.clone() }));
     }
+    let rules = once(states.iter().flat_map(|s| &s.rules));
     steps.extend(rules.into_iter().map(|r| Step::RuleAdd { side, rule: r.clone() }));
     steps
+}
+
+fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
+    let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| !kernel_made(r, &s.netdev)));
+    let mut ranked: Vec<(u8, Step)> = Vec::new();
+    for route in once(settings) {
+        let gateway = route.hops.iter().any(|h| h.gateway.is_some());
+        let rank = match (gateway, route.nexthop()) {
+            (false, None) => 0,
+            (false, Some(_)) if route.hops.len() == 1 => 2,
+            _ => 5,
+        };
+        ranked.push((rank, Step::RouteAdd { side, route: route.clone() }));
+    }
+    for nexthop in once(states.iter().flat_map(|s| &s.nexthops)) {
+        let rank = match (nexthop.gateway, nexthop.group.is_empty()) {
+            (None, true) => 1,
+            (Some(_), _) => 3,
+            (None, false) => 4,
+        };
+        ranked.push((rank, Step::NexthopAdd { side, nexthop: nexthop.clone() }));
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, step)| step).collect()
+}
+
+/// Each value once: what concerns several NICs is part of each one's state.
+fn once<'a, T: PartialEq>(all: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    let mut seen = Vec::new();
+    for one in all {
+        if !seen.contains(&one) {
+            seen.push(one);
+        }
+    }
+    seen
 }

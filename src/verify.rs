@@ -1,8 +1,9 @@
 //! "Equal", defined once: the normal form of a NIC's network state, and the difference between two.
 //!
 //! The normal form compares, per NIC: name, kind, MTU, queue length, group, alias, altnames, current and permanent
-//! link-layer address, up, promiscuous and all-multicast flags, master, XDP, addresses, routes, rules that name it or its
-//! addresses, permanent and proxy neighbours, and its sysctls. [`LEFT_OUT`] lists what it leaves out, each with the reason.
+//! link-layer address, up, promiscuous and all-multicast flags, master, XDP, addresses, routes, nexthop objects that lead
+//! over it and their groups, rules that name it or its addresses, permanent and proxy neighbours, and its sysctls.
+//! [`LEFT_OUT`] lists what it leaves out, each with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,20 +11,19 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::journal::Held;
-use crate::snapshot::{Address, Snapshot};
+use crate::snapshot::{Address, RTA_EXPIRES, Snapshot};
 use crate::step::{NicState, derived, kernel_address};
 
 /// Fields that the normal form leaves out, each with its reason.
-pub const LEFT_OUT: [(&str, &str); 10] = [
+pub const LEFT_OUT: [(&str, &str); 9] = [
     ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
     ("operstate, running, port state", "the carrier follows the link, some time after the call"),
     ("qdisc", "a namespace change resets it to the default; carrying others is not built yet"),
-    ("remaining lifetimes", "they run down by themselves"),
+    ("remaining lifetimes of addresses and routes", "they run down by themselves"),
     ("address flags of the kernel", "tentative, secondary, deprecated are states, not settings"),
     ("IFA_PROTO", "tells who made an address, not how it behaves"),
     ("kernel-made link-local addresses", "made again from the link-layer address when the link goes up"),
     ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
-    ("nexthop objects", "they go with the device; a route through one comes back with the legs that it had"),
     ("RDMA device indexes and minors", "handed out anew when soft-RoCE is re-created"),
 ];
 
@@ -75,7 +75,9 @@ pub fn normal(state: &NicState) -> NicState {
     dev.addresses.sort();
     dev.neighbours.sort();
     n.routes.retain(|r| !derived(r));
+    n.routes.iter_mut().for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
     n.routes.sort();
+    n.nexthops.sort();
     n.rules.sort();
     n
 }
@@ -106,6 +108,9 @@ pub fn lines(state: &NicState) -> BTreeMap<String, String> {
         let equals =
             n.routes[..i].iter().filter(|r| (r.table, r.destination) == (route.table, route.destination)).count();
         lines.insert(format!("route {} table {} #{equals}", route.destination, route.table), text(route));
+    }
+    for nexthop in &n.nexthops {
+        lines.insert(format!("nexthop {}", nexthop.id), text(nexthop));
     }
     for rule in &n.rules {
         lines.insert(format!("rule {}", text(rule)), text(rule));

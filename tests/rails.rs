@@ -146,7 +146,7 @@ fn what_counts_is_the_higher_of_all_and_the_nics_own() {
             let mut dev = naked("r0", 1, [2; 6]);
             dev.sysctls = keys.iter().map(|k| ((*k).to_owned(), own.to_string())).collect();
             let sysctls = keys.iter().map(|k| (k.replace("conf/", "conf/all/"), all.to_string())).collect();
-            let state = NicState { netdev: dev.clone(), routes: Vec::new(), rules: Vec::new() };
+            let state = NicState { netdev: dev.clone(), routes: Vec::new(), nexthops: Vec::new(), rules: Vec::new() };
             let inside = Snapshot { netdevs: vec![dev], sysctls, ..Snapshot::default() };
             let max = all.max(own);
             let want = ArpProfile { announce: max, ignore: max, filter: max, rp_filter: max };

@@ -501,9 +501,14 @@ fn a_dead_namespace_returns_hardware() {
             assert_eq!(stuck, expected);
             let mut now = kernel.see(Side::Host);
             without(&mut now.routes, &lost);
+            if !lost.is_empty() {
+                // A group wants all of its members.
+                now.nexthops.clear();
+            }
             let ours: Vec<Held> = kept.into_iter().cloned().collect();
             let mut states: Vec<NicState> = ours.iter().map(|h| h.before.clone()).collect();
             states.iter_mut().for_each(|s| without(&mut s.routes, &lost));
+            states.iter_mut().filter(|_| !lost.is_empty()).for_each(|s| s.nexthops.clear());
             let mut drift = verify::drift(&states, &now);
             drift.extend(verify::rdma_drift(&ours, &now));
             let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
@@ -518,7 +523,7 @@ fn without(routes: &mut Vec<Route>, lost: &[&Held]) {
     let gone = |dev: &IfName| lost.iter().any(|h| h.nic.identity.name == *dev);
     let source =
         |r: &Route| lost.iter().any(|h| h.before.netdev.addresses.iter().any(|a| Some(a.address) == r.prefsrc));
-    let via = |r: &Route| !lost.is_empty() && r.hops.iter().any(|h| h.gateway.is_some());
+    let via = |r: &Route| !lost.is_empty() && (r.nexthop().is_some() || r.hops.iter().any(|h| h.gateway.is_some()));
     routes.retain(|r| !r.hops.iter().any(|h| h.dev.as_ref().is_some_and(gone)) && !source(r) && !via(r));
 }
 
@@ -654,7 +659,7 @@ mod found {
 mod normal_form {
     use super::*;
     use rdmaprep::ident::Hex;
-    use rdmaprep::snapshot::{Hop, Neighbour, Netdev};
+    use rdmaprep::snapshot::{Hop, Member, Neighbour, Netdev, Nexthop};
 
     type Change = (&'static str, fn(&mut NicState));
 
@@ -670,7 +675,7 @@ mod normal_form {
         let neighbour = |n| Neighbour { address: v4(0, 0, n), mac: dev.mac.clone(), proxy: false, protocol: Some(4) };
         dev.neighbours = vec![neighbour(50), neighbour(51)];
         dev.sysctls = BTreeMap::from([("ipv4/conf/rp_filter".into(), "1".into())]);
-        let hop = |n| Hop { dev: Some(dev.name.clone()), gateway: Some(v4(0, 0, n)), flags: 0, weight: 0 };
+        let hop = |n| Hop { dev: Some(dev.name.clone()), gateway: Some(v4(0, 0, n)), ..Hop::default() };
         let route = |net: &str, n| Route {
             destination: net.parse().unwrap(),
             source: None,
@@ -689,11 +694,23 @@ mod normal_form {
             rule_333(&dev.name),
             Rule { priority: 5, source: Some("10.0.0.1/32".parse().unwrap()), ..rule_333(&dev.name) },
         ];
-        NicState { netdev: dev, routes, rules }
+        let object = |id, group: &[u32]| Nexthop {
+            id,
+            family: 4,
+            protocol: 4,
+            flags: 0,
+            dev: Some(dev.name.clone()).filter(|_| group.is_empty()),
+            gateway: Some(v4(0, 0, 60)).filter(|_| group.is_empty()),
+            blackhole: false,
+            group: group.iter().map(|id| Member { id: *id, weight: 1 }).collect(),
+            other: BTreeMap::new(),
+        };
+        let nexthops = vec![object(1, &[]), object(9, &[1, 2])];
+        NicState { netdev: dev, routes, nexthops, rules }
     }
 
     /// Every field that counts.
-    const CHANGES: [Change; 47] = [
+    const CHANGES: [Change; 57] = [
         ("name", |s| s.netdev.name = "rail1".parse().unwrap()),
         ("kind", |s| s.netdev.kind = None),
         ("link_type", |s| s.netdev.link_type = 32),
@@ -739,6 +756,16 @@ mod normal_form {
         ("route weight", |s| s.routes[0].hops[0].weight = 1),
         ("route onlink", |s| s.routes[0].hops[0].flags = 4),
         ("route other", |s| s.routes[0].other.clear()),
+        ("route leg other", |s| drop(s.routes[0].hops[0].other.insert(11, Hex(vec![1])))),
+        ("route through an object", |s| drop(s.routes[0].other.insert(30, Hex(vec![9, 0, 0, 0])))),
+        ("nexthop gone", |s| drop(s.nexthops.remove(0))),
+        ("nexthop id", |s| s.nexthops[0].id = 3),
+        ("nexthop protocol", |s| s.nexthops[0].protocol = 3),
+        ("nexthop onlink", |s| s.nexthops[0].flags = 4),
+        ("nexthop gateway", |s| s.nexthops[0].gateway = None),
+        ("nexthop other", |s| drop(s.nexthops[1].other.insert(3, Hex(vec![1, 0])))),
+        ("nexthop member gone", |s| drop(s.nexthops[1].group.pop())),
+        ("nexthop weight", |s| s.nexthops[1].group[0].weight = 7),
         ("rule gone", |s| drop(s.rules.pop())),
         ("rule table", |s| s.rules[0].table = 9),
     ];
@@ -763,6 +790,7 @@ mod normal_form {
         dev.addresses[0].flags |= 0x01 | 0x20 | 0x40 | 0x80;
         (dev.addresses[0].valid_lft, dev.addresses[0].preferred_lft) = (Some(9), Some(8));
         dev.addresses[0].protocol = Some(1);
+        state.routes[0].other.insert(23, Hex(vec![9, 0, 0, 0]));
         assert_eq!(verify::lines(&state), verify::lines(&full()));
     }
 
@@ -785,6 +813,7 @@ mod normal_form {
             state.netdev = shuffled(state.netdev, a);
             state.routes = b.iter().map(|i| full().routes[*i].clone()).collect();
             state.rules.rotate_left(b[0] % 2);
+            state.nexthops.rotate_left(b[0] % 2);
             assert_eq!(verify::lines(&state), verify::lines(&full()));
             assert_eq!(verify::normal(&state), verify::normal(&full()));
         });

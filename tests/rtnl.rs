@@ -16,19 +16,35 @@ use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use proptest::prelude::*;
 use rdmaprep::ident::{Hex, IfName, Mac};
-use rdmaprep::snapshot::{Address, Hop, Neighbour, Route, Rule};
+use rdmaprep::snapshot::{Address, Hop, Member, Neighbour, Nexthop, Route, Rule};
 use rdmaprep::world::rtnl::{self, Names};
+use rdmaprep::world::wire::{Packet, Raw};
+use rdmaprep::world::{nexthop, rtroute};
 
 /// Through the kernel's form and back.
-fn carried(message: Message) -> Message {
-    let mut sent = NetlinkMessage::from(message);
+fn packed(packet: impl Into<Packet>) -> Packet {
+    let mut sent = NetlinkMessage::from(packet.into());
     sent.finalize();
     let mut bytes = vec![0; sent.buffer_len()];
     sent.serialize(&mut bytes);
-    match NetlinkMessage::<Message>::deserialize(&bytes).unwrap().payload {
+    match NetlinkMessage::<Packet>::deserialize(&bytes).unwrap().payload {
         NetlinkPayload::InnerMessage(m) => m,
         other => panic!("{other:?}"),
     }
+}
+
+fn carried(message: Message) -> Message {
+    let Packet::Known(m) = packed(message) else { panic!() };
+    *m
+}
+
+fn carried_raw(message: Raw) -> Raw {
+    let Packet::Raw(m) = packed(message) else { panic!() };
+    m
+}
+
+fn carried_route(route: &Route) -> Option<Route> {
+    rtroute::route(&carried_raw(rtroute::route_message(route, index).unwrap()), &names())
 }
 
 fn names() -> Names {
@@ -74,25 +90,50 @@ fn hop(six: bool) -> impl Strategy<Value = Hop> {
     // IPv4 over IPv6 next hops, too (RFC 5549).
     let gateway = if six { ip(true).boxed() } else { prop_oneof![ip(false), ip(true)].boxed() };
     let flags = prop::sample::select(vec![0, 2, 4, 6]);
-    (dev(), some(gateway), flags, any::<u8>()).prop_map(|(dev, gateway, flags, weight)| Hop {
+    // RTA_FLOW, RTA_ENCAP_TYPE, RTA_ENCAP.
+    let other = unknown(&[11, 21, 22, 900]);
+    (dev(), some(gateway), flags, any::<u8>(), other).prop_map(|(dev, gateway, flags, weight, other)| Hop {
         dev: Some(dev),
         gateway,
         flags,
         weight,
+        other,
     })
+}
+
+fn object() -> impl Strategy<Value = Nexthop> {
+    // NHA_GROUP_TYPE, NHA_ENCAP_TYPE, NHA_ENCAP, NHA_FDB.
+    let other = unknown(&[3, 7, 8, 11, 900]);
+    let member = (any::<u32>(), 1..=u16::MAX).prop_map(|(id, weight)| Member { id, weight });
+    let group = prop::collection::vec(member, 0..4);
+    let head = (any::<u32>(), prop::sample::select(vec![0, 4, 6]), any::<u8>(), prop::sample::select(vec![0, 4]));
+    let leads = (some(dev()), any::<bool>().prop_flat_map(ip), any::<bool>(), any::<bool>());
+    (head, leads, group, other).prop_map(
+        |((id, family, protocol, flags), (dev, gateway, via, blackhole), group, other)| Nexthop {
+            id,
+            family,
+            protocol,
+            flags,
+            dev: dev.filter(|_| !blackhole),
+            gateway: via.then_some(gateway),
+            blackhole,
+            group,
+            other,
+        },
+    )
 }
 
 fn route() -> impl Strategy<Value = Route> {
     any::<bool>().prop_flat_map(|six| {
         let source = if six { some(net(true)).boxed() } else { Just(None).boxed() };
         let bytes = (any::<u8>(), any::<u8>(), any::<u8>(), any::<u8>());
-        // RTA_EXPIRES and RTA_CACHEINFO are bookkeeping; RTA_METRICS, RTA_PREF and RTA_ENCAP have forms of their own below.
-        let other = unknown(&[40, 77, 900]);
+        // RTA_METRICS, RTA_FLOW, RTA_PREF, RTA_ENCAP_TYPE, RTA_ENCAP, RTA_EXPIRES.
+        let other = unknown(&[8, 11, 20, 21, 22, 23, 40, 77, 900]);
         let hops = prop::collection::vec(hop(six), 0..4);
         (net(six), source, any::<u32>(), bytes, some(any::<u32>()), some(ip(six)), hops, other).prop_map(
             |(destination, source, table, (protocol, scope, kind, tos), metric, prefsrc, mut hops, other)| {
                 if let [only] = hops.as_mut_slice() {
-                    only.weight = 0;
+                    (only.weight, only.other) = (0, BTreeMap::new());
                 }
                 let source = source.filter(|s| s.prefix_len() > 0);
                 Route { destination, source, table, protocol, scope, kind, tos, metric, prefsrc, hops, other }
@@ -162,8 +203,13 @@ proptest! {
 
     #[test]
     fn routes(route in route()) {
-        let Message::NewRoute(m) = carried(Message::NewRoute(rtnl::route_message(&route, index).unwrap())) else { panic!() };
-        prop_assert_eq!(rtnl::route(&m, &names()), Some(route));
+        prop_assert_eq!(carried_route(&route), Some(route));
+    }
+
+    #[test]
+    fn nexthops(object in object()) {
+        let m = carried_raw(nexthop::nexthop_message(&object, index).unwrap());
+        prop_assert_eq!(nexthop::nexthop(&m, &names()), Some(object));
     }
 
     #[test]
@@ -209,9 +255,7 @@ fn known_but_unread_attributes_stay() {
     for (number, value) in [(8, metrics), (11, Hex(vec![7, 0, 0, 0])), (16, Hex(vec![9, 0, 0, 0])), (20, Hex(vec![1]))]
     {
         let route = Route { other: BTreeMap::from([(number, value)]), ..a_route() };
-        let once = carried(Message::NewRoute(rtnl::route_message(&route, index).unwrap()));
-        let Message::NewRoute(m) = once else { panic!() };
-        assert_eq!(rtnl::route(&m, &names()), Some(route), "attribute {number}");
+        assert_eq!(carried_route(&route), Some(route), "attribute {number}");
     }
     // FRA_FWMARK, FRA_FLOW, FRA_TUN_ID, FRA_SUPPRESS_PREFIXLEN, FRA_FWMASK, FRA_L3MDEV, FRA_UID_RANGE, FRA_PROTOCOL, FRA_IP_PROTO,
     // FRA_SPORT_RANGE, FRA_DPORT_RANGE.
@@ -251,10 +295,73 @@ fn known_but_unread_attributes_stay() {
 
 /// FRR routes through nexthop objects: Linux tells id and legs, and takes only one of the two.
 #[test]
-fn a_nexthop_object_becomes_its_legs() {
+fn a_route_through_a_nexthop_object_names_that_alone() {
     let route = Route { other: BTreeMap::from([(30, Hex(vec![7, 0, 0, 0]))]), ..a_route() };
-    let Message::NewRoute(m) = carried(Message::NewRoute(rtnl::route_message(&route, index).unwrap())) else {
-        panic!()
-    };
-    assert_eq!(rtnl::route(&m, &names()), Some(a_route()));
+    let told = carried_route(&route).unwrap();
+    assert_eq!((told.nexthop(), told.hops.as_slice(), &told.other), (Some(7), &[][..], &route.other));
+}
+
+/// With net.ipv4.nexthop_compat_mode off, Linux does not tell the legs.
+#[test]
+fn legs_that_are_not_told_are_those_of_the_object() {
+    let single = |id, dev: &str| Nexthop { id, dev: Some(dev.parse().unwrap()), ..of_group(Vec::new()) };
+    let group = of_group(vec![Member { id: 1, weight: 1 }, Member { id: 2, weight: 3 }]);
+    let all = [single(1, "rail1"), single(2, "rail2"), group];
+    let by = |id: u8| Route { hops: Vec::new(), other: BTreeMap::from([(30, Hex(vec![id, 0, 0, 0]))]), ..a_route() };
+    let mut routes = [by(1), by(9), by(77), a_route()];
+    nexthop::tell_legs(&mut routes, &all);
+    let hop = |dev: &str, weight| Hop { dev: Some(dev.parse().unwrap()), weight, ..Hop::default() };
+    assert_eq!(routes[0].hops, [hop("rail1", 0)]);
+    assert_eq!(routes[1].hops, [hop("rail1", 0), hop("rail2", 2)]);
+    assert_eq!((routes[2].hops.len(), &routes[3]), (0, &a_route()));
+}
+
+fn of_group(group: Vec<Member>) -> Nexthop {
+    Nexthop {
+        id: 9,
+        family: 0,
+        protocol: 4,
+        flags: 0,
+        dev: None,
+        gateway: None,
+        blackhole: false,
+        group,
+        other: BTreeMap::new(),
+    }
+}
+
+/// How long a resilient group is out of balance (NHA_RES_GROUP_UNBALANCED_TIME) is a state, which Linux refuses as a setting.
+#[test]
+fn of_a_resilient_group_the_settings_are_carried() {
+    let buckets = [6, 0, 1, 0, 4, 0, 0, 0];
+    let time = [12, 0, 4, 0, 9, 9, 9, 9, 9, 9, 9, 9];
+    let told = |bytes: Vec<u8>| Nexthop { other: BTreeMap::from([(12, Hex(bytes))]), ..of_group(Vec::new()) };
+    let with = told([&buckets[..], &time].concat());
+    let m = carried_raw(nexthop::nexthop_message(&with, index).unwrap());
+    assert_eq!(nexthop::nexthop(&m, &names()), Some(told(buckets.to_vec())));
+}
+
+/// The seconds left of a route that ends: Linux tells them in rta_cacheinfo by the hundredth, and takes them in RTA_EXPIRES.
+#[test]
+fn the_end_of_a_route() {
+    let cacheinfo = |left: i32| [vec![0; 8], left.to_ne_bytes().to_vec(), vec![0; 20]].concat();
+    for (left, expires) in [(0, None), (-5, None), (1, Some(1)), (29950, Some(299))] {
+        let route = Route { other: BTreeMap::from([(12, Hex(cacheinfo(left)))]), ..a_route() };
+        let told = carried_route(&route).unwrap();
+        let other = expires.map(|seconds: u32| (23, Hex(seconds.to_ne_bytes().to_vec())));
+        assert_eq!(told.other, other.into_iter().collect::<BTreeMap<_, _>>(), "{left}");
+    }
+}
+
+/// What is no whole leg, and all behind it, is left.
+#[test]
+fn malformed_legs_are_left() {
+    let hops = vec![Hop { weight: 4, ..a_route().hops[0].clone() }; 2];
+    let whole = rtroute::route_message(&Route { hops: hops.clone(), ..a_route() }, index).unwrap();
+    for cut in 0..16 {
+        let mut m = whole.clone();
+        m.attributes.get_mut(&9).unwrap().0.truncate(cut);
+        let told = rtroute::route(&m, &names()).unwrap();
+        assert_eq!(told.hops, hops[..cut / 8], "{cut} bytes");
+    }
 }

@@ -218,6 +218,7 @@ impl World for Live {
                 sysfs::verbs_numbers(Path::new("/sys")).into_iter().filter(|n| !ours(n)).collect();
         }
         snapshot.routes = network.routes;
+        snapshot.nexthops = network.nexthops;
         snapshot.rules = network.rules;
         space.netns.visit(|| {
             snapshot.sysctls = sysctl::shared();
@@ -264,6 +265,8 @@ impl World for Live {
             Step::Link { side, dev, up } => Ok(self.space(*side)?.route.set_up(dev, *up)?),
             Step::RouteAdd { side, route } => self.route_add(*side, route, deadline),
             Step::RouteDelete { side, route } => self.space(*side)?.route.route_delete(route),
+            Step::NexthopAdd { side, nexthop } => self.space(*side)?.route.nexthop_add(nexthop),
+            Step::NexthopDelete { side, id } => gone(self.space(*side)?.route.nexthop_delete(*id), &[ENOENT]),
             Step::NeighbourAdd { side, dev, neighbour } => {
                 Ok(self.space(*side)?.route.neighbour_add(dev, neighbour)?)
             }

@@ -26,12 +26,14 @@ pub mod mount;
 pub mod mountinfo;
 pub mod netns;
 mod newmount;
+pub mod nexthop;
 pub mod nldev;
 pub mod nlreplies;
 pub mod rdma;
 pub mod rootfs;
 pub mod route;
 pub mod rtnl;
+pub mod rtroute;
 pub mod store;
 pub mod sysctl;
 pub mod sysfs;
@@ -44,6 +46,7 @@ mod sysfs_pci;
 mod sysfs_root;
 mod sysfs_tree;
 pub mod user;
+pub mod wire;
 
 pub use live::{Live, boot_id};
 

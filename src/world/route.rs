@@ -1,6 +1,7 @@
 //! Route netlink in one network namespace. netlink-proto, which rtnetlink is made of, is asynchronous: its runtime stays in
 //! this file.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,20 +14,21 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, Prop};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
-use netlink_packet_route::route::{RouteHeader, RouteMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use netlink_proto::ConnectionHandle;
 use netlink_proto::sys::protocols::NETLINK_ROUTE;
 use netlink_proto::sys::{SocketAddr, TokioSocket};
+use nix::libc::EOPNOTSUPP;
 
 use crate::ident::{IfName, Mac};
-use crate::snapshot::{Address, Neighbour, Netdev, Route, Rule};
+use crate::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
 use crate::step::{Made, Settings};
 use crate::world::legible::Legible;
 use crate::world::made;
 use crate::world::netns::Netns;
-use crate::world::rtnl;
+use crate::world::wire::{Packet, RTM_DELROUTE, RTM_GETNEXTHOP, RTM_GETROUTE, Raw};
+use crate::world::{nexthop, rtnl, rtroute};
 
 /// NLM_F_DUMP_INTR (include/uapi/linux/netlink.h): the dump is not consistent and has to be repeated.
 const DUMP_INTERRUPTED: u16 = 0x10;
@@ -46,7 +48,7 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// A route netlink socket, bound for good to the namespace of the thread that opened it.
 pub struct RouteSocket {
     runtime: tokio::runtime::Runtime,
-    handle: ConnectionHandle<Message>,
+    handle: ConnectionHandle<Packet>,
 }
 
 /// Links, addresses, routes, rules and neighbours of a namespace.
@@ -55,6 +57,8 @@ pub struct Network {
     pub netdevs: Vec<Netdev>,
     /// Routes of all tables.
     pub routes: Vec<Route>,
+    /// Nexthop objects.
+    pub nexthops: Vec<Nexthop>,
     /// Rules of both families.
     pub rules: Vec<Rule>,
 }
@@ -64,7 +68,7 @@ impl RouteSocket {
     pub fn open() -> Result<RouteSocket> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
         let entered = runtime.enter();
-        let opened = netlink_proto::new_connection_with_codec::<Message, TokioSocket, Legible>(NETLINK_ROUTE);
+        let opened = netlink_proto::new_connection_with_codec::<Packet, TokioSocket, Legible>(NETLINK_ROUTE);
         let (connection, handle, _) = opened.context("opening a route netlink socket")?;
         runtime.spawn(connection);
         drop(entered);
@@ -72,8 +76,8 @@ impl RouteSocket {
     }
 
     /// Sends one message and collects the answers; an error answer becomes an `io::Error` with its errno.
-    fn exchange(&mut self, message: Message, flags: u16) -> io::Result<(Vec<Message>, bool)> {
-        let mut request = NetlinkMessage::from(message);
+    fn exchange(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<(Vec<Packet>, bool)> {
+        let mut request = NetlinkMessage::from(message.into());
         request.header.flags = NLM_F_REQUEST | flags;
         let answers = self.handle.request(request, SocketAddr::new(0, 0)).map_err(io::Error::other)?;
         let collected =
@@ -91,12 +95,13 @@ impl RouteSocket {
         Ok((messages, interrupted))
     }
 
-    fn change(&mut self, message: Message, flags: u16) -> io::Result<()> {
+    fn change(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<()> {
         self.exchange(message, NLM_F_ACK | flags).map(|_| ())
     }
 
     /// A dump, repeated while the kernel says that it was interrupted.
-    fn dump(&mut self, message: Message) -> Result<Vec<Message>> {
+    fn whole(&mut self, message: impl Into<Packet>) -> Result<Vec<Packet>> {
+        let message = message.into();
         for _ in 0..8 {
             let (messages, interrupted) =
                 self.exchange(message.clone(), NLM_F_DUMP).context("dumping route netlink")?;
@@ -105,6 +110,22 @@ impl RouteSocket {
             }
         }
         bail!("the network changes faster than it can be read")
+    }
+
+    fn dump(&mut self, message: Message) -> Result<Vec<Message>> {
+        let known = |p| if let Packet::Known(m) = p { Some(*m) } else { None };
+        Ok(self.whole(message)?.into_iter().filter_map(known).collect())
+    }
+
+    /// A dump of what we read ourselves; nothing where the kernel has no such thing.
+    fn raw_dump(&mut self, ask: Raw) -> Result<Vec<Raw>> {
+        let raw = |p| if let Packet::Raw(r) = p { Some(r) } else { None };
+        match self.whole(ask) {
+            Err(e) if e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(EOPNOTSUPP) => {
+                Ok(Vec::new())
+            }
+            packets => Ok(packets?.into_iter().filter_map(raw).collect()),
+        }
     }
 
     /// Reads everything that route netlink tells of the namespace.
@@ -128,13 +149,8 @@ impl RouteSocket {
         }
         let (mut routes, mut rules) = (Vec::new(), Vec::new());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut ask = RouteMessage::default();
-            ask.header = RouteHeader { address_family: family, ..Default::default() };
-            for message in self.dump(Message::GetRoute(ask))? {
-                if let Message::NewRoute(m) = message {
-                    routes.extend(rtnl::route(&m, &names));
-                }
-            }
+            let told = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
+            routes.extend(told.iter().filter_map(|m| rtroute::route(m, &names)));
             let mut ask = RuleMessage::default();
             ask.header.family = family;
             for message in self.dump(Message::GetRule(ask))? {
@@ -143,7 +159,10 @@ impl RouteSocket {
                 }
             }
         }
-        Ok(Network { netdevs, routes, rules })
+        let told = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
+        let nexthops: Vec<Nexthop> = told.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
+        nexthop::tell_legs(&mut routes, &nexthops);
+        Ok(Network { netdevs, routes, nexthops, rules })
     }
 
     /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
@@ -164,7 +183,17 @@ impl RouteSocket {
         let mut ask = LinkMessage::default();
         call(&mut ask, name);
         let (messages, _) = self.exchange(Message::GetLink(ask), 0)?;
-        let found = messages.into_iter().find_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None });
+        let link = |p| match p {
+            Packet::Known(m) => {
+                if let Message::NewLink(l) = *m {
+                    Some(l)
+                } else {
+                    None
+                }
+            }
+            Packet::Raw(_) => None,
+        };
+        let found = messages.into_iter().find_map(link);
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 
@@ -327,20 +356,20 @@ impl RouteSocket {
         self.change(Message::DelAddress(m), 0)
     }
 
-    fn route_message(&mut self, route: &Route) -> Result<RouteMessage> {
-        let devices = route.hops.iter().filter_map(|h| h.dev.clone());
-        let mut indexes = std::collections::BTreeMap::new();
-        for dev in devices {
-            let index = self.index(&dev).with_context(|| format!("looking for {dev}"))?;
-            indexes.insert(dev, index);
-        }
-        rtnl::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
+    fn indexes<'a>(&mut self, devices: impl Iterator<Item = &'a IfName>) -> Result<BTreeMap<IfName, u32>> {
+        let index = |dev: &IfName| Ok((dev.clone(), self.index(dev).with_context(|| format!("looking for {dev}"))?));
+        devices.map(index).collect()
+    }
+
+    fn route_message(&mut self, route: &Route) -> Result<Raw> {
+        let indexes = self.indexes(route.hops.iter().filter_map(|h| h.dev.as_ref()))?;
+        rtroute::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
     }
 
     /// Adds a route behind equal ones.
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
         let m = self.route_message(route)?;
-        match self.change(Message::NewRoute(m), NLM_F_CREATE | NLM_F_APPEND) {
+        match self.change(m, NLM_F_CREATE | NLM_F_APPEND) {
             Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
             other => Ok(other?),
         }
@@ -348,11 +377,24 @@ impl RouteSocket {
 
     /// Deletes a route; one that is not there is fine.
     pub fn route_delete(&mut self, route: &Route) -> Result<()> {
-        let m = self.route_message(route)?;
-        match self.change(Message::DelRoute(m), 0) {
+        let m = Raw { kind: RTM_DELROUTE, ..self.route_message(route)? };
+        match self.change(m, 0) {
             Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
             other => Ok(other?),
         }
+    }
+
+    /// Makes a nexthop object, or makes it what it was: a group that has lost members gets them back.
+    pub fn nexthop_add(&mut self, object: &Nexthop) -> Result<()> {
+        let indexes = self.indexes(object.dev.iter())?;
+        let m =
+            nexthop::nexthop_message(object, |dev| indexes.get(dev).copied().context("a nexthop without its device"))?;
+        Ok(self.change(m, NLM_F_CREATE | NLM_F_REPLACE)?)
+    }
+
+    /// Deletes a nexthop object.
+    pub fn nexthop_delete(&mut self, id: u32) -> io::Result<()> {
+        self.change(nexthop::delete_message(id), 0)
     }
 
     /// Adds a permanent neighbour or proxy.

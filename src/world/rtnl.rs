@@ -1,9 +1,9 @@
-//! Route netlink messages <-> snapshot types. No I/O: `route.rs` carries the messages.
+//! Links, addresses, rules and neighbours of route netlink <-> snapshot types. No I/O: `route.rs` carries the messages.
 //!
 //! What a type does not name is kept as bytes by attribute number, so that what the kernel told can be told back to it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, Nla};
@@ -13,22 +13,16 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteProtocol, RouteScope,
-    RouteType, RouteVia,
-};
+use netlink_packet_route::route::RouteType;
 use netlink_packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 
 use crate::ident::{Hex, IfName, Mac};
-use crate::snapshot::{Address, Hop, Neighbour, Netdev, Route, Rule};
+use crate::snapshot::{Address, Neighbour, Netdev, Rule};
 use crate::world::made;
 
 /// Address flags that a user sets; the others (permanent, tentative, secondary, …) are the kernel's bookkeeping
 /// (include/uapi/linux/if_addr.h): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE, MCAUTOJOIN.
 pub const ADDRESS_FLAGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
-
-/// RTNH_F_PERVASIVE and RTNH_F_ONLINK: the next-hop flags that a user sets.
-const HOP_FLAGS: u8 = 0x02 | 0x04;
 
 /// FIB_RULE_INVERT: the rule flag that a user sets.
 const RULE_FLAGS: u32 = 0x02;
@@ -214,147 +208,6 @@ pub fn address_message(ifindex: u32, a: &Address) -> AddressMessage {
         attributes.push(AddressAttribute::CacheInfo(c));
     }
     m
-}
-
-fn route_ip(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
-        RouteAddress::Inet6(ip) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    }
-}
-
-fn via_ip(via: &RouteVia) -> Option<IpAddr> {
-    match via {
-        RouteVia::Inet(ip) => Some(IpAddr::V4(*ip)),
-        RouteVia::Inet6(ip) => Some(IpAddr::V6(*ip)),
-        _ => None,
-    }
-}
-
-fn net(ip: Option<IpAddr>, prefix: u8, family: AddressFamily) -> Option<IpNet> {
-    let any = match family {
-        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        _ => return None,
-    };
-    IpNet::new(ip.unwrap_or(any), prefix).ok()
-}
-
-/// A route message as a route; only IPv4 and IPv6, and no cached clones.
-pub fn route(message: &RouteMessage, names: &Names) -> Option<Route> {
-    let h = &message.header;
-    if h.flags.contains(RouteFlags::Cloned) {
-        return None;
-    }
-    let (mut destination, mut source, mut single) = (None, None, Hop::default());
-    let mut r = Route {
-        destination: net(None, 0, h.address_family)?,
-        source: None,
-        table: u32::from(h.table),
-        protocol: h.protocol.into(),
-        scope: h.scope.into(),
-        kind: h.kind.into(),
-        tos: h.tos,
-        metric: None,
-        prefsrc: None,
-        hops: Vec::new(),
-        other: BTreeMap::new(),
-    };
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(a) => destination = route_ip(a),
-            RouteAttribute::Source(a) => source = route_ip(a),
-            RouteAttribute::Table(t) => r.table = *t,
-            RouteAttribute::Priority(p) => r.metric = Some(*p),
-            RouteAttribute::PrefSource(a) => r.prefsrc = route_ip(a),
-            RouteAttribute::Oif(i) => single.dev = names.get(i).cloned(),
-            RouteAttribute::Gateway(a) => single.gateway = route_ip(a),
-            RouteAttribute::Via(v) => single.gateway = via_ip(v),
-            RouteAttribute::MultiPath(legs) => r.hops = legs.iter().map(|l| hop(l, names)).collect(),
-            // Bookkeeping of the kernel: use counts and the time left, not configuration.
-            RouteAttribute::CacheInfo(_) | RouteAttribute::Expires(_) | RouteAttribute::MfcStats(_) => {}
-            // A nexthop object goes with its device, and the kernel takes either it or legs, which it tells as well
-            // (nexthop_compat_mode in Documentation/networking/ip-sysctl.rst).
-            RouteAttribute::NhId(_) => {}
-            opaque => drop(r.other.insert(opaque.kind(), bytes(opaque))),
-        }
-    }
-    r.destination = net(destination, h.destination_prefix_length, h.address_family)?;
-    r.source = source.and_then(|s| net(Some(s), h.source_prefix_length, h.address_family));
-    if r.hops.is_empty() && single.dev.is_some() {
-        single.flags = (h.flags.bits() & 0xff) as u8 & HOP_FLAGS;
-        r.hops.push(single);
-    }
-    Some(r)
-}
-
-fn hop(leg: &RouteNextHop, names: &Names) -> Hop {
-    let gateway = leg.attributes.iter().find_map(|a| match a {
-        RouteAttribute::Gateway(g) => route_ip(g),
-        RouteAttribute::Via(v) => via_ip(v),
-        _ => None,
-    });
-    Hop {
-        dev: names.get(&leg.interface_index).cloned(),
-        gateway,
-        flags: leg.flags.bits() & HOP_FLAGS,
-        weight: leg.hops,
-    }
-}
-
-fn gateway(gateway: IpAddr, destination: IpNet) -> RouteAttribute {
-    match (gateway, destination) {
-        (IpAddr::V6(v6), IpNet::V4(_)) => RouteAttribute::Via(RouteVia::Inet6(v6)),
-        (ip, _) => RouteAttribute::Gateway(ip.into()),
-    }
-}
-
-/// The message that adds or deletes a route; `index` resolves the names of its legs.
-pub fn route_message(r: &Route, index: impl Fn(&IfName) -> anyhow::Result<u32>) -> anyhow::Result<RouteMessage> {
-    let mut m = RouteMessage::default();
-    m.header.address_family = family_of(r.destination.addr());
-    m.header.destination_prefix_length = r.destination.prefix_len();
-    m.header.table = u8::try_from(r.table).unwrap_or(0);
-    m.header.protocol = RouteProtocol::from(r.protocol);
-    m.header.scope = RouteScope::from(r.scope);
-    m.header.kind = RouteType::from(r.kind);
-    m.header.tos = r.tos;
-    m.attributes.push(RouteAttribute::Table(r.table));
-    if r.destination.prefix_len() > 0 {
-        m.attributes.push(RouteAttribute::Destination(r.destination.addr().into()));
-    }
-    if let Some(s) = r.source {
-        m.header.source_prefix_length = s.prefix_len();
-        m.attributes.push(RouteAttribute::Source(s.addr().into()));
-    }
-    m.attributes.extend(r.metric.map(RouteAttribute::Priority));
-    m.attributes.extend(r.prefsrc.map(|p| RouteAttribute::PrefSource(p.into())));
-    match r.hops.as_slice() {
-        [] => {}
-        [only] => {
-            m.header.flags = RouteFlags::from_bits_retain(u32::from(only.flags));
-            m.attributes.extend(only.gateway.map(|g| gateway(g, r.destination)));
-            if let Some(dev) = &only.dev {
-                m.attributes.push(RouteAttribute::Oif(index(dev)?));
-            }
-        }
-        legs => {
-            let legs = legs.iter().map(|l| leg(l, r.destination, &index)).collect::<anyhow::Result<_>>()?;
-            m.attributes.push(RouteAttribute::MultiPath(legs));
-        }
-    }
-    m.attributes.extend(opaque(&r.other).map(RouteAttribute::Other));
-    Ok(m)
-}
-
-fn leg(hop: &Hop, to: IpNet, index: impl Fn(&IfName) -> anyhow::Result<u32>) -> anyhow::Result<RouteNextHop> {
-    let mut leg = RouteNextHop::default();
-    leg.flags = RouteNextHopFlags::from_bits_retain(hop.flags);
-    leg.hops = hop.weight;
-    leg.interface_index = hop.dev.as_ref().map_or(Ok(0), index)?;
-    leg.attributes.extend(hop.gateway.map(|g| gateway(g, to)));
-    Ok(leg)
 }
 
 /// A rule message as a rule.

@@ -11,7 +11,7 @@ use rdmaprep::exclusive;
 use rdmaprep::ident::{Hex, IfName, Mac};
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
 use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
-use rdmaprep::snapshot::{Address, Gid, Hop, Neighbour, Route, Rule};
+use rdmaprep::snapshot::{Address, Gid, Hop, Member, Neighbour, Nexthop, RTA_NH_ID, Route, Rule};
 use rdmaprep::step::{NicState, Settings, Side, Step};
 
 use super::{Kernel, naked, plain, v4, v6};
@@ -53,6 +53,7 @@ pub struct Spec {
     link: LinkSpec,
     addresses: Vec<AddressSpec>,
     routes: Vec<RouteSpec>,
+    nexthops: Vec<NexthopSpec>,
     rules: Vec<RuleSpec>,
     neighbours: Vec<(bool, u8, bool)>,
     sysctls: Vec<(usize, usize)>,
@@ -95,6 +96,16 @@ struct RouteSpec {
     second_leg: bool,
     protocol: u8,
     opaque: bool,
+}
+
+/// An object, alone or in a group with one of the next NIC, and perhaps a route through it.
+#[derive(Clone, Debug)]
+struct NexthopSpec {
+    v6: bool,
+    gateway: usize,
+    group: usize,
+    route: bool,
+    resilient: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -165,6 +176,11 @@ fn route() -> impl Strategy<Value = RouteSpec> {
     )
 }
 
+fn nexthop() -> impl Strategy<Value = NexthopSpec> {
+    (any::<bool>(), 0..4usize, 0..3usize, prop::bool::weighted(0.7), prop::bool::weighted(0.3))
+        .prop_map(|(v6, gateway, group, route, resilient)| NexthopSpec { v6, gateway, group, route, resilient })
+}
+
 fn rule() -> impl Strategy<Value = RuleSpec> {
     (any::<bool>(), 0..5usize, 100..103u32, 100..103u32, prop::bool::weighted(0.2))
         .prop_map(|(v6, what, priority, table, opaque)| RuleSpec { v6, what, priority, table, opaque })
@@ -176,12 +192,13 @@ fn spec() -> impl Strategy<Value = Spec> {
     let lists = (
         prop::collection::vec(address(), 0..5),
         prop::collection::vec(route(), 0..5),
+        prop::collection::vec(nexthop(), 0..3),
         prop::collection::vec(rule(), 0..3),
         prop::collection::vec((any::<bool>(), 1..4u8, any::<bool>()), 0..3),
         prop::collection::vec(sysctl, 0..3),
     );
     (kinds, prop::bool::weighted(0.75), prop::bool::weighted(0.85), link(), lists).prop_map(
-        |(kind, chosen, up, link, (addresses, routes, rules, neighbours, sysctls))| Spec {
+        |(kind, chosen, up, link, (addresses, routes, nexthops, rules, neighbours, sysctls))| Spec {
             kind,
             chosen,
             up,
@@ -189,6 +206,7 @@ fn spec() -> impl Strategy<Value = Spec> {
             link,
             addresses,
             routes,
+            nexthops,
             rules,
             neighbours,
             sysctls,
@@ -291,15 +309,13 @@ impl Spec {
             3 => "0.0.0.0/0".parse().unwrap(),
             _ => net(ip(n, 0, 177 + i as u8), 32, 128),
         };
-        let gateway = |i: usize| match r.gateway {
-            0 => None,
-            1 if r.v6 => Some((IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0x99]), 0)),
-            1 | 2 => Some((ip(self.place(i).0, 0, 199), 0)),
-            _ => Some((ip(self.place(i).0, 8, 199), 4)),
-        };
+        let gateway = |i: usize| self.gateway(i, r.v6, r.gateway);
         let hop = |i: usize, weight| {
             let (gateway, flags) = gateway(i).map_or((None, 0), |(g, f)| (Some(g), f));
-            Hop { dev: Some(name(i)), gateway, flags, weight }
+            // RTA_FLOW: realms.
+            let other =
+                if weight > 0 && r.opaque { BTreeMap::from([(11, Hex(vec![5, 0, 6, 0]))]) } else { BTreeMap::new() };
+            Hop { dev: Some(name(i)), gateway, flags, weight, other }
         };
         let next = (i + 1) % total;
         let mut hops = vec![hop(i, 0)];
@@ -325,6 +341,56 @@ impl Spec {
             hops,
             other: opaque.into_iter().collect(),
         }
+    }
+
+    /// What is reached directly, by link-local address, or as if it were on the link; none: the link itself.
+    fn gateway(&self, i: usize, six: bool, which: usize) -> Option<(IpAddr, u8)> {
+        let ip = |b: u8| {
+            if six { v6(self.place(i).0, (u16::from(b) << 8) | 199) } else { v4(self.place(i).0, b, 199) }
+        };
+        match which {
+            0 => None,
+            1 if six => Some((IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0x99]), 0)),
+            1 | 2 => Some((ip(0), 0)),
+            _ => Some((ip(8), 4)),
+        }
+    }
+
+    /// The objects and groups of a NIC, then the routes through them.
+    fn nexthops(&self, i: usize, total: usize) -> (Vec<Nexthop>, Vec<Route>) {
+        let (mut objects, mut routes) = (Vec::new(), Vec::new());
+        for (k, spec) in self.nexthops.iter().enumerate() {
+            let id = |i: usize| (100 * (i + 1) + k) as u32;
+            let (gateway, flags) = self.gateway(i, spec.v6, spec.gateway).map_or((None, 0), |(g, f)| (Some(g), f));
+            let single = Nexthop {
+                id: id(i),
+                family: if spec.v6 { 6 } else { 4 },
+                protocol: [0, 4][k % 2],
+                flags: u32::from(flags),
+                dev: Some(name(i)),
+                gateway,
+                blackhole: false,
+                group: Vec::new(),
+                other: BTreeMap::new(),
+            };
+            let (group, kind) = (id(i) + 50, Hex(vec![u8::from(spec.resilient), 0]));
+            let other_id = [id(i), id((i + 1) % total)][usize::from(spec.group == 2)];
+            let mut members = vec![Member { id: id(i), weight: 1 }, Member { id: other_id, weight: 200 }];
+            members.dedup_by_key(|m| m.id);
+            objects.push(single.clone());
+            if spec.group > 0 {
+                let other = BTreeMap::from([(3, kind)]);
+                let plain = Nexthop { id: group, family: 0, flags: 0, dev: None, gateway: None, ..single };
+                objects.push(Nexthop { group: members, other, ..plain });
+            }
+            let through = if spec.group > 0 { group } else { id(i) };
+            let (to, metric) = (4, Some(7 + k as u32));
+            let v6 = spec.v6;
+            let leg = RouteSpec { v6, to, metric, gateway: spec.gateway, table: k % 3, ..default_route() };
+            let other = BTreeMap::from([(RTA_NH_ID, Hex(through.to_ne_bytes().into()))]);
+            routes.extend(spec.route.then(|| Route { other, ..self.route(i, total, &leg) }));
+        }
+        (objects, routes)
     }
 
     fn rule(&self, i: usize, r: &RuleSpec) -> Rule {
@@ -381,6 +447,15 @@ impl Host {
             for rule in &n.rules {
                 kernel.does(Step::RuleAdd { side: Side::Host, rule: n.rule(i, rule) }).unwrap();
             }
+        }
+        let made: Vec<_> = self.nics.iter().enumerate().map(|(i, n)| n.nexthops(i, self.nics.len())).collect();
+        let (groups, singles): (Vec<&Nexthop>, Vec<_>) =
+            made.iter().flat_map(|(objects, _)| objects).partition(|n| n.dev.is_none());
+        for nexthop in singles.into_iter().chain(groups) {
+            let _ = kernel.does(Step::NexthopAdd { side: Side::Host, nexthop: nexthop.clone() });
+        }
+        for route in made.iter().flat_map(|(_, routes)| routes) {
+            let _ = kernel.does(Step::RouteAdd { side: Side::Host, route: route.clone() });
         }
         let keys = ArpProfile::STRICT.sysctls().map(|(k, _)| k.to_owned());
         kernel.space(Side::Inside).unwrap().all = keys.into_iter().zip(self.all.map(|v| v.to_string())).collect();

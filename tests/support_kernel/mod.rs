@@ -247,6 +247,11 @@ impl Kernel {
             Step::AwaitPort { hca, dev, addresses, .. } => self.await_port(hca, dev, addresses),
             Step::RouteAdd { side, route } => self.space(*side)?.route_add(route),
             Step::RouteDelete { side, route } => self.space(*side)?.route_delete(route),
+            Step::NexthopAdd { side, nexthop } => self.space(*side)?.nexthop_add(nexthop),
+            Step::NexthopDelete { side, id } => {
+                self.space(*side)?.nexthop_delete(*id);
+                Ok(())
+            }
             Step::RuleAdd { side, rule } => {
                 self.space(*side)?.rule_add(rule);
                 Ok(())

@@ -8,8 +8,9 @@ use anyhow::Result;
 use ipnet::IpNet;
 use nix::libc::{EACCES, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENOENT};
 use rdmaprep::ident::{IfName, Mac};
-use rdmaprep::snapshot::{Address, Hop, Neighbour, Netdev, Route, Rule, Snapshot};
+use rdmaprep::snapshot::{Address, Hop, Neighbour, Netdev, Nexthop, Route, Rule, Snapshot};
 use rdmaprep::step::{Settings, Step};
+use rdmaprep::world::nexthop::tell_legs;
 
 use super::no_link;
 
@@ -37,6 +38,7 @@ pub struct Space {
     netns: u64,
     pub links: Vec<Link>,
     pub routes: Vec<Route>,
+    pub nexthops: Vec<Nexthop>,
     pub rules: Vec<Rule>,
     pub defaults: BTreeMap<String, String>,
     /// `net/ipv4/conf/all`, by the keys of a device.
@@ -110,7 +112,8 @@ impl Space {
             .map(|(f, p, t)| rule(f, p, t));
         let leaves = ["arp_announce", "arp_filter", "arp_ignore", "rp_filter"];
         let all = leaves.map(|l| (format!("ipv4/conf/{l}"), "0".to_owned())).into();
-        Space { netns, links: Vec::new(), routes: Vec::new(), rules: rules.into(), defaults: default_sysctls(), all }
+        let (routes, nexthops) = (Vec::new(), Vec::new());
+        Space { netns, links: Vec::new(), routes, nexthops, rules: rules.into(), defaults: default_sysctls(), all }
     }
 
     pub fn snapshot(&self) -> Snapshot {
@@ -125,6 +128,7 @@ impl Space {
             netns: Some(self.netns),
             netdevs,
             routes: self.routes.clone(),
+            nexthops: self.nexthops.clone(),
             rules: self.rules.clone(),
             sysctls: self.all.iter().map(|(k, v)| (k.replace("conf/", "conf/all/"), v.clone())).collect(),
             ..Snapshot::default()
@@ -184,7 +188,7 @@ impl Space {
         let addresses = std::mem::take(&mut self.dev(id).addresses);
         let over = |r: &Route| r.hops.iter().any(|h| h.dev.as_ref() == Some(&name));
         // IPv4: one leg takes the whole route along (fib_sync_down_dev); IPv6: only the leg (fib6_ifdown).
-        self.routes.retain(|r| r.destination.addr().is_ipv6() || !over(r));
+        self.routes.retain(|r| r.destination.addr().is_ipv6() || !over(r) || r.nexthop().is_some());
         self.drop_legs(&name);
         addresses.iter().for_each(|a| self.address_gone(a.address));
         let dev = self.dev(id);
@@ -201,6 +205,8 @@ impl Space {
     }
 
     fn down(&mut self, id: u64) {
+        let name = self.dev(id).name.clone();
+        self.flush_nexthops(&name);
         let dev = self.dev(id);
         dev.up = false;
         dev.neighbours.clear();
@@ -403,11 +409,13 @@ impl Space {
 
     /// IPv6: a leg that remains alone is a plain route, without a weight.
     fn drop_legs(&mut self, name: &IfName) {
-        for route in self.routes.iter_mut().filter(|r| r.destination.addr().is_ipv6()) {
+        let own_legs = |r: &&mut Route| r.destination.addr().is_ipv6() && r.nexthop().is_none();
+        for route in self.routes.iter_mut().filter(own_legs) {
             let before = route.hops.len();
             route.hops.retain(|h| h.dev.as_ref() != Some(name));
             if let ([only], true) = (route.hops.as_mut_slice(), before > 1) {
                 only.weight = 0;
+                route.other.append(&mut only.other);
             }
         }
         self.routes.retain(|r| !r.hops.is_empty());
@@ -453,6 +461,7 @@ impl Space {
         for hop in self.routes.iter_mut().flat_map(|r| &mut r.hops).filter(|h| h.dev.as_ref() == Some(&old)) {
             hop.dev = Some(name.clone());
         }
+        self.nexthops.iter_mut().filter(|n| n.dev.as_ref() == Some(&old)).for_each(|n| n.dev = Some(name.clone()));
         for link in self.links.iter_mut().filter(|l| l.dev.master.as_ref() == Some(&old)) {
             link.dev.master = Some(name.clone());
         }
@@ -498,8 +507,72 @@ impl Space {
         }
     }
 
+    /// nexthop_flush_dev: objects over a link go with it, out of their groups, and a group with its last member.
+    fn flush_nexthops(&mut self, name: &IfName) {
+        let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
+        let gone: Vec<u32> = self.nexthops.iter().filter(over).map(|n| n.id).collect();
+        gone.into_iter().for_each(|id| self.nexthop_delete(id));
+    }
+
+    /// remove_nexthop: and what leads through it alone.
+    pub fn nexthop_delete(&mut self, id: u32) {
+        let with_it: Vec<u32> =
+            self.nexthops.iter().filter(|n| n.group.iter().any(|m| m.id == id)).map(|n| n.id).collect();
+        self.nexthops.retain(|n| n.id != id);
+        self.nexthops.iter_mut().for_each(|n| n.group.retain(|m| m.id != id));
+        self.nexthops.retain(|n| !n.group.is_empty() || !with_it.contains(&n.id));
+        self.routes_through_nexthops();
+    }
+
+    fn routes_through_nexthops(&mut self) {
+        let all = self.nexthops.clone();
+        let there = |id: u32| all.iter().any(|n| n.id == id);
+        self.routes.retain(|r| r.nexthop().is_none_or(there));
+        self.routes.iter_mut().filter(|r| r.nexthop().is_some()).for_each(|r| r.hops.clear());
+        tell_legs(&mut self.routes, &all);
+    }
+
+    /// rtm_new_nexthop with NLM_F_REPLACE.
+    pub fn nexthop_add(&mut self, new: &Nexthop) -> Result<()> {
+        let known = |id: u32| self.nexthops.iter().any(|n| n.id == id && n.group.is_empty());
+        if new.group.iter().any(|m| !known(m.id)) {
+            return Err(errno(EINVAL));
+        }
+        if new.group.is_empty() {
+            let (dev, gateway, flags) = (new.dev.clone(), new.gateway, new.flags as u8);
+            self.leg(&Hop { dev, gateway, flags, ..Hop::default() }, MAIN)?;
+        }
+        self.nexthops.retain(|n| n.id != new.id);
+        self.nexthops.push(new.clone());
+        self.nexthops.sort_by_key(|n| n.id);
+        self.routes_through_nexthops();
+        Ok(())
+    }
+
+    /// fib_create_info and ip6_route_info_create: the legs are the object's, which has to be there.
+    fn route_through(&mut self, route: &Route, id: u32) -> Result<()> {
+        if !self.nexthops.iter().any(|n| n.id == id) {
+            return Err(errno(EINVAL));
+        }
+        let v6 = route.destination.addr().is_ipv6();
+        // fib6_check_nexthop.
+        let of = |id: u32| self.nexthops.iter().find(|n| n.id == id).into_iter();
+        let mut legs = of(id).chain(of(id).flat_map(|n| &n.group).flat_map(|m| of(m.id)));
+        if v6 && legs.any(|n| n.family == 4) {
+            return Err(errno(EINVAL));
+        }
+        let metric = if v6 { route.metric.or(Some(1024)) } else { route.metric };
+        let mut told = [Route { metric, hops: Vec::new(), ..route.clone() }];
+        tell_legs(&mut told, &self.nexthops);
+        told.into_iter().for_each(|r| self.put(r));
+        Ok(())
+    }
+
     /// An equal route is there already: Live takes that as done.
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
+        if let Some(id) = route.nexthop() {
+            return self.route_through(route, id);
+        }
         for hop in &route.hops {
             self.leg(hop, route.table)?;
         }
@@ -514,15 +587,20 @@ impl Space {
         new.metric = Some(route.metric.unwrap_or(1024));
         let key = |r: &Route| (r.destination, r.source, r.table, r.metric);
         let mut routes = self.routes.clone();
+        if new.hops.len() > 1 && new.hops.iter().any(|h| h.gateway.is_none()) {
+            return Err(errno(EINVAL));
+        }
         for hop in &new.hops {
             let (dev, gateway) = (&hop.dev, hop.gateway);
-            let alike = |r: &&mut Route| key(r) == key(&new);
+            let alike = |r: &&mut Route| key(r) == key(&new) && r.nexthop().is_none();
             // fib6_add_rt2node: the same next hop is a duplicate whatever else differs, and a multipath route that meets
             // one takes back the legs that it added before.
             if routes.iter_mut().filter(alike).any(|r| r.hops.iter().any(|h| (&h.dev, h.gateway) == (dev, gateway))) {
                 return Ok(());
             }
-            let ecmp = |r: &&mut Route| gateway.is_some() && r.hops.iter().all(|h| h.gateway.is_some());
+            let ecmp = |r: &&mut Route| {
+                gateway.is_some() && r.nexthop().is_none() && r.hops.iter().all(|h| h.gateway.is_some())
+            };
             match routes.iter_mut().filter(alike).find(ecmp) {
                 Some(sibling) => sibling.hops.push(hop.clone()),
                 None => routes.push(Route { hops: vec![hop.clone()], ..new.clone() }),

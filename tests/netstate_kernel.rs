@@ -1,0 +1,207 @@
+//! Everything that an administrator can set on a NIC, on the real kernel: into a container and back, what `ip` and `tc` tell of
+//! the host is what they told before.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{Container, Host, alone, same, sh};
+
+/// Where ip and tc tell state of a NIC.
+const TOLD: [&str; 12] = [
+    "ip -d -j address",
+    "ip -4 -d -j route show table all",
+    "ip -6 -d -j route show table all",
+    "ip -4 -d -j rule",
+    "ip -6 -d -j rule",
+    "ip -d -j neighbour show nud permanent",
+    "ip -d -j neighbour show nud noarp",
+    "ip -4 -d -j neighbour show proxy",
+    "ip -6 -d -j neighbour show proxy",
+    "ip -d -j nexthop",
+    "ip -j token",
+    "tc -d -j qdisc",
+];
+
+/// What differs without anybody's doing: another index, the carrier, and time.
+const PASSING: [&str; 6] =
+    ["ifindex", "link_index", "operstate", "valid_life_time", "preferred_life_time", "unbalanced_time"];
+
+/// Lines that the kernel makes by itself, some time after the call, or that come and go.
+fn derived(line: &str) -> bool {
+    let own = ["\"fe80::", "\"ff00::", "anycast", "\"multicast\"", "33:33:", "01:00:5e:"];
+    own.iter().any(|word| line.contains(word)) && !line.contains("\"permanent\"")
+}
+
+fn settle(value: &mut Value) {
+    match value {
+        Value::Object(all) => {
+            PASSING.iter().for_each(|key| drop(all.remove(*key)));
+            all.entry("expires").and_modify(|seconds| *seconds = "some".into());
+            let carrier = |f: &Value| ["LOWER_UP", "NO-CARRIER", "M-DOWN", "linkdown", "dead"].iter().any(|c| f == c);
+            if let Some(Value::Array(flags)) = all.get_mut("flags") {
+                flags.retain(|f| !carrier(f));
+            }
+            if let Some(Value::Array(addresses)) = all.get_mut("addr_info") {
+                addresses.retain(|a| a["scope"] != "link" || a["family"] != "inet6");
+            }
+            all.values_mut().for_each(settle);
+        }
+        Value::Array(all) => all.iter_mut().for_each(settle),
+        _ => {}
+    }
+}
+
+/// All of it, a line for each thing.
+fn told() -> String {
+    let mut text = String::new();
+    for command in TOLD {
+        let out = sh(command);
+        let mut all: Value = serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
+        settle(&mut all);
+        let mut lines: Vec<String> = all.as_array().unwrap().iter().map(|v| format!("{command}: {v}\n")).collect();
+        lines.retain(|l| !derived(l));
+        lines.sort();
+        text.extend(lines);
+    }
+    text
+}
+
+/// There and back; `inside` looks at the container meanwhile.
+fn journey(host: &Host, nics: &str, inside: impl Fn(&Container)) {
+    host.prepare(nics);
+    let (before, normal) = (told(), host.normal());
+    // By the stop hook, and as after a crash.
+    for round in ["stop", "restore"] {
+        let mut c = Container::new(round);
+        c.create(host).ok();
+        inside(&c);
+        assert_ne!(told(), before, "nothing has gone");
+        match round {
+            "stop" => drop(c.stop(host).ok()),
+            _ => drop(host.rdmaprep(&["restore", "--all"]).ok()),
+        }
+        same(&format!("the normal form after {round}"), &normal, &host.normal());
+        is_as(&before);
+        host.is_clean();
+    }
+}
+
+/// What the kernel makes by itself comes some time after the call.
+fn is_as(before: &str) {
+    let start = Instant::now();
+    while told() != before && start.elapsed() < Duration::from_secs(3) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    same("what ip and tc tell of the host", before, &told());
+}
+
+#[test]
+fn legs_with_all_that_they_have() {
+    alone(|host| {
+        let nics = host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad");
+        host.ip(
+            "route add 10.98.0.0/16 nexthop via 10.0.0.9 dev r0 weight 2 nexthop via 10.77.1.8 dev r1 onlink weight 200\n\
+             route add 10.97.0.0/16 nexthop via 10.0.0.9 dev r0 realms 5 nexthop via 10.1.0.9 dev r1 realms 6/7\n\
+             route add 10.96.0.0/16 realms 3/4 via 10.0.0.9 dev r0 mtu lock 1400 advmss 1300 initcwnd 20 quickack 1\n\
+             route add 10.95.0.0/16 encap ip id 5 dst 10.0.0.9 src 10.0.0.1 ttl 7 tos 4 dev r0\n\
+             route add 10.94.0.0/16 nexthop encap ip id 6 dst 10.0.0.9 via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1 weight 4\n\
+             route add 10.93.0.0/16 via inet6 fd00::9 dev r0\n\
+             route add 10.92.0.0/16 nexthop via inet6 fd00::9 dev r0 nexthop via inet6 fd01::9 dev r1\n\
+             route add fd05::/64 encap seg6 mode encap segs fc00::1,fc00::2 dev r0\n\
+             route add fd06::/64 encap ip6 id 5 dst fd00::9 hoplimit 9 dev r0\n\
+             route add fd07::/64 via fd00::9 dev r0 pref high expires 900\n\
+             route add fd08::/64 nexthop via fd00::9 dev r0 weight 3 nexthop via fd01::9 dev r1 weight 5",
+        );
+        journey(host, &nics, |c| {
+            let routes = c.sh("ip -4 route; ip -6 route");
+            for words in
+                ["realms 6/7", "onlink", "weight 200", "encap ip id 6", "encap seg6", "pref high", "mtu lock 1400"]
+            {
+                assert!(routes.contains(words), "no {words} in {routes}");
+            }
+            assert!(!routes.contains("expires"), "{routes}");
+        });
+        // One of the two alone: IPv4 drops the whole route, IPv6 the leg.
+        journey(host, "r1", |c| {
+            let routes = c.sh("ip -4 route; ip -6 route");
+            for line in ["10.98.0.0/16 via 10.77.1.8 dev r1 onlink", "10.97.0.0/16 via 10.1.0.9 dev r1 realms 6/7"] {
+                assert!(routes.contains(line), "no {line} in {routes}");
+            }
+            assert!(!routes.contains("r0"), "{routes}");
+        });
+    });
+}
+
+#[test]
+fn nexthop_objects_and_their_groups() {
+    alone(|host| {
+        let nics = host.rails(3);
+        host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad");
+        host.ip("nexthop add id 1 via 10.0.0.9 dev r0 proto static\n\
+             nexthop add id 2 via 10.1.0.9 dev r1\n\
+             nexthop add id 3 via 10.66.0.9 dev r1 onlink\n\
+             nexthop add id 4 dev r0\n\
+             nexthop add id 5 blackhole\n\
+             nexthop add id 6 via fd00::9 dev r0\n\
+             nexthop add id 7 via fd01::9 dev r1\n\
+             nexthop add id 8 via 10.2.0.9 dev r2\n\
+             nexthop add id 9 encap ip id 6 dst 10.0.0.9 via 10.0.0.9 dev r0\n\
+             nexthop add id 20 group 1/2,3\n\
+             nexthop add id 21 group 1,4/8,200 type resilient buckets 8 idle_timer 10 unbalanced_timer 60\n\
+             nexthop add id 22 group 6/7,5\n\
+             nexthop add id 23 group 8\n\
+             route add 10.99.0.0/16 nhid 1\n\
+             route add 10.98.0.0/16 nhid 20 metric 7\n\
+             route add 10.97.0.0/16 nhid 21\n\
+             route add 10.96.0.0/16 nhid 4\n\
+             route add 10.95.0.0/16 nhid 3 table 500 proto 186\n\
+             route add 10.94.0.0/16 nhid 5\n\
+             route add 10.93.0.0/16 nhid 9\n\
+             route add fd08::/64 nhid 22\n\
+             route add fd09::/64 nhid 6 metric 30");
+        for (taken, route) in [(nics.as_str(), "10.98.0.0/16 metric 7"), ("r0", "10.99.0.0/16 via 10.0.0.9 dev r0")] {
+            journey(host, taken, |c| {
+                assert_eq!(c.sh("ip nexthop").trim(), "");
+                let routes = c.sh("ip -4 route");
+                assert!(routes.contains(route) && !routes.contains("nhid"), "{routes}");
+            });
+        }
+        // What the kernel does not tell, is in the objects.
+        sh("echo 0 > /proc/sys/net/ipv4/nexthop_compat_mode");
+        journey(host, &nics, |c| {
+            let routes = c.sh("ip -4 route");
+            assert!(routes.contains("nexthop via 10.1.0.9 dev r1 weight 3"), "{routes}");
+        });
+    });
+}
+
+/// Somebody brings a NIC back by hand and sets it up otherwise: that is not what it had.
+#[test]
+fn what_came_meanwhile_goes() {
+    alone(|host| {
+        let nics = host.rails(2);
+        host.ip("nexthop add id 1 via 10.0.0.9 dev r0\nnexthop add id 20 group 1\nroute add 10.99.0.0/16 nhid 20");
+        host.prepare(&nics);
+        let (before, normal) = (told(), host.normal());
+        let c = Container::new("moved");
+        c.create(host).ok();
+        c.sh(&format!("ip link set r0 netns {}", std::process::id()));
+        host.ip("link set r0 up\naddress add 10.0.0.1/24 dev r0");
+        host.ip("nexthop add id 1 dev r0\nnexthop add id 2 via 10.0.0.9 dev r0\nnexthop add id 21 group 2\n\
+             route add 10.88.0.0/16 nhid 21\nroute add 10.77.0.0/16 nhid 1");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        same("the normal form", &normal, &host.normal());
+        is_as(&before);
+        host.is_clean();
+    });
+}
