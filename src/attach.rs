@@ -157,6 +157,9 @@ fn check(
     if let Some(upper) = stack::upper(host, &before.netdev).find(|d| !planned(d)) {
         return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
     }
+    if let Some(lost) = &before.netdev.qdisc_lost {
+        return Err(Fault::Refused.error(format!("a move would take {lost} from {name}; delete it first")));
+    }
     let is_whole = |m: &IfName| plan.nics.iter().any(|n| n.identity.name == *m && n.members.contains(name));
     if let Some(master) = before.netdev.master.as_ref().filter(|m| !is_whole(m)) {
         return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
@@ -252,6 +255,10 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
         sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
     }
     state.netdev.sysctls = sysctls;
+    // A container has no routers to listen to.
+    state.netdev.token = None;
+    // Inside the kernel's default does; what a container attaches itself is its own.
+    (state.netdev.qdiscs, state.netdev.qdisc_lost) = (None, None);
     // The kernel gives it one; the journal learns it when the attach is verified.
     state.netdev.ifindex = 0;
     state

@@ -8,7 +8,7 @@ use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Identity, Nic};
 use crate::rails;
-use crate::snapshot::{Netdev, Route, Rule, Snapshot};
+use crate::snapshot::{Netdev, Qdisc, Route, Rule, Snapshot};
 use crate::stack;
 use crate::step::{Made, NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
 use crate::verify;
@@ -366,11 +366,18 @@ fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec
     let (was, is) = (&wanted.netdev, &now.netdev);
     let dev = was.name.clone();
     let mut steps = link_differences(side, was, is);
+    let (qdiscs, missing) = qdisc_differences(side, was, is);
+    steps.extend(qdiscs);
+    if is.token.is_some() && was.token.is_none() {
+        steps.push(Step::Token { side, dev: dev.clone(), token: None });
+    }
     let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a));
     steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
     add.netdev.addresses.retain(|a| !kernel_address(a, was) && !have.netdev.addresses.contains(&verify::address(a)));
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
+    add.netdev.qdiscs = missing;
+    add.netdev.token = was.token.filter(|_| is.token != was.token);
     let changed = was.sysctls.iter().filter(|(k, v)| is.sysctls.get(*k) != Some(*v));
     steps.extend(configure(side, &add, changed.map(|(k, v)| (k.clone(), v.clone())).collect()));
     if is.up && !was.up {
@@ -390,6 +397,14 @@ fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec
     add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
     add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
     Some((steps, add))
+}
+
+/// What is to be removed, and what is missing then; neither where nobody wants to know.
+fn qdisc_differences(side: Side, was: &Netdev, is: &Netdev) -> (Vec<Step>, Option<Vec<Qdisc>>) {
+    let (Some(want), Some(have)) = (&was.qdiscs, &is.qdiscs) else { return (Vec::new(), None) };
+    let foreign = have.iter().filter(|q| !want.contains(q));
+    let delete = |q: &Qdisc| Step::QdiscDelete { side, dev: was.name.clone(), qdisc: q.clone() };
+    (foreign.map(delete).collect(), Some(want.iter().filter(|q| !have.contains(q)).cloned().collect()))
 }
 
 fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {

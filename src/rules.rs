@@ -8,7 +8,7 @@ use crate::stack;
 use crate::uplink::Guarded;
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`].
-const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 18] = [
+const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     forbidden,
     held,
     ambiguous,
@@ -21,6 +21,7 @@ const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 18] = [
     enslaved,
     child,
     carries,
+    queueing_discipline,
     no_address,
     port_down,
     no_gid,
@@ -230,8 +231,16 @@ fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<Stri
     let why = member
         .or_else(|| context.request.host.forbids(name.as_str()))
         .or_else(|| finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned()))
+        .or_else(|| netdev.qdisc_lost.as_ref().map(|lost| format!("a move would take {lost}")))
         .or_else(|| above().map(|(u, why)| format!("{} sits on it{why}", u.name)))?;
     Some(format!(": {why}"))
+}
+
+fn queueing_discipline(_: &Context, candidate: &Candidate) -> Option<Drop> {
+    let netdev = candidate.netdev?;
+    let why = format!("a move would take {} from {}", netdev.qdisc_lost.as_ref()?, netdev.name);
+    let fix = format!("delete it (tc qdisc show dev {}), or leave the NIC to the host", netdev.name);
+    because(DropCode::QueueingDiscipline, why, &fix)
 }
 
 fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {

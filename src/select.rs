@@ -82,6 +82,8 @@ pub enum DropCode {
     Child,
     /// Carries a VLAN, macvlan or tunnel that would lose it.
     Carries,
+    /// Has classes, filters or the like of queueing disciplines, which could not be given back.
+    QueueingDiscipline,
     /// No address of the wanted family.
     NoAddress,
     /// The port is not ACTIVE.

@@ -286,6 +286,12 @@ pub struct Netdev {
     /// Queueing discipline at the root.
     #[serde(default)]
     pub qdisc: Option<String>,
+    /// Disciplines that were put there, at the root and where packets arrive; absent where nobody tells or compares them.
+    #[serde(default)]
+    pub qdiscs: Option<Vec<Qdisc>>,
+    /// What of its disciplines a move takes away for good, in words.
+    #[serde(default)]
+    pub qdisc_lost: Option<String>,
     /// Whether an XDP program is attached.
     #[serde(default)]
     pub xdp: bool,
@@ -298,15 +304,33 @@ pub struct Netdev {
     /// Port of the function that it sits on, from 0 (`class/net/*/dev_port`).
     #[serde(default)]
     pub dev_port: Option<u32>,
+    /// IFLA_INET6_TOKEN: the host's part of addresses that come by router advertisements.
+    #[serde(default)]
+    pub token: Option<Ipv6Addr>,
     /// Addresses of both families, in the kernel's order.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// Permanent and proxy neighbours.
+    /// Neighbours that somebody has set.
     #[serde(default)]
     pub neighbours: Vec<Neighbour>,
     /// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`, `ipv6/neigh/<leaf>`.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
+}
+
+/// A queueing discipline (RTM_NEWQDISC) that was put there, and not by the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Qdisc {
+    /// TCA_KIND: `tbf`, `fq`, `clsact`, …
+    pub kind: String,
+    /// Its number, in the upper half.
+    pub handle: u32,
+    /// Where it is: 0xffffffff the root, 0xfffffff1 where packets arrive.
+    pub parent: u32,
+    /// TCA_OPTIONS, which we carry without interpreting it.
+    #[serde(default)]
+    pub options: Option<Hex>,
 }
 
 /// An address of a netdev (RTM_NEWADDR).
@@ -486,7 +510,7 @@ pub struct Rule {
     pub other: BTreeMap<u16, Hex>,
 }
 
-/// A permanent or proxy neighbour (RTM_NEWNEIGH).
+/// A neighbour that somebody has set, not learned: permanent, NOARP, managed or proxy (RTM_NEWNEIGH).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Neighbour {
@@ -501,6 +525,15 @@ pub struct Neighbour {
     /// NDA_PROTOCOL.
     #[serde(default)]
     pub protocol: Option<u8>,
+    /// NTF_ROUTER.
+    #[serde(default)]
+    pub router: bool,
+    /// NUD_NOARP: valid for ever as a permanent one, but not in the way of a probe.
+    #[serde(default)]
+    pub noarp: bool,
+    /// NTF_EXT_MANAGED: the kernel keeps looking for its link-layer address, which is none of the settings then.
+    #[serde(default)]
+    pub managed: bool,
 }
 
 /// A PCI function as sysfs shows it.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::{HcaName, Hex, IfName, Mac};
-use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Nexthop, Route, Rule, Snapshot};
+use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Nexthop, Qdisc, Route, Rule, Snapshot};
 
 /// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
 const RTPROT_KERNEL: u8 = 2;
@@ -164,6 +164,12 @@ pub enum Step {
     Sysctls { side: Side, dev: IfName, values: BTreeMap<String, String> },
     /// Sets what the kernel keeps over a move but a container may have changed.
     Settings { side: Side, dev: IfName, settings: Settings },
+    /// Attaches a queueing discipline in place of what is there.
+    QdiscAdd { side: Side, dev: IfName, qdisc: Qdisc },
+    /// Removes a queueing discipline, so that the kernel attaches its default.
+    QdiscDelete { side: Side, dev: IfName, qdisc: Qdisc },
+    /// Sets the IPv6 token.
+    Token { side: Side, dev: IfName, token: Option<Ipv6Addr> },
     /// Sets the current link-layer address.
     Mac { side: Side, dev: IfName, mac: Mac },
     /// Adds an address.
@@ -234,6 +240,9 @@ impl fmt::Display for Step {
             Step::Settings { side, dev, settings: s } => {
                 write!(f, "setting MTU {} and the like of {dev} {side}", s.mtu)
             }
+            Step::QdiscAdd { side, dev, qdisc: q } => write!(f, "attaching {} to {dev} {side}", q.kind),
+            Step::QdiscDelete { side, dev, qdisc: q } => write!(f, "removing {} from {dev} {side}", q.kind),
+            Step::Token { side, dev, .. } => write!(f, "setting the IPv6 token of {dev} {side}"),
             Step::Mac { side, dev, mac } => write!(f, "setting address {mac} of {dev} {side}"),
             Step::AddressAdd { side, dev, address: a } => {
                 write!(f, "adding {}/{} to {dev} {side}", a.address, a.prefix)
@@ -271,9 +280,11 @@ pub fn kernel_made(route: &Route, dev: &Netdev) -> bool {
 }
 
 /// Whether this is the route that the kernel makes to an address's subnet (fib_add_ifaddr in net/ipv4/fib_frontend.c,
-/// addrconf_prefix_route in net/ipv6/addrconf.c).
+/// addrconf_prefix_route in net/ipv6/addrconf.c). The one to an IPv6 peer is made when duplicate address detection has ended,
+/// too late for routes through that: we add it, and the kernel then finds it there.
 fn prefix_route(route: &Route, a: &Address) -> bool {
-    let subnet = IpNet::new(a.peer.unwrap_or(a.address), a.prefix).map(|n| n.trunc());
+    let far = a.peer.filter(IpAddr::is_ipv4).unwrap_or(a.address);
+    let subnet = IpNet::new(far, a.prefix).map(|n| n.trunc());
     let default = if a.address.is_ipv4() { 0 } else { IP6_RT_PRIO_ADDRCONF };
     a.flags & IFA_F_NOPREFIXROUTE == 0
         && subnet.is_ok_and(|s| s == route.destination)
@@ -325,7 +336,12 @@ pub fn configure(side: Side, state: &NicState, sysctls: BTreeMap<String, String>
     if !sysctls.is_empty() {
         steps.push(Step::Sysctls { side, dev: dev.clone(), values: sysctls });
     }
+    // The kernel takes it where accept_ra says that there will be addresses from routers (inet6_set_iftoken).
+    let token = state.netdev.token.map(|t| Step::Token { side, dev: dev.clone(), token: Some(t) });
+    steps.extend(token);
     steps.extend(v4.into_iter().map(add));
+    let qdiscs = state.netdev.qdiscs.iter().flatten();
+    steps.extend(qdiscs.map(|q| Step::QdiscAdd { side, dev: dev.clone(), qdisc: q.clone() }));
     if state.netdev.up {
         steps.push(Step::Link { side, dev: dev.clone(), up: true });
     }

@@ -1,9 +1,9 @@
 //! "Equal", defined once: the normal form of a NIC's network state, and the difference between two.
 //!
 //! The normal form compares, per NIC: name, kind, MTU, queue length, group, alias, altnames, current and permanent
-//! link-layer address, up, promiscuous and all-multicast flags, master, XDP, addresses, routes, nexthop objects that lead
-//! over it and their groups, rules that name it or its addresses, permanent and proxy neighbours, and its sysctls.
-//! [`LEFT_OUT`] lists what it leaves out, each with the reason.
+//! link-layer address, up, promiscuous and all-multicast flags, master, XDP, queueing disciplines, addresses, routes, nexthop
+//! objects that lead over it and their groups, rules that name it or its addresses, neighbours that somebody set, IPv6
+//! token, and its sysctls. [`LEFT_OUT`] lists what it leaves out, each with the reason.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,13 +15,18 @@ use crate::snapshot::{Address, RTA_EXPIRES, Snapshot};
 use crate::step::{NicState, derived, kernel_address};
 
 /// Fields that the normal form leaves out, each with its reason.
-pub const LEFT_OUT: [(&str, &str); 9] = [
+pub const LEFT_OUT: [(&str, &str); 11] = [
     ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
     ("operstate, running, port state", "the carrier follows the link, some time after the call"),
-    ("qdisc", "a namespace change resets it to the default; carrying others is not built yet"),
+    ("the default queueing discipline", "the kernel attaches it by itself, and none to a link that was never up"),
+    ("queueing disciplines inside", "those of the host come back to it; a container has the default, or its own"),
     ("remaining lifetimes of addresses and routes", "they run down by themselves"),
     ("address flags of the kernel", "tentative, secondary, deprecated are states, not settings"),
-    ("IFA_PROTO", "tells who made an address, not how it behaves"),
+    (
+        "multicast and secondary link-layer addresses",
+        "a move flushes them, and `ip maddr` has an ioctl alone to set them",
+    ),
+    ("protodown, gso_max_size and the like", "a move keeps them, and few drivers let anybody set them"),
     ("kernel-made link-local addresses", "made again from the link-layer address when the link goes up"),
     ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
     ("RDMA device indexes and minors", "handed out anew when soft-RoCE is re-created"),
@@ -71,6 +76,7 @@ pub fn normal(state: &NicState) -> NicState {
     // Facts of sysfs, not settings; the sources differ in what they see from which namespace.
     (dev.driver, dev.dev_port, dev.pci) = (None, None, None);
     dev.altnames.sort();
+    dev.qdiscs.iter_mut().for_each(|q| q.sort());
     dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();
     dev.addresses.sort();
     dev.neighbours.sort();
@@ -84,7 +90,7 @@ pub fn normal(state: &NicState) -> NicState {
 
 /// The normal form of an address.
 pub fn address(a: &Address) -> Address {
-    Address { flags: a.flags & ADDRESS_SETTINGS, valid_lft: None, preferred_lft: None, protocol: None, ..a.clone() }
+    Address { flags: a.flags & ADDRESS_SETTINGS, valid_lft: None, preferred_lft: None, ..a.clone() }
 }
 
 /// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
@@ -126,8 +132,8 @@ fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|e| format!("unprintable: {e}"))
 }
 
-/// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name are not
-/// compared.
+/// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name, and
+/// queueing disciplines where it has none, are not compared.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
     let mut all = Vec::new();
     for state in expected {
@@ -142,6 +148,9 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
             continue;
         };
         now.netdev.sysctls.retain(|k, _| state.netdev.sysctls.contains_key(k));
+        if state.netdev.qdiscs.is_none() {
+            (now.netdev.qdiscs, now.netdev.qdisc_lost) = (None, None);
+        }
         if normal(state) == normal(&now) {
             continue;
         }

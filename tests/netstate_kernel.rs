@@ -205,3 +205,111 @@ fn what_came_meanwhile_goes() {
         host.is_clean();
     });
 }
+
+#[test]
+fn queueing_disciplines() {
+    alone(|host| {
+        for qdisc in [
+            "root handle 5: pfifo limit 77",
+            "root bfifo limit 7000",
+            "root pfifo_head_drop limit 9",
+            "root pfifo_fast",
+            "root noqueue",
+            "root handle 3: mq",
+            "root handle 1: tbf rate 1mbit burst 32kb latency 400ms",
+            "root tbf rate 40gbit burst 4mb limit 8mb peakrate 90gbit mtu 9000 mpu 64 overhead 24 linklayer ethernet",
+            "clsact",
+            "ingress",
+        ] {
+            sh("ip link add r0 numtxqueues 4 type veth peer name p0; ip link set p0 up; ip link set r0 up");
+            sh(&format!("ip address add 10.0.0.1/24 dev r0; tc qdisc replace dev r0 {qdisc}"));
+            journey(host, "r0", |c| {
+                let inside = c.sh("tc qdisc show dev r0");
+                assert_eq!(inside.trim(), "qdisc noqueue 0: root refcnt 2", "{qdisc}");
+            });
+            sh("ip link delete r0");
+        }
+        // Two at once, on a NIC that is down, and one of the container's own.
+        sh("ip link add r0 type veth peer name p0; ip link set p0 up; ip address add 10.0.0.1/24 dev r0");
+        sh("tc qdisc replace dev r0 root handle 7: pfifo limit 5; tc qdisc replace dev r0 clsact");
+        journey(host, "r0", |c| drop(c.sh("tc qdisc replace dev r0 root handle 9: htb; tc qdisc add dev r0 clsact")));
+    });
+}
+
+#[test]
+fn a_discipline_that_could_not_be_given_back_keeps_its_nic_here() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let filter = "protocol ip u32 match ip dst 10.0.0.0/8";
+        for (set, why) in [
+            ("tc qdisc add dev r0 root handle 1: htb", "its queueing discipline htb 1:"),
+            (
+                "tc qdisc add dev r0 root handle 1: tbf rate 1mbit burst 32kb limit 9000; \
+                 tc qdisc add dev r0 parent 1:1 handle 10: bfifo limit 9000",
+                "its queueing discipline bfifo 10: below 1:1",
+            ),
+            (
+                "tc qdisc add dev r0 root handle 1: stab mtu 2047 tsize 512 mpu 0 overhead 8 linklayer ethernet \
+                 tbf rate 1mbit burst 32kb limit 9000",
+                "the size table of its queueing discipline tbf 1:",
+            ),
+            ("tc qdisc add dev r0 ingress_block 3 clsact", "the shared block of its queueing discipline clsact ffff:"),
+            (
+                &format!("tc qdisc add dev r0 ingress; tc filter add dev r0 ingress {filter}"),
+                "the filters of its queueing discipline ingress ffff:",
+            ),
+            (
+                &format!("tc qdisc add dev r0 clsact; tc filter add dev r0 egress {filter}"),
+                "the filters of its queueing discipline clsact ffff:",
+            ),
+        ] {
+            sh(set);
+            let before = told();
+            let sentence = format!("a move would take {why} from r0");
+            // Where it was there already when the plan was made, and where it came later.
+            host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r0"]).fails(4, &[&sentence]);
+            Container::new("refused").create(host).fails(3, &[&format!("{sentence}; delete it first")]);
+            same("the host", &before, &told());
+            sh("for at in root ingress clsact; do tc qdisc delete dev r0 $at 2>/dev/null || :; done");
+            host.is_clean();
+        }
+    });
+}
+
+#[test]
+fn addresses_and_neighbours() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add 10.0.0.2/24 brd + dev r0 label r0:second\n\
+             address add 10.0.5.1/24 dev r0 noprefixroute metric 77\n\
+             address add 10.0.6.1 peer 10.0.6.2/30 dev r0 scope link\n\
+             address add 10.0.7.1/32 dev r0 scope host\n\
+             address add fd00::1/64 dev r0 nodad metric 99\n\
+             address add fd00::2/64 dev r0 nodad noprefixroute home\n\
+             address add fd02::1 peer fd02::2/128 dev r0 nodad\n\
+             address add fe80::77/64 dev r0 nodad scope link\n\
+             neighbour add 10.0.0.50 lladdr 02:00:00:00:00:50 dev r0\n\
+             neighbour add 10.0.0.51 lladdr 02:00:00:00:00:51 dev r0 protocol static nud noarp\n\
+             neighbour add fd00::50 lladdr 02:00:00:00:00:52 dev r0 router\n\
+             neighbour add fd00::51 lladdr 02:00:00:00:00:53 dev r0 nud noarp\n\
+             neighbour add proxy 10.0.0.60 dev r0\n\
+             neighbour add proxy fd00::60 dev r0 router protocol 42");
+        // Without waiting for an answer: iproute2 then tells it as managed.
+        sh("ip neighbour add 10.0.0.52 dev r0 managed 2>/dev/null || :");
+        sh("ip token set ::5 dev r0");
+        // What the kernel itself knows of multicast groups is no setting.
+        sh("ip route add 239.1.1.1 dev r0; echo x > /dev/udp/239.1.1.1/9 2>/dev/null || :");
+        sh("ip link set r0 txqueuelen 77 alias 'the first' group 5 promisc on allmulticast on mtu 2000");
+        sh("ip link property add dev r0 altname fabric0 altname fabric1");
+        sh("ip rule add iif r0 table 100 priority 1000; ip rule add from 10.0.0.1 table 100 fwmark 1/3; \
+            ip -6 rule add to fd00::1 lookup 100 suppress_prefixlength 0");
+        journey(host, "r0", |c| {
+            let all = c
+                .sh("ip -d address show dev r0; ip neighbour; ip -6 neighbour show proxy; ip neighbour show nud noarp");
+            for words in ["r0:second", "peer 10.0.6.2/30", "noprefixroute", "home", "router", "10.0.0.51"] {
+                assert!(all.contains(words), "no {words} in {all}");
+            }
+        });
+    });
+}

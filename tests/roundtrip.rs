@@ -29,7 +29,7 @@ use rdmaprep::journal::Held;
 use rdmaprep::plan::Plan;
 use rdmaprep::rails::{self, ArpProfile, Profile};
 use rdmaprep::restore::{Homecoming, restore};
-use rdmaprep::snapshot::{Address, Route, Rule, Snapshot};
+use rdmaprep::snapshot::{Address, Qdisc, Route, Rule, Snapshot};
 use rdmaprep::step::{NicState, Settings, Side, Step};
 use rdmaprep::verify::{self, Drift};
 use rdmaprep::world::{Scope, World};
@@ -334,7 +334,7 @@ struct Mischief {
 }
 
 fn mischief() -> impl Strategy<Value = Vec<Mischief>> {
-    let one = (0..5usize, 0..18usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
+    let one = (0..5usize, 0..19usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
     prop::collection::vec(one, 1..6)
 }
 
@@ -419,6 +419,11 @@ impl Mischief {
                 None => Step::AltnameAdd { side, dev, altname: text("eth8") },
             },
             12 => Step::RuleAdd { side, rule: rule_333(&dev) },
+            18 => Step::QdiscAdd {
+                side,
+                dev,
+                qdisc: Qdisc { kind: "htb".into(), handle: 0x20000, parent: u32::MAX, options: None },
+            },
             13 => Step::Sysctls { side, dev, values: BTreeMap::from([(text("ipv6/conf/disable_ipv6"), text("1"))]) },
             _ => return None,
         };
@@ -670,9 +675,20 @@ mod normal_form {
         dev.permanent_mac = Some(Mac(vec![2, 0, 0, 0, 0, 9]));
         dev.alias = Some("a".into());
         dev.altnames = vec!["b".into(), "c".into()];
+        let qdisc =
+            |kind: &str, parent| Qdisc { kind: kind.into(), handle: 0x10000, parent, options: Some(Hex(vec![1])) };
+        dev.qdiscs = Some(vec![qdisc("tbf", u32::MAX), qdisc("clsact", 0xfffffff1)]);
         let four = Address { label: Some("rail0:1".into()), broadcast: Some(v4(0, 0, 255)), ..plain(v4(0, 0, 1), 24) };
         dev.addresses = vec![four, plain(v4(0, 0, 2), 24), plain(v6(0, 1), 64)];
-        let neighbour = |n| Neighbour { address: v4(0, 0, n), mac: dev.mac.clone(), proxy: false, protocol: Some(4) };
+        let neighbour = |n| Neighbour {
+            address: v4(0, 0, n),
+            mac: dev.mac.clone(),
+            proxy: false,
+            protocol: Some(4),
+            router: false,
+            noarp: false,
+            managed: false,
+        };
         dev.neighbours = vec![neighbour(50), neighbour(51)];
         dev.sysctls = BTreeMap::from([("ipv4/conf/rp_filter".into(), "1".into())]);
         let hop = |n| Hop { dev: Some(dev.name.clone()), gateway: Some(v4(0, 0, n)), ..Hop::default() };
@@ -710,7 +726,7 @@ mod normal_form {
     }
 
     /// Every field that counts.
-    const CHANGES: [Change; 57] = [
+    const CHANGES: [Change; 67] = [
         ("name", |s| s.netdev.name = "rail1".parse().unwrap()),
         ("kind", |s| s.netdev.kind = None),
         ("link_type", |s| s.netdev.link_type = 32),
@@ -727,6 +743,11 @@ mod normal_form {
         ("allmulti", |s| s.netdev.allmulti ^= true),
         ("master", |s| s.netdev.master = Some("br0".parse().unwrap())),
         ("xdp", |s| s.netdev.xdp ^= true),
+        ("qdisc gone", |s| s.netdev.qdiscs = Some(Vec::new())),
+        ("qdisc kind", |s| s.netdev.qdiscs.as_mut().unwrap()[0].kind = "fq".into()),
+        ("qdisc handle", |s| s.netdev.qdiscs.as_mut().unwrap()[0].handle = 1),
+        ("qdisc options", |s| s.netdev.qdiscs.as_mut().unwrap()[0].options = None),
+        ("qdisc lost", |s| s.netdev.qdisc_lost = Some("filters".into())),
         ("address gone", |s| drop(s.netdev.addresses.remove(0))),
         ("address", |s| s.netdev.addresses[0].address = v4(0, 0, 9)),
         ("address prefix", |s| s.netdev.addresses[0].prefix = 16),
@@ -740,6 +761,11 @@ mod normal_form {
         ("neighbour address", |s| s.netdev.neighbours[0].address = v4(0, 0, 99)),
         ("neighbour mac", |s| s.netdev.neighbours[0].mac = None),
         ("neighbour proxy", |s| s.netdev.neighbours[0].proxy ^= true),
+        ("address protocol", |s| s.netdev.addresses[0].protocol = Some(1)),
+        ("token", |s| s.netdev.token = Some(5.into())),
+        ("neighbour router", |s| s.netdev.neighbours[0].router = true),
+        ("neighbour noarp", |s| s.netdev.neighbours[0].noarp = true),
+        ("neighbour managed", |s| s.netdev.neighbours[0].managed = true),
         ("neighbour protocol", |s| s.netdev.neighbours[0].protocol = None),
         ("sysctl", |s| drop(s.netdev.sysctls.insert("ipv4/conf/rp_filter".into(), "2".into()))),
         ("sysctl gone", |s| s.netdev.sysctls.clear()),
@@ -764,7 +790,7 @@ mod normal_form {
         ("nexthop onlink", |s| s.nexthops[0].flags = 4),
         ("nexthop gateway", |s| s.nexthops[0].gateway = None),
         ("nexthop other", |s| drop(s.nexthops[1].other.insert(3, Hex(vec![1, 0])))),
-        ("nexthop member gone", |s| drop(s.nexthops[1].group.pop())),
+        ("nexthop member gone", |s| s.nexthops[1].group.truncate(1)),
         ("nexthop weight", |s| s.nexthops[1].group[0].weight = 7),
         ("rule gone", |s| drop(s.rules.pop())),
         ("rule table", |s| s.rules[0].table = 9),
@@ -789,7 +815,6 @@ mod normal_form {
         (dev.operstate, dev.qdisc, dev.driver) = (Some("up".into()), Some("mq".into()), Some("mlx5_core".into()));
         dev.addresses[0].flags |= 0x01 | 0x20 | 0x40 | 0x80;
         (dev.addresses[0].valid_lft, dev.addresses[0].preferred_lft) = (Some(9), Some(8));
-        dev.addresses[0].protocol = Some(1);
         state.routes[0].other.insert(23, Hex(vec![9, 0, 0, 0]));
         assert_eq!(verify::lines(&state), verify::lines(&full()));
     }
@@ -810,10 +835,11 @@ mod normal_form {
         let orders = (Just(vec![0, 1, 2]).prop_shuffle(), Just(vec![0, 1, 2]).prop_shuffle());
         for_all(40, orders, |(a, b)| {
             let mut state = full();
-            state.netdev = shuffled(state.netdev, a);
+            state.netdev = shuffled(state.netdev, a.clone());
             state.routes = b.iter().map(|i| full().routes[*i].clone()).collect();
             state.rules.rotate_left(b[0] % 2);
             state.nexthops.rotate_left(b[0] % 2);
+            state.netdev.qdiscs.as_mut().unwrap().rotate_left(a[0] % 2);
             assert_eq!(verify::lines(&state), verify::lines(&full()));
             assert_eq!(verify::normal(&state), verify::normal(&full()));
         });

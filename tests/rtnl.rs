@@ -194,8 +194,13 @@ fn address() -> impl Strategy<Value = Address> {
 }
 
 fn neighbour() -> impl Strategy<Value = Neighbour> {
-    (any::<bool>().prop_flat_map(ip), some(mac()), any::<bool>(), some(any::<u8>()))
-        .prop_map(|(address, mac, proxy, protocol)| Neighbour { address, mac, proxy, protocol })
+    let kind = prop::sample::select(vec!["proxy", "permanent", "noarp", "managed"]);
+    (any::<bool>().prop_flat_map(ip), some(mac()), kind, some(any::<u8>()), any::<bool>()).prop_map(
+        |(address, mac, kind, protocol, router)| {
+            let [proxy, noarp, managed] = ["proxy", "noarp", "managed"].map(|k| k == kind);
+            Neighbour { address, mac: mac.filter(|_| !managed), proxy, protocol, router, noarp, managed }
+        },
+    )
 }
 
 proptest! {
@@ -363,5 +368,76 @@ fn malformed_legs_are_left() {
         m.attributes.get_mut(&9).unwrap().0.truncate(cut);
         let told = rtroute::route(&m, &names()).unwrap();
         assert_eq!(told.hops, hops[..cut / 8], "{cut} bytes");
+    }
+}
+
+mod qdiscs {
+    use super::*;
+    use rdmaprep::snapshot::{Netdev, Qdisc};
+    use rdmaprep::world::qdisc;
+
+    fn dev() -> Netdev {
+        serde_json::from_value(serde_json::json!({"name": "rail3", "ifindex": 3})).unwrap()
+    }
+
+    fn root(kind: &str, options: &[u8]) -> Qdisc {
+        Qdisc { kind: kind.into(), handle: 0x10000, parent: u32::MAX, options: Some(Hex(options.to_vec())) }
+    }
+
+    /// What the kernel would tell of a discipline on link 3: `edit` changes the message.
+    fn seen(qdisc: &Qdisc, filtered: bool, edit: impl Fn(&mut Raw)) -> Netdev {
+        let mut m = carried_raw(qdisc::add_message(3, qdisc));
+        edit(&mut m);
+        let elsewhere = qdisc::told(&qdisc::add_message(4, &root("htb", &[]))).unwrap();
+        let mut dev = dev();
+        qdisc::attach(&mut dev, &[elsewhere, qdisc::told(&m).unwrap()], |t| t.ifindex == 3 && filtered);
+        dev
+    }
+
+    #[test]
+    fn as_told_they_go_back() {
+        for kind in ["noqueue", "pfifo", "fq", "cake", "mq", "clsact"] {
+            let parent = if kind == "clsact" { 0xfffffff1 } else { u32::MAX };
+            let qdisc = Qdisc { parent, ..root(kind, &[8, 0, 1, 0, 9, 9, 9, 9]) };
+            let dev = seen(&qdisc, false, |_| ());
+            assert_eq!((dev.qdiscs, dev.qdisc_lost), (Some(vec![qdisc]), None));
+        }
+    }
+
+    #[test]
+    fn the_kernels_own_are_none() {
+        for kind in ["fq_codel", "noqueue", "htb"] {
+            let dev = seen(&Qdisc { handle: 0, ..root(kind, &[]) }, false, |_| ());
+            assert_eq!((dev.qdiscs, dev.qdisc_lost), (Some(Vec::new()), None), "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_told_whole_is_lost() {
+        let lost = |qdisc: &Qdisc| seen(qdisc, false, |_| ()).qdisc_lost;
+        assert_eq!(lost(&root("htb", &[])).unwrap(), "its queueing discipline htb 1:");
+        let child = Qdisc { parent: 0x20001, ..root("fq", &[]) };
+        assert_eq!(lost(&child).unwrap(), "its queueing discipline fq 1: below 2:1");
+        assert_eq!(seen(&child, false, |_| ()).qdiscs, Some(Vec::new()));
+        // TCA_STAB and TCA_EGRESS_BLOCK.
+        for (number, what) in [(8, "the size table"), (14, "the shared block")] {
+            let dev = seen(&root("fq", &[]), false, |m| drop(m.attributes.insert(number, Hex(vec![1, 0, 0, 0]))));
+            assert_eq!(dev.qdisc_lost.unwrap(), format!("{what} of its queueing discipline fq 1:"));
+        }
+        let dev = seen(&Qdisc { handle: 0, ..root("fq_codel", &[]) }, true, |_| ());
+        assert_eq!(dev.qdisc_lost.unwrap(), "the filters of its queueing discipline fq_codel 0:");
+    }
+
+    /// netem's distributions, which jitter and slots may follow, are not told.
+    #[test]
+    fn netem_without_chance_alone() {
+        let steady = [[1; 20].to_vec(), vec![0; 4]].concat();
+        let lost = |options: &[u8]| seen(&root("netem", options), false, |_| ()).qdisc_lost;
+        assert_eq!(lost(&steady), None);
+        assert_eq!(lost(&[steady.clone(), vec![8, 0, 6, 0, 1, 1, 1, 1]].concat()), None);
+        let slots = [steady.clone(), vec![8, 0, 12, 0, 1, 1, 1, 1]].concat();
+        for options in [&slots[..], &[1; 24], &steady[..23], &[]] {
+            assert_eq!(lost(options).unwrap(), "its queueing discipline netem 1:");
+        }
     }
 }

@@ -100,7 +100,7 @@ fn golden_cases() {
     assert!(untested.is_empty(), "reasons without a case: {untested:?}");
 }
 
-const CODES: [DropCode; 18] = [
+const CODES: [DropCode; 19] = [
     DropCode::Forbidden,
     DropCode::Held,
     DropCode::Ambiguous,
@@ -113,6 +113,7 @@ const CODES: [DropCode; 18] = [
     DropCode::Enslaved,
     DropCode::Child,
     DropCode::Carries,
+    DropCode::QueueingDiscipline,
     DropCode::NoAddress,
     DropCode::PortDown,
     DropCode::NoGid,

@@ -257,6 +257,11 @@ impl World for Live {
             Step::Release { side, dev } => Ok(self.space(*side)?.route.release(dev)?),
             Step::XdpDetach { side, dev } => Ok(self.space(*side)?.route.xdp_detach(dev)?),
             Step::Settings { side, dev, settings } => Ok(self.space(*side)?.route.set(dev, settings)?),
+            Step::QdiscAdd { side, dev, qdisc } => Ok(self.space(*side)?.route.qdisc_add(dev, qdisc)?),
+            Step::QdiscDelete { side, dev, qdisc } => {
+                gone(self.space(*side)?.route.qdisc_delete(dev, qdisc), &[ENOENT, EINVAL])
+            }
+            Step::Token { side, dev, token } => Ok(self.space(*side)?.route.set_token(dev, *token)?),
             Step::Mac { side, dev, mac } => Ok(self.space(*side)?.route.set_mac(dev, mac)?),
             Step::AddressAdd { side, dev, address } => Ok(self.space(*side)?.route.address_add(dev, address)?),
             Step::AddressDelete { side, dev, address } => {

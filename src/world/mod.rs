@@ -29,6 +29,7 @@ mod newmount;
 pub mod nexthop;
 pub mod nldev;
 pub mod nlreplies;
+pub mod qdisc;
 pub mod rdma;
 pub mod rootfs;
 pub mod route;

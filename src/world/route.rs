@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,7 +12,7 @@ use netlink_packet_core::{
     DefaultNla, NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
     NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, Prop};
+use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage, LinkXdp, Prop};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
@@ -22,12 +22,13 @@ use netlink_proto::sys::{SocketAddr, TokioSocket};
 use nix::libc::EOPNOTSUPP;
 
 use crate::ident::{IfName, Mac};
-use crate::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
+use crate::snapshot::{Address, Neighbour, Netdev, Nexthop, Qdisc, Route, Rule};
 use crate::step::{Made, Settings};
 use crate::world::legible::Legible;
 use crate::world::made;
 use crate::world::netns::Netns;
-use crate::world::wire::{Packet, RTM_DELROUTE, RTM_GETNEXTHOP, RTM_GETROUTE, Raw};
+use crate::world::qdisc::{self, Told};
+use crate::world::wire::{Packet, RTM_DELROUTE, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
 use crate::world::{nexthop, rtnl, rtroute};
 
 /// NLM_F_DUMP_INTR (include/uapi/linux/netlink.h): the dump is not consistent and has to be repeated.
@@ -143,10 +144,17 @@ impl RouteSocket {
             let Some((index, address)) = rtnl::address(&m) else { continue };
             attach(index, &mut |n| n.addresses.push(address.clone()));
         }
+        // All that the kernel knows on these is NOARP.
+        let silent = links.iter().filter(|l| l.header.flags.contains(LinkFlags::Noarp)).map(|l| l.header.index);
+        let silent: Vec<u32> = silent.collect();
         for message in self.neighbours()? {
             let Some((index, neighbour)) = rtnl::neighbour(&message) else { continue };
+            if neighbour.noarp && silent.contains(&index) {
+                continue;
+            }
             attach(index, &mut |n| n.neighbours.push(neighbour.clone()));
         }
+        self.qdiscs(&mut netdevs)?;
         let (mut routes, mut rules) = (Vec::new(), Vec::new());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let told = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
@@ -163,6 +171,33 @@ impl RouteSocket {
         let nexthops: Vec<Nexthop> = told.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
         nexthop::tell_legs(&mut routes, &nexthops);
         Ok(Network { netdevs, routes, nexthops, rules })
+    }
+
+    fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
+        let all: Vec<Told> = self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::told).collect();
+        let mut filtered = Vec::new();
+        for told in &all {
+            let mut any = false;
+            for ask in qdisc::filters(told) {
+                any |= !self.raw_dump(ask)?.is_empty();
+            }
+            filtered.push(any);
+        }
+        let with_filters = |one: &Told| all.iter().zip(&filtered).any(|(t, any)| *any && std::ptr::eq(t, one));
+        netdevs.iter_mut().for_each(|dev| qdisc::attach(dev, &all, with_filters));
+        Ok(())
+    }
+
+    /// Attaches a queueing discipline in place of what is there.
+    pub fn qdisc_add(&mut self, dev: &IfName, qdisc: &Qdisc) -> io::Result<()> {
+        let m = qdisc::add_message(self.index(dev)?, qdisc);
+        self.change(m, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Removes a queueing discipline; the kernel attaches its default.
+    pub fn qdisc_delete(&mut self, dev: &IfName, qdisc: &Qdisc) -> io::Result<()> {
+        let m = qdisc::delete_message(self.index(dev)?, qdisc);
+        self.change(m, 0)
     }
 
     /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
@@ -308,6 +343,12 @@ impl RouteSocket {
         let master = self.index(master)?;
         self.set_up(name, false)?;
         self.set_link(name, |m| m.attributes.push(LinkAttribute::Controller(master)))
+    }
+
+    /// Sets the host's part of addresses that come by router advertisements; none: the unspecified address.
+    pub fn set_token(&mut self, name: &IfName, token: Option<Ipv6Addr>) -> io::Result<()> {
+        let token = AfSpecInet6::Token(token.unwrap_or(Ipv6Addr::UNSPECIFIED));
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![token])])))
     }
 
     /// Frees the link from its bond or bridge.

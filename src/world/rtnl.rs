@@ -3,15 +3,17 @@
 //! What a type does not name is kept as bytes by attribute number, so that what the kernel told can be told back to it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use netlink_packet_core::{DefaultNla, Nla};
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Prop, XdpAttached};
+use netlink_packet_route::link::{
+    AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkXdp, Prop, XdpAttached,
+};
 use netlink_packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::RouteType;
 use netlink_packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
@@ -86,10 +88,13 @@ pub fn netdev(message: &LinkMessage, names: &Names) -> Option<Netdev> {
         link: None,
         made: None,
         qdisc: None,
+        qdiscs: None,
+        qdisc_lost: None,
         xdp: false,
         pci: None,
         driver: None,
         dev_port: None,
+        token: None,
         addresses: Vec::new(),
         neighbours: Vec::new(),
         sysctls: BTreeMap::new(),
@@ -133,11 +138,18 @@ fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
         }
         // Unlike sysfs this tells the parent in whatever namespace the link is (Linux 5.14).
         LinkAttribute::ParentDevName(parent) => dev.pci = parent.parse().ok(),
+        LinkAttribute::AfSpecUnspec(families) => dev.token = families.iter().find_map(token),
         LinkAttribute::Xdp(xdp) => {
             dev.xdp = xdp.iter().any(|x| matches!(x, LinkXdp::Attached(a) if *a != XdpAttached::None));
         }
         _ => {}
     }
+}
+
+fn token(family: &AfSpecUnspec) -> Option<Ipv6Addr> {
+    let AfSpecUnspec::Inet6(all) = family else { return None };
+    let token = all.iter().find_map(|a| if let AfSpecInet6::Token(t) = a { Some(*t) } else { None });
+    token.filter(|t| !t.is_unspecified())
 }
 
 /// An address message as (ifindex, address).
@@ -264,10 +276,14 @@ pub fn rule_message(r: &Rule) -> RuleMessage {
     m
 }
 
-/// A neighbour message as (ifindex, neighbour), if it is permanent or a proxy: the kernel learns all others again.
+/// A neighbour message as (ifindex, neighbour), if somebody has set it: the kernel learns all others again. It makes NOARP
+/// ones itself for multicast and broadcast (arp_constructor in net/ipv4/arp.c), none for unicast but on links without ARP.
 pub fn neighbour(message: &NeighbourMessage) -> Option<(u32, Neighbour)> {
-    let proxy = message.header.flags.contains(NeighbourFlags::Proxy);
-    if !proxy && message.header.state != NeighbourState::Permanent {
+    let header = &message.header;
+    let proxy = header.flags.contains(NeighbourFlags::Proxy);
+    let noarp = header.state == NeighbourState::Noarp && header.kind == RouteType::Unicast;
+    let managed = message.attributes.iter().any(is_managed);
+    if !proxy && !noarp && !managed && header.state != NeighbourState::Permanent {
         return None;
     }
     let (mut address, mut mac, mut protocol) = (None, None, None);
@@ -275,12 +291,18 @@ pub fn neighbour(message: &NeighbourMessage) -> Option<(u32, Neighbour)> {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => address = Some(IpAddr::V4(*ip)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => address = Some(IpAddr::V6(*ip)),
-            NeighbourAttribute::LinkLayerAddress(a) => mac = Some(Mac(a.clone())),
+            NeighbourAttribute::LinkLayerAddress(a) => mac = Some(Mac(a.clone())).filter(|_| !managed),
             NeighbourAttribute::Protocol(p) => protocol = Some(u8::from(*p)),
             _ => {}
         }
     }
-    Some((message.header.ifindex, Neighbour { address: address?, mac, proxy, protocol }))
+    let router = header.flags.contains(NeighbourFlags::Router);
+    let noarp = noarp && !proxy && !managed;
+    Some((header.ifindex, Neighbour { address: address?, mac, proxy, protocol, router, noarp, managed }))
+}
+
+fn is_managed(attribute: &NeighbourAttribute) -> bool {
+    matches!(attribute, NeighbourAttribute::ExtFlags(f) if f.contains(NeighbourExtFlags::Managed))
 }
 
 /// The message that adds or deletes a neighbour.
@@ -288,8 +310,13 @@ pub fn neighbour_message(ifindex: u32, n: &Neighbour) -> NeighbourMessage {
     let mut m = NeighbourMessage::default();
     m.header.family = family_of(n.address);
     m.header.ifindex = ifindex;
-    m.header.state = if n.proxy { NeighbourState::None } else { NeighbourState::Permanent };
-    m.header.flags = if n.proxy { NeighbourFlags::Proxy } else { NeighbourFlags::empty() };
+    m.header.state = match n {
+        n if n.proxy || n.managed => NeighbourState::None,
+        n if n.noarp => NeighbourState::Noarp,
+        _ => NeighbourState::Permanent,
+    };
+    let flag = |on: bool, flag: NeighbourFlags| if on { flag } else { NeighbourFlags::empty() };
+    m.header.flags = flag(n.proxy, NeighbourFlags::Proxy) | flag(n.router, NeighbourFlags::Router);
     m.header.kind = RouteType::Unicast;
     let destination = match n.address {
         IpAddr::V4(ip) => NeighbourAddress::Inet(ip),
@@ -298,5 +325,6 @@ pub fn neighbour_message(ifindex: u32, n: &Neighbour) -> NeighbourMessage {
     m.attributes.push(NeighbourAttribute::Destination(destination));
     m.attributes.extend(n.mac.clone().map(|a| NeighbourAttribute::LinkLayerAddress(a.0)));
     m.attributes.extend(n.protocol.map(|p| NeighbourAttribute::Protocol(p.into())));
+    m.attributes.extend(n.managed.then_some(NeighbourAttribute::ExtFlags(NeighbourExtFlags::Managed)));
     m
 }

@@ -20,7 +20,6 @@ pub(super) const RTM_NEWROUTE: u16 = 24;
 pub(super) const RTM_DELROUTE: u16 = 25;
 pub(super) const RTM_GETROUTE: u16 = 26;
 pub(super) const RTM_NEWQDISC: u16 = 36;
-#[allow(dead_code)]
 pub(super) const RTM_DELQDISC: u16 = 37;
 pub(super) const RTM_GETQDISC: u16 = 38;
 pub(super) const RTM_NEWTFILTER: u16 = 44;

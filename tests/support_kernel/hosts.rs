@@ -11,7 +11,7 @@ use rdmaprep::exclusive;
 use rdmaprep::ident::{Hex, IfName, Mac};
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
 use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
-use rdmaprep::snapshot::{Address, Gid, Hop, Member, Neighbour, Nexthop, RTA_NH_ID, Route, Rule};
+use rdmaprep::snapshot::{Address, Gid, Hop, Member, Neighbour, Nexthop, Qdisc, RTA_NH_ID, Route, Rule};
 use rdmaprep::step::{NicState, Settings, Side, Step};
 
 use super::{Kernel, naked, plain, v4, v6};
@@ -69,6 +69,7 @@ struct LinkSpec {
     alias: bool,
     altnames: u8,
     other_mac: bool,
+    qdiscs: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -132,9 +133,19 @@ const SYSCTLS: [(&str, [&str; 2]); 9] = [
 fn link() -> impl Strategy<Value = LinkSpec> {
     let sizes = (prop::sample::select(vec![1500, 4200, 9000]), prop::sample::select(vec![1000, 500]), 0..2u32);
     let flags = prop::array::uniform4(prop::bool::weighted(0.2));
-    (sizes, flags, 0..3u8).prop_map(|((mtu, txqlen, group), [promisc, allmulti, alias, other_mac], altnames)| {
-        LinkSpec { mtu, txqlen, group, promisc, allmulti, alias, altnames, other_mac }
-    })
+    (sizes, flags, 0..3u8, 0..6usize).prop_map(
+        |((mtu, txqlen, group), [promisc, allmulti, alias, other_mac], altnames, qdiscs)| LinkSpec {
+            mtu,
+            txqlen,
+            group,
+            promisc,
+            allmulti,
+            alias,
+            altnames,
+            other_mac,
+            qdiscs,
+        },
+    )
 }
 
 fn address() -> impl Strategy<Value = AddressSpec> {
@@ -241,6 +252,18 @@ pub fn name(i: usize) -> IfName {
     format!("rail{i}").parse().unwrap()
 }
 
+/// None, at the root, where packets arrive, or both.
+fn qdiscs(which: usize) -> Vec<Qdisc> {
+    let root = Qdisc { kind: "tbf".into(), handle: 0x10000, parent: u32::MAX, options: Some(Hex(vec![1, 2])) };
+    let clsact = Qdisc { kind: "clsact".into(), handle: 0xffff0000, parent: 0xfffffff1, options: None };
+    match which {
+        3 => vec![root],
+        4 => vec![clsact],
+        5 => vec![root, clsact],
+        _ => Vec::new(),
+    }
+}
+
 fn mac(i: usize, other: bool) -> [u8; 6] {
     [0x02, u8::from(other), 0, 0, 0, i as u8 + 1]
 }
@@ -281,7 +304,16 @@ impl Spec {
             let lft = a.finite.then_some(86400);
             let scope = if a.link_local { 253 } else { 0 };
             let plain = plain(ip, if a.link_local { 64 } else { prefix });
-            return Address { flags: a.flags, metric: a.metric, scope, valid_lft: lft, preferred_lft: lft, ..plain };
+            let peer = (a.peer && !a.link_local).then(|| v6(n, 0x900 + u16::from(a.host)));
+            return Address {
+                flags: a.flags,
+                metric: a.metric,
+                scope,
+                valid_lft: lft,
+                preferred_lft: lft,
+                peer,
+                ..plain
+            };
         }
         let prefix = [24, 32, 16][a.prefix];
         let ip = v4(n, 0, a.host);
@@ -293,6 +325,7 @@ impl Spec {
             metric: a.metric,
             valid_lft: a.finite.then_some(600),
             preferred_lft: a.finite.then_some(300),
+            protocol: a.metric.map(|_| 40),
             ..plain(ip, prefix)
         }
     }
@@ -487,6 +520,13 @@ impl Host {
             alias: l.alias.then(|| format!("rail {i}")),
         };
         kernel.does(Step::Settings { side, dev: dev.clone(), settings }).unwrap();
+        if l.txqlen == 500 {
+            let token = Some(std::net::Ipv6Addr::from(5));
+            kernel.does(Step::Token { side, dev: dev.clone(), token }).unwrap();
+        }
+        for qdisc in qdiscs(l.qdiscs) {
+            kernel.does(Step::QdiscAdd { side, dev: dev.clone(), qdisc }).unwrap();
+        }
         for (key, value) in &spec.sysctls {
             let (key, values) = SYSCTLS[*key];
             let values = BTreeMap::from([(key.to_owned(), values[*value].to_owned())]);
@@ -504,7 +544,10 @@ impl Host {
         for (v6_, n, proxy) in &spec.neighbours {
             let address = if *v6_ { v6(i as u8, 50 + u16::from(*n)) } else { v4(i as u8, 0, 50 + n) };
             let mac = (!proxy).then(|| Mac(vec![0x02, 9, 9, 9, 9, *n]));
-            let neighbour = Neighbour { address, mac, proxy: *proxy, protocol: (*n == 1).then_some(4) };
+            let (protocol, router) = ((*n == 1).then_some(4), *v6_ && *n == 2);
+            let (noarp, managed) = (!proxy && *n == 2, !proxy && *n == 3);
+            let mac = mac.filter(|_| !managed);
+            let neighbour = Neighbour { address, mac, proxy: *proxy, protocol, router, noarp, managed };
             kernel.does(Step::NeighbourAdd { side, dev: dev.clone(), neighbour }).unwrap();
         }
     }

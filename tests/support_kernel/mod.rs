@@ -273,6 +273,9 @@ impl Kernel {
             | Step::XdpDetach { side, dev }
             | Step::Sysctls { side, dev, .. }
             | Step::Settings { side, dev, .. }
+            | Step::QdiscAdd { side, dev, .. }
+            | Step::QdiscDelete { side, dev, .. }
+            | Step::Token { side, dev, .. }
             | Step::Mac { side, dev, .. }
             | Step::AddressAdd { side, dev, .. }
             | Step::AddressDelete { side, dev, .. }

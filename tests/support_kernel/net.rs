@@ -69,7 +69,7 @@ fn is_ll(ip: IpAddr) -> bool {
 }
 
 fn subnet(a: &Address) -> IpNet {
-    IpNet::new(a.peer.unwrap_or(a.address), a.prefix).unwrap().trunc()
+    IpNet::new(a.peer.filter(IpAddr::is_ipv4).unwrap_or(a.address), a.prefix).unwrap().trunc()
 }
 
 fn host_net(ip: IpAddr) -> IpNet {
@@ -172,6 +172,9 @@ impl Space {
 
     /// The link appears here, with the namespace's defaults as its sysctls.
     pub fn register(&mut self, mut link: Link) {
+        // dev_shutdown and the end of inet6_dev, on the way out.
+        link.dev.token = None;
+        link.dev.qdiscs = Some(Vec::new());
         link.dev.sysctls = self.defaults.clone();
         let mtu = link.dev.mtu;
         link.dev.sysctls.insert("ipv6/conf/mtu".into(), mtu.to_string());
@@ -292,7 +295,11 @@ impl Space {
             let prefix = by_kernel(subnet(a), MAIN, 1, 253, a.metric, &dev.name);
             self.put(Route { prefsrc: Some(a.address), ..prefix });
         } else {
-            self.put(by_kernel(subnet(a), MAIN, 1, 0, Some(a.metric.unwrap_or(256)), &dev.name));
+            let metric = Some(a.metric.unwrap_or(256));
+            self.put(by_kernel(subnet(a), MAIN, 1, 0, metric, &dev.name));
+            // __ipv6_ifa_notify.
+            let peer = a.peer.map(|p| by_kernel(host_net(p), MAIN, 1, 0, metric, &dev.name));
+            peer.into_iter().for_each(|r| self.put(r));
         }
     }
 
@@ -303,7 +310,10 @@ impl Space {
         let shared = self.dev(id).addresses.iter().any(|x| subnet(x) == net && x.address.is_ipv6());
         self.routes.retain(|r| {
             let of_this = r.destination == net && r.prefsrc.is_none_or(|p| p == a.address) && !shared;
-            !(own(r) && (of_this && r.table == MAIN || r.destination == host_net(a.address) && r.table == LOCAL))
+            let of_peer =
+                r.table == MAIN && a.address.is_ipv6() && a.peer.is_some_and(|p| r.destination == host_net(p));
+            !(own(r)
+                && (of_peer || of_this && r.table == MAIN || r.destination == host_net(a.address) && r.table == LOCAL))
         });
         self.address_gone(a.address);
     }
@@ -402,6 +412,9 @@ impl Space {
     /// addrconf_ifdown.
     fn flush_v6(&mut self, id: u64) {
         let name = self.dev(id).name.clone();
+        if !self.dev(id).sysctls.contains_key("ipv6/conf/disable_ipv6") {
+            self.dev(id).token = None;
+        }
         self.dev(id).addresses.retain(|a| a.address.is_ipv4());
         self.dev(id).neighbours.retain(|n| n.address.is_ipv4());
         self.drop_legs(&name);
@@ -643,6 +656,21 @@ impl Space {
             Step::XdpDetach { .. } => self.dev(id).xdp = false,
             Step::Sysctls { values, .. } => return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v)),
             Step::Settings { settings, .. } => self.settings(id, settings),
+            Step::QdiscAdd { qdisc, .. } => {
+                let all = self.dev(id).qdiscs.get_or_insert_default();
+                all.retain(|q| q.parent != qdisc.parent);
+                all.push(qdisc.clone());
+                all.sort_by_key(|q| std::cmp::Reverse(q.parent));
+            }
+            Step::QdiscDelete { qdisc, .. } => {
+                self.dev(id).qdiscs.get_or_insert_default().retain(|q| q.parent != qdisc.parent);
+            }
+            Step::Token { token, .. } => {
+                if !self.dev(id).sysctls.contains_key("ipv6/conf/disable_ipv6") {
+                    return Err(errno(EINVAL));
+                }
+                self.dev(id).token = *token;
+            }
             Step::Mac { mac, .. } => {
                 // neigh_changeaddr.
                 self.dev(id).mac = Some(mac.clone());
@@ -702,10 +730,13 @@ pub fn naked(name: &str, ifindex: u32, mac: [u8; 6]) -> Netdev {
         link: None,
         made: None,
         qdisc: None,
+        qdiscs: Some(Vec::new()),
+        qdisc_lost: None,
         xdp: false,
         pci: None,
         driver: None,
         dev_port: None,
+        token: None,
         addresses: Vec::new(),
         neighbours: Vec::new(),
         sysctls: BTreeMap::new(),
