@@ -404,6 +404,23 @@ mod qdiscs {
         }
     }
 
+    /// Linux keeps codel's times in units of 1024 ns and tells them in whole microseconds; pie's in ticks of 64 ns.
+    #[test]
+    fn times_do_not_melt() {
+        let codel = |us: u64| (us * 1000 >> 10) * 1024 / 1000;
+        let pie = |us: u64| (us * 1000 >> 6) * 64 / 1000;
+        let keep: [(&str, u16, fn(u64) -> u64); 3] = [("fq_codel", 3, codel), ("codel", 5, codel), ("pie", 1, pie)];
+        for (kind, number, keeps) in keep {
+            for set in 1..5000 {
+                let told = keeps(set) as u32;
+                let option = |us: u32| [&8u16.to_ne_bytes()[..], &number.to_ne_bytes(), &us.to_ne_bytes()].concat();
+                let m = qdisc::add_message(3, &root(kind, &option(told)));
+                let given = u32::from_ne_bytes(m.attributes[&2].0[4..].try_into().unwrap());
+                assert_eq!(keeps(given.into()) as u32, told, "{kind}: {set} us");
+            }
+        }
+    }
+
     #[test]
     fn the_kernels_own_are_none() {
         for kind in ["fq_codel", "noqueue", "htb"] {

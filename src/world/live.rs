@@ -6,11 +6,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENODEV, ENOENT, ESRCH};
+use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
 
 use crate::attach::uverbs_number;
 use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Netdev, RdmaMode, Route, Snapshot};
+use crate::snapshot::{CharDevice, Netdev, Nexthop, RdmaMode, Route, Snapshot};
 use crate::step::{Made, Side, Step};
 use crate::world::gate::{self, Wanted};
 use crate::world::netns::Netns;
@@ -132,6 +132,21 @@ impl Live {
                 }
                 other => return Ok(other?),
             }
+        }
+    }
+
+    /// Linux refuses an object over a link without carrier, which NICs find some time after they went up (rtm_to_nh_config in
+    /// net/ipv4/nexthop.c).
+    fn nexthop_add(&mut self, side: Side, nexthop: &Nexthop, deadline: Instant) -> Result<()> {
+        let socket = &mut self.space(side)?.route;
+        loop {
+            let result = socket.nexthop_add(nexthop);
+            let Err(e) = &result else { return result };
+            let dark = e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(ENETDOWN);
+            if !dark || Instant::now() >= deadline {
+                return result;
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -270,7 +285,7 @@ impl World for Live {
             Step::Link { side, dev, up } => Ok(self.space(*side)?.route.set_up(dev, *up)?),
             Step::RouteAdd { side, route } => self.route_add(*side, route, deadline),
             Step::RouteDelete { side, route } => self.space(*side)?.route.route_delete(route),
-            Step::NexthopAdd { side, nexthop } => self.space(*side)?.route.nexthop_add(nexthop),
+            Step::NexthopAdd { side, nexthop } => self.nexthop_add(*side, nexthop, deadline),
             Step::NexthopDelete { side, id } => gone(self.space(*side)?.route.nexthop_delete(*id), &[ENOENT]),
             Step::NeighbourAdd { side, dev, neighbour } => {
                 Ok(self.space(*side)?.route.neighbour_add(dev, neighbour)?)

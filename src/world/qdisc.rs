@@ -4,8 +4,9 @@
 //! attaches by itself have handle 0; every other was put there by somebody, and is carried if it can be made again from what
 //! the kernel tells of it.
 
+use crate::ident::Hex;
 use crate::snapshot::{Netdev, Qdisc};
-use crate::world::wire::{RTM_DELQDISC, RTM_GETTFILTER, RTM_NEWQDISC, Raw};
+use crate::world::wire::{RTM_DELQDISC, RTM_GETTFILTER, RTM_NEWQDISC, Raw, attributes, emitted, of_word, word};
 
 /// include/uapi/linux/rtnetlink.h.
 const TCA_KIND: u16 = 1;
@@ -41,6 +42,9 @@ const TOLD_WHOLE: [&str; 17] = [
     "clsact",
     "ingress",
 ];
+/// Times that the kernel rounds down when it takes them, to 1024 ns (include/net/codel.h) or 64 ns (include/net/pkt_sched.h),
+/// and again to microseconds when it tells them: given back as told they would lose one at each journey.
+const ROUNDED: [(&str, &[u16]); 4] = [("codel", &[1, 3, 5]), ("fq_codel", &[1, 3, 7]), ("pie", &[1]), ("fq_pie", &[3])];
 /// These find the flow of a packet by filters, if they have any, even where the kernel attached them.
 const CLASSIFYING: [&str; 2] = ["fq_codel", "sfq"];
 /// `jitter` in tc_netem_qopt, and TCA_NETEM_SLOT behind that struct: both may follow a distribution that is not told.
@@ -127,7 +131,7 @@ fn whole(q: &Qdisc) -> bool {
     }
     let options = q.options.as_ref().map_or(&[][..], |o| &o.0);
     let steady = options.get(NETEM_JITTER).is_some_and(|jitter| jitter == [0; 4]);
-    let rest = options.get(NETEM_QOPT..).and_then(|rest| crate::world::wire::attributes(rest).ok());
+    let rest = options.get(NETEM_QOPT..).and_then(|rest| attributes(rest).ok());
     steady && rest.is_some_and(|rest| !rest.contains_key(&TCA_NETEM_SLOT))
 }
 
@@ -135,9 +139,19 @@ fn whole(q: &Qdisc) -> bool {
 pub fn add_message(ifindex: u32, q: &Qdisc) -> Raw {
     let mut m = Raw { kind: RTM_NEWQDISC, ..delete_message(ifindex, q) };
     m.header[8..12].copy_from_slice(&q.handle.to_ne_bytes());
-    m.attributes.insert(TCA_KIND, crate::ident::Hex([q.kind.as_bytes(), &[0]].concat()));
-    m.attributes.extend(q.options.clone().map(|o| (TCA_OPTIONS, o)));
+    m.attributes.insert(TCA_KIND, Hex([q.kind.as_bytes(), &[0]].concat()));
+    m.attributes.extend(q.options.as_ref().map(|o| (TCA_OPTIONS, given(&q.kind, o))));
     m
+}
+
+/// Options in the form in which the kernel, having taken them, tells what it told before.
+fn given(kind: &str, told: &Hex) -> Hex {
+    let rounded = ROUNDED.iter().find(|(k, _)| *k == kind).map(|(_, numbers)| numbers);
+    let (Some(numbers), Ok(mut all)) = (rounded, attributes(&told.0)) else { return told.clone() };
+    for time in all.iter_mut().filter(|(number, _)| numbers.contains(number)).map(|(_, value)| value) {
+        *time = word(&time.0).map_or(time.clone(), |us| of_word(us.saturating_add(1)));
+    }
+    Hex(emitted(&all))
 }
 
 /// The message that removes it.
