@@ -44,10 +44,10 @@ pub struct SelectArgs {
     #[arg(long, env = "RDMAPREP_FREEZE_LIFETIMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub freeze_lifetimes: Option<String>,
-    /// How the NICs answer ARP inside: strict (2/1/1/1, and where NICs share a subnet or a destination, or have a default route,
-    /// a routing table with rules for each), loose (2/1/0/2, no tables), auto (strict, or loose where `rail_tables` of the config file, by default 29000-29255,
-    /// leaves no number for a table), off (as the kernel does), or values of arp_announce/arp_ignore/arp_filter/rp_filter
-    /// [default: auto]
+    /// How the NICs answer ARP inside: strict (2/1/1/1, and where NICs share a subnet or a destination, or have a default
+    /// route, a routing table with rules for each), loose (2/1/0/2, no tables), auto (strict, or loose where `rail_tables` of
+    /// the config file, by default 29000-29255, leaves no number for a table), off (as the kernel does), or values of
+    /// arp_announce/arp_ignore/arp_filter/rp_filter [default: auto]
     #[arg(long, env = "RDMAPREP_ARP_PROFILE", value_name = "PROFILE")]
     pub arp_profile: Option<String>,
     /// How many seconds a port that is ACTIVE inside may take to show the RoCE v2 GID of its NIC's address, within the

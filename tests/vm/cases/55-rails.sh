@@ -92,30 +92,31 @@ down() {
 reaches() { within "$1" ping -q -c 1 -W 3 -I "$2" "$3" > /dev/null 2>&1; }
 listening() { [ "$(within a ss -ltn | grep -c ":1851[0-3] ")" = 4 ]; }
 
-# verbs RUNTIME ID RAIL GID [ADDRESS]: a ping-pong over that rail, by the RoCE v2 GID that looks like that.
+# verbs RUNTIME ID GID [ADDRESS]: a ping-pong over every rail at once, by the RoCE v2 GIDs that look like that; what each moved.
 verbs() {
   # shellcheck disable=SC2016 # the container's shell expands it
-  "$1" exec "$2" sh -c 'index=$(cd /sys/class/infiniband/rxe$0$1/ports/1/gids && grep -l "$3" *)
-    exec ibv_rc_pingpong -d rxe$0$1 -g $index -p 1851$1 -n 20 $2' "$2" "$3" "${5:-}" "$4"
+  "$1" exec "$2" sh -c 'pids=
+    for i in 0 1 2 3; do
+      index=$(cd /sys/class/infiniband/rxe$0$i/ports/1/gids && grep -l "$1" *)
+      ibv_rc_pingpong -d rxe$0$i -g $index -p 1851$i -n 20 $2 2>&1 | sed "s/^/rail $i: /" &
+      pids="$pids $!"
+    done
+    wait $pids' "$2" "$3" "${4:-}"
 }
 
 # all_reach GID: every rail reaches its peer by RDMA, all at once; what that takes is told over the other network.
 all_reach() {
-  local i servers=() clients=()
-  for i in 0 1 2 3; do
-    verbs runc a "$i" "$1" > "/tmp/ctr/server$i" 2>&1 &
-    servers+=($!)
+  local server client side
+  verbs runc a "$1" > /tmp/ctr/server 2>&1 &
+  server=$!
+  until_true 60 listening
+  verbs crun b "$1" 192.168.77.1 > /tmp/ctr/client 2>&1 &
+  client=$!
+  wait "$client" "$server"
+  for side in server client; do
+    [ "$(grep -c bytes "/tmp/ctr/$side")" = 4 ] || die "$side: $(cat "/tmp/ctr/$side")"
   done
-  until_true 20 listening
-  for i in 0 1 2 3; do
-    verbs crun b "$i" "$1" 192.168.77.1 > "/tmp/ctr/client$i" 2>&1 &
-    clients+=($!)
-  done
-  for i in 0 1 2 3; do
-    wait "${clients[i]}" || die "rail $i: $(cat "/tmp/ctr/client$i" "/tmp/ctr/server$i")"
-    wait "${servers[i]}" || die "rail $i: $(cat "/tmp/ctr/server$i")"
-    echo "# RDMA over rail $i by $1: $(grep bytes "/tmp/ctr/client$i")"
-  done
+  grep bytes /tmp/ctr/client | sed "s/^/# RDMA by $1, /"
 }
 
 case_every_rail_of_a_subnet_reaches_its_peer() {
