@@ -245,7 +245,7 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     let carried = |route: &Route| {
         let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
         let prefsrc = route.prefsrc.filter(ours);
-        (!hops.is_empty()).then(|| Route { hops, prefsrc, ..route.clone() })
+        (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
     };
     let whole = state.routes.iter().filter_map(carried);
     state.routes = whole.flat_map(parted).filter(|r| lost_with(r, &before.netdev)).map(plain).collect();
@@ -272,18 +272,14 @@ fn parted(route: Route) -> Vec<Route> {
     }
     let (by_gateway, direct): (Vec<Hop>, Vec<Hop>) = route.hops.iter().cloned().partition(|h| h.gateway.is_some());
     let parts = direct.into_iter().map(|h| vec![h]).chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
-    parts.map(|hops| Route { hops, ..route.clone() }).collect()
+    parts.map(|hops| route.with(hops)).collect()
 }
 
 /// A route without what it had on the host alone: the nexthop object, whose legs it has itself now, and its end, as nobody
-/// renews it inside. A leg that remains alone has no weight, and what it had besides is the route's.
+/// renews it inside.
 fn plain(mut route: Route) -> Route {
     route.other.remove(&RTA_NH_ID);
     route.other.remove(&RTA_EXPIRES);
-    if let [only] = route.hops.as_mut_slice() {
-        only.weight = 0;
-        route.other.append(&mut only.other);
-    }
     route
 }
 

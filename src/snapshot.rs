@@ -622,6 +622,16 @@ impl PciFunction {
 }
 
 impl Route {
+    /// The route with just these of its legs. One that remains alone has no weight, and what it had besides is the route's.
+    pub fn with(&self, mut hops: Vec<Hop>) -> Route {
+        let mut other = self.other.clone();
+        if let [only] = hops.as_mut_slice() {
+            only.weight = 0;
+            other.append(&mut only.other);
+        }
+        Route { hops, other, ..self.clone() }
+    }
+
     /// The nexthop object that it goes through.
     pub fn nexthop(&self) -> Option<u32> {
         let Hex(id) = self.other.get(&RTA_NH_ID)?;

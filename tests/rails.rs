@@ -29,7 +29,7 @@ fn netdev(name: &str, up: bool, addresses: &[&str]) -> Netdev {
 
 /// What is said of each group.
 fn groups(rails: &[(&str, &[&str])]) -> Vec<String> {
-    let state = |netdev| NicState { netdev, routes: Vec::new(), rules: Vec::new() };
+    let state = |netdev| NicState { netdev, routes: Vec::new(), nexthops: Vec::new(), rules: Vec::new() };
     let rails: Vec<NicState> = rails.iter().map(|(name, addresses)| state(netdev(name, true, addresses))).collect();
     told(&rails)
 }
@@ -46,7 +46,7 @@ fn leaf(name: &str, address: &str, routes: &[&str]) -> NicState {
         route(destination, i as u32, hop)
     };
     let routes = routes.iter().enumerate().map(routed).collect();
-    NicState { netdev: netdev(name, true, &[address]), routes, rules: Vec::new() }
+    NicState { netdev: netdev(name, true, &[address]), routes, nexthops: Vec::new(), rules: Vec::new() }
 }
 
 #[test]

@@ -63,14 +63,9 @@ pub(super) fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
     if route.table != TABLE_MAIN || route.kind != RTN_UNICAST || derived(route) {
         return None;
     }
-    let mut hops: Vec<Hop> = route.hops.iter().filter(|h| h.dev.as_ref() == Some(&dev.name)).cloned().collect();
-    match hops.as_mut_slice() {
-        [] => return None,
-        [only] => only.weight = 0,
-        _ => {}
-    }
+    let hops: Vec<Hop> = route.hops.iter().filter(|h| h.dev.as_ref() == Some(&dev.name)).cloned().collect();
     let prefsrc = route.prefsrc.filter(|ip| ip.is_ipv4() && owns(dev, *ip));
-    Some(Route { hops, prefsrc, protocol: RTPROT_STATIC, ..route.clone() })
+    (!hops.is_empty()).then(|| Route { prefsrc, protocol: RTPROT_STATIC, ..route.with(hops) })
 }
 
 /// Numbers that are neither a table nor a priority of the namespace, or of what comes into it.
