@@ -193,7 +193,7 @@ fn walk(kernel: &mut Kernel, steps: &[Step]) -> bool {
 
 #[test]
 fn there_and_back() {
-    for_all(120, host(5), |h| {
+    for_all(120, host(6), |h| {
         let case = Case::new(&h);
         let Some(kernel) = case.attached() else { return };
         case.assert_home(kernel, "after a whole attach");
@@ -255,7 +255,7 @@ fn way_home(kernel: &Kernel, held: &[Held]) -> Homecoming {
 
 #[test]
 fn what_the_container_has_is_what_was_planned() {
-    for_all(120, host(5), |h| {
+    for_all(120, host(6), |h| {
         let case = Case::new(&h);
         let Some(kernel) = case.attached() else { return };
         point();
@@ -304,7 +304,7 @@ fn what_the_container_has_is_what_was_planned() {
 
 #[test]
 fn an_equal_host_needs_nothing() {
-    for_all(120, host(5), |h| {
+    for_all(120, host(6), |h| {
         let case = Case::new(&h);
         point();
         let held = &case.attach.held;
@@ -334,7 +334,7 @@ struct Mischief {
 }
 
 fn mischief() -> impl Strategy<Value = Vec<Mischief>> {
-    let one = (0..5usize, 0..19usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
+    let one = (0..6usize, 0..19usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
     prop::collection::vec(one, 1..6)
 }
 

@@ -407,9 +407,10 @@ mod qdiscs {
     /// Linux keeps codel's times in units of 1024 ns and tells them in whole microseconds; pie's in ticks of 64 ns.
     #[test]
     fn times_do_not_melt() {
-        let codel = |us: u64| (us * 1000 >> 10) * 1024 / 1000;
-        let pie = |us: u64| (us * 1000 >> 6) * 64 / 1000;
-        let keep: [(&str, u16, fn(u64) -> u64); 3] = [("fq_codel", 3, codel), ("codel", 5, codel), ("pie", 1, pie)];
+        let codel = |us: u64| ((us * 1000) >> 10) * 1024 / 1000;
+        let pie = |us: u64| ((us * 1000) >> 6) * 64 / 1000;
+        type Keeps = fn(u64) -> u64;
+        let keep: [(&str, u16, Keeps); 3] = [("fq_codel", 3, codel), ("codel", 5, codel), ("pie", 1, pie)];
         for (kind, number, keeps) in keep {
             for set in 1..5000 {
                 let told = keeps(set) as u32;
