@@ -144,14 +144,7 @@ impl RouteSocket {
             let Some((index, address)) = rtnl::address(&m) else { continue };
             attach(index, &mut |n| n.addresses.push(address.clone()));
         }
-        // All that the kernel knows on these is NOARP.
-        let silent = links.iter().filter(|l| l.header.flags.contains(LinkFlags::Noarp)).map(|l| l.header.index);
-        let silent: Vec<u32> = silent.collect();
-        for message in self.neighbours()? {
-            let Some((index, neighbour)) = rtnl::neighbour(&message) else { continue };
-            if neighbour.noarp && silent.contains(&index) {
-                continue;
-            }
+        for (index, neighbour) in self.neighbours(&links)? {
             attach(index, &mut |n| n.neighbours.push(neighbour.clone()));
         }
         self.qdiscs(&mut netdevs)?;
@@ -201,15 +194,18 @@ impl RouteSocket {
     }
 
     /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
-    fn neighbours(&mut self) -> Result<Vec<NeighbourMessage>> {
+    fn neighbours(&mut self, links: &[LinkMessage]) -> Result<Vec<(u32, Neighbour)>> {
+        // All that the kernel knows on these is NOARP.
+        let silent = |index| links.iter().any(|l| l.header.index == index && l.header.flags.contains(LinkFlags::Noarp));
         let mut all = Vec::new();
         for flags in [NeighbourFlags::empty(), NeighbourFlags::Proxy] {
             let mut ask = NeighbourMessage::default();
             ask.header.flags = flags;
             let messages = self.dump(Message::GetNeighbour(ask))?;
-            all.extend(
-                messages.into_iter().filter_map(|m| if let Message::NewNeighbour(n) = m { Some(n) } else { None }),
-            );
+            let set = messages
+                .iter()
+                .filter_map(|m| if let Message::NewNeighbour(n) = m { rtnl::neighbour(n) } else { None });
+            all.extend(set.filter(|(index, neighbour)| !neighbour.noarp || !silent(*index)));
         }
         Ok(all)
     }

@@ -20,7 +20,7 @@ told() {
   ip token get dev "$1"
   tc -d qdisc show dev "$1"
 }
-settled() { told "$1" | sed -E '/fe80::|ff00::|anycast|link\/ether/d; s/^[0-9]+: //; s/ state [A-Z]+//; s/ (linkdown|dead)//g; s/expires [0-9]+sec/expires/; s/(,LOWER_UP|NO-CARRIER,)//g; s/_lft [0-9]+sec/_lft/g'; }
+settled() { told "$1" | sed -E '/fe80::|ff00::|anycast|link\/ether|lladdr (33:33|01:00:5e)/d; s/^[0-9]+: //; s/ state [A-Z]+//; s/ (linkdown|dead)//g; s/expires [0-9]+sec/expires/; s/(,LOWER_UP|NO-CARRIER,)//g; s/_lft [0-9]+sec/_lft/g'; }
 is_settled() { settled "$1" > /tmp/told.now; diff /tmp/told.before /tmp/told.now > /tmp/told.diff; }
 # back DEV: it is as it was told before, or soon will be.
 back() {
@@ -31,11 +31,10 @@ back() {
   die "$1: $(cat /tmp/told.diff)"
 }
 
-# trip ID DEV: into a sandbox and home by the stop hook.
+# trip ID DEV: into a sandbox and home by the stop hook, with the plan that it has.
 trip() {
   settled "$2" > /tmp/told.before
   sandbox "$1"
-  plan "$1" "$2"
   hook createRuntime "$1"
   said=$(within "$1" tc qdisc show dev "$2")
   kill -KILL "$init"
@@ -74,6 +73,7 @@ undo() {
 case_queueing_disciplines_that_this_kernel_has() {
   local one carried=0
   many_queues
+  plan qdisc v9
   while read -r one; do
     # shellcheck disable=SC2086 # words
     tc qdisc replace dev v9 root $one || die "this kernel has no $one"
@@ -81,8 +81,6 @@ case_queueing_disciplines_that_this_kernel_has() {
     says "qdisc noqueue 0: root"
     carried=$((carried + 1))
   done << 'QDISCS'
-handle 5: pfifo limit 77
-handle 6: tbf rate 40gbit burst 4mb limit 8mb
 handle 7: fq limit 2000 flow_limit 50 maxrate 9gbit quantum 6000
 handle 8: fq_codel limit 500 target 3ms interval 50ms flows 64 noecn
 handle 9: sfq perturb 7 quantum 3000 limit 100
@@ -93,7 +91,6 @@ handle d: hhf limit 900 hh_limit 99
 handle e: cake bandwidth 9gbit besteffort dual-srchost nat ack-filter rtt 5ms
 handle f: netem delay 3ms loss 2% 25% duplicate 1% rate 5gbit limit 77
 handle 10: mqprio num_tc 2 map 0 1 0 1 0 0 0 0 0 0 0 0 0 0 0 0 queues 1@0 3@1 hw 0
-handle 11: mq
 QDISCS
   echo "# queueing disciplines that came back: $carried"
 }
@@ -156,6 +153,7 @@ everything() {
 case_everything_and_a_stop_hook() {
   until_true 20 grep -q ACTIVE /sys/class/infiniband/rxe3/ports/1/state
   everything rdma0
+  plan all rdma0
   trip all rdma0
 }
 
