@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::exclusive;
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
+use crate::inherit;
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
@@ -42,7 +43,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let mut held =
         plan.nics.iter().map(|nic| check(plan, nic, host, inside, (&minors, &guarded))).collect::<Result<Vec<_>>>()?;
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
-    let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along)).collect();
+    let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along, host)).collect();
     // In rail order still: it decides who gets which table.
     rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
     let notes = rails::carry_default(plan.default_route, &mut states, inside);
@@ -235,7 +236,7 @@ pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
 }
 
 /// What the NIC must look like inside: its state on the host, less what has no meaning there.
-fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
+fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicState {
     let mut state = before.clone();
     // Nobody renews them inside; what is finite came this far only by --freeze-lifetimes.
     state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
@@ -250,7 +251,7 @@ fn inside_state(before: &NicState, along: &[Netdev]) -> NicState {
     let whole = state.routes.iter().filter_map(carried);
     state.routes = whole.flat_map(parted).filter(|r| lost_with(r, &before.netdev)).map(plain).collect();
     state.nexthops.clear();
-    let mut sysctls = BTreeMap::new();
+    let mut sysctls = inherit::sysctls(&before.netdev, host);
     if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
         sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
     }

@@ -49,6 +49,7 @@ pub mod view;
 
 pub mod attach;
 pub mod exclusive;
+pub mod inherit;
 pub mod journal;
 pub mod restore;
 pub mod step;

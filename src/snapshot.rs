@@ -48,7 +48,7 @@ pub struct Snapshot {
     /// Policy rules of both families, in the kernel's order.
     #[serde(default)]
     pub rules: Vec<Rule>,
-    /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path.
+    /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path; of a NIC's host, all defaults.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
     /// PCI functions, by address.

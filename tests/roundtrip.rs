@@ -625,6 +625,29 @@ mod found {
         round(vec![down, add], &[0]);
     }
 
+    /// What differs from the host's defaults comes along, but for what says how the host stands in its network.
+    #[test]
+    fn sysctls_that_differ_from_the_default_come_along() {
+        let all = |values: &[(&str, &str)]| -> BTreeMap<String, String> {
+            values.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        };
+        let own = [("ipv6/conf/disable_ipv6", "0")];
+        let kept = [
+            ("ipv4/conf/promote_secondaries", "1"),
+            ("ipv6/conf/keep_addr_on_down", "1"),
+            ("ipv4/neigh/gc_stale_time", "30"),
+        ];
+        let stay = [("ipv6/conf/accept_ra", "2"), ("ipv4/conf/rp_filter", "2"), ("ipv6/conf/mtu", "1300")];
+        let mut kernel = three();
+        let values = all(&[&kept[..], &stay].concat());
+        kernel.does(Step::Sysctls { side: SIDE, dev: name(0), values }).unwrap();
+        let plan = Plan { arp: None, ..plan_for(&kernel, &[0, 1]) };
+        let case = Case::of(kernel, &plan);
+        let inside = |i: usize| case.attach.held[i].inside.netdev.sysctls.clone();
+        assert_eq!((inside(0), inside(1)), (all(&[&kept[..], &own].concat()), all(&own)));
+        case.assert_home(case.attached().unwrap(), "after a whole attach");
+    }
+
     /// A namespace dies in which two NICs had exchanged names, and one had the third's as an altname.
     #[test]
     fn names_exchanged() {

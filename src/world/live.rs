@@ -237,6 +237,9 @@ impl World for Live {
         snapshot.rules = network.rules;
         space.netns.visit(|| {
             snapshot.sysctls = sysctl::shared();
+            if scope.sysctls.all_of_some() {
+                snapshot.sysctls.extend(sysctl::defaults());
+            }
             read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
             Ok(())
         })?;

@@ -72,6 +72,15 @@ pub enum Sysctls {
 }
 
 impl Sysctls {
+    /// Whether all of some NIC are read: what they differ in from the defaults is of interest then.
+    pub fn all_of_some(&self) -> bool {
+        match self {
+            Sysctls::All => true,
+            Sysctls::Of(nics) => !nics.is_empty(),
+            Sysctls::Named(_) => false,
+        }
+    }
+
     /// Whether any of this NIC are read.
     pub fn concern(&self, nic: &IfName) -> bool {
         match self {

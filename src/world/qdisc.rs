@@ -22,8 +22,9 @@ const CLSACT_EGRESS: u32 = 0xffff_fff3;
 
 /// What the kernel tells of these in TCA_OPTIONS is all that it takes to make them, and it takes it in the form in which it
 /// tells it. Not so red, gred, choke and sfb, which want tables or children that are not told; nor what consists of classes
-/// (htb, hfsc, prio, drr, qfq, ets) or of a program (bpf), nor taprio and etf, whose offload has a time of its own.
-const TOLD_WHOLE: [&str; 18] = [
+/// (htb, hfsc, prio, drr, qfq, ets) or of a program (bpf), nor taprio and etf, whose offload has a time of its own;
+/// nor fq_pie, which refuses what it tells.
+const TOLD_WHOLE: [&str; 17] = [
     "noqueue",
     "pfifo",
     "bfifo",
@@ -37,7 +38,6 @@ const TOLD_WHOLE: [&str; 18] = [
     "fq_codel",
     "codel",
     "pie",
-    "fq_pie",
     "hhf",
     "cake",
     "clsact",
@@ -45,7 +45,7 @@ const TOLD_WHOLE: [&str; 18] = [
 ];
 /// Times that the kernel rounds down when it takes them, to 1024 ns (include/net/codel.h) or 64 ns (include/net/pkt_sched.h),
 /// and again to microseconds when it tells them: given back as told they would lose one at each journey.
-const ROUNDED: [(&str, &[u16]); 4] = [("codel", &[1, 3, 5]), ("fq_codel", &[1, 3, 7]), ("pie", &[1]), ("fq_pie", &[3])];
+const ROUNDED: [(&str, &[u16]); 3] = [("codel", &[1, 3, 5]), ("fq_codel", &[1, 3, 7]), ("pie", &[1])];
 /// These find the flow of a packet by filters, if they have any, even where the kernel attached them.
 const CLASSIFYING: [&str; 2] = ["fq_codel", "sfq"];
 /// `jitter` in tc_netem_qopt, and TCA_NETEM_SLOT behind that struct: both may follow a distribution that is not told.

@@ -58,6 +58,13 @@ pub fn shared() -> BTreeMap<String, String> {
     keys.filter_map(|(d, key)| Some((key.replace("conf/", &format!("conf/{d}/")), read(d, &key)?))).collect()
 }
 
+/// What a new device of the namespace gets, by `ipv4/conf/default/<leaf>`.
+pub fn defaults() -> BTreeMap<String, String> {
+    let Ok(default) = "default".parse() else { return BTreeMap::new() };
+    let place = |key: String| key.rsplit_once('/').map(|(folder, leaf)| format!("{folder}/default/{leaf}"));
+    read_all(&default).into_iter().filter_map(|(key, value)| Some((place(key)?, value))).collect()
+}
+
 /// One value of a device, or of `all` and `default`.
 pub fn read(dev: &str, key: &str) -> Option<String> {
     whole(File::open(path(dev, key)?).ok()?)

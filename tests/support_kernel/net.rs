@@ -130,9 +130,18 @@ impl Space {
             routes: self.routes.clone(),
             nexthops: self.nexthops.clone(),
             rules: self.rules.clone(),
-            sysctls: self.all.iter().map(|(k, v)| (k.replace("conf/", "conf/all/"), v.clone())).collect(),
+            sysctls: self.shared("all", &self.all).chain(self.shared("default", &self.defaults)).collect(),
             ..Snapshot::default()
         }
+    }
+
+    fn shared<'a>(
+        &self,
+        who: &'a str,
+        of: &'a BTreeMap<String, String>,
+    ) -> impl Iterator<Item = (String, String)> + 'a {
+        let place = move |key: &String| key.rsplit_once('/').map(|(folder, leaf)| format!("{folder}/{who}/{leaf}"));
+        of.iter().filter_map(move |(key, value)| Some((place(key)?, value.clone())))
     }
 
     /// By name or alternative name, as `__dev_get_by_name` does.
