@@ -313,6 +313,29 @@ fn what_comes_from_a_rail_leaves_by_its_own_gateway() {
     }
 }
 
+/// One route over two rails, with a realm for each leg (RTA_FLOW): in a rail's table there is one leg, and the realm the route's.
+#[test]
+fn a_leg_that_is_alone_in_its_table_has_nothing_of_its_own() {
+    let mut kernel = support_kernel::hosts::three();
+    let realm = |i: u8| BTreeMap::from([(11, rdmaprep::ident::Hex(vec![i, 0, 0, 0]))]);
+    let leg = |i: u8| Hop {
+        dev: Some(name(i.into())),
+        gateway: Some(v4(i, 0, 9)),
+        weight: i,
+        other: realm(i),
+        ..Hop::default()
+    };
+    let both = Route { hops: vec![leg(1), leg(2)], ..route("10.77.0.0/16", 0, leg(1)) };
+    kernel.does(Step::RouteAdd { side: Side::Host, route: both }).unwrap();
+    let held = lowered(&kernel, &plan(&kernel, 3, Profile::Auto, "29000-29255")).unwrap().held;
+    for i in 1..3u8 {
+        let routes = &held[usize::from(i)].inside.routes;
+        let own = routes.iter().find(|r| r.table > 29000 && r.destination.to_string() == "10.77.0.0/16").unwrap();
+        let bare = Hop { weight: 0, other: BTreeMap::new(), ..leg(i) };
+        assert_eq!((&own.hops, &own.other), (&vec![bare], &realm(i)));
+    }
+}
+
 #[test]
 fn a_default_route_comes_along_if_asked_and_never_as_the_second_one() {
     let far = |dev: usize, metric: u32| {
