@@ -12,6 +12,7 @@ use rdmaprep::ident::{Hex, IfName, Mac};
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
 use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
 use rdmaprep::snapshot::{Address, Gid, Hop, Member, Neighbour, Nexthop, Qdisc, RTA_NH_ID, Route, Rule};
+use rdmaprep::stack;
 use rdmaprep::step::{NicState, Settings, Side, Step};
 
 use super::{Kernel, naked, plain, v4, v6};
@@ -632,27 +633,32 @@ pub fn three() -> Kernel {
 
 /// The plan for some of these.
 pub fn plan_for(kernel: &Kernel, chosen: &[usize]) -> Plan {
+    plan_of(kernel, &chosen.iter().map(|i| name(*i)).collect::<Vec<_>>())
+}
+
+/// The plan for NICs of these names.
+pub fn plan_of(kernel: &Kernel, names: &[IfName]) -> Plan {
     let host = kernel.see(Side::Host);
-    let nic = |i: &usize| {
-        let state = NicState::of(&host, &name(*i)).unwrap();
-        let identity = identity(&state, None);
-        let addresses = state.netdev.addresses;
+    let nic = |name: &IfName| {
+        let state = NicState::of(&host, name).unwrap();
+        let over = state.netdev.made.as_ref().and(stack::lower(&host, &state.netdev)).map(|d| d.name.clone());
+        let members = stack::members(&host, &state.netdev).map(|d| d.name.clone()).collect();
         Nic {
-            identity,
+            identity: identity(&state, None),
             hca: None,
             port: None,
             ports: 0,
             rxe: false,
-            over: None,
-            members: Vec::new(),
+            over,
+            members,
             borrowed: false,
             gid: None,
             numa: None,
             uverbs: None,
-            addresses,
+            addresses: state.netdev.addresses,
         }
     };
-    plan(chosen.iter().map(nic).collect())
+    plan(names.iter().map(nic).collect())
 }
 
 fn rdmaprep_lo() -> rdmaprep::snapshot::Netdev {

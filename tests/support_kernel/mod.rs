@@ -4,6 +4,7 @@
 
 pub mod hosts;
 mod net;
+mod stacks;
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -75,7 +76,7 @@ impl Kernel {
         self.next_id += 1;
         let space = self.spaces[slot(side)].as_mut().unwrap();
         dev.ifindex = space.free_index(dev.ifindex);
-        space.register(Link { id, dev });
+        space.register(Link { id, dev, over: None });
         id
     }
 
@@ -123,6 +124,7 @@ impl Kernel {
             gone.unregister(link.id);
             self.unlinked(link.id);
             if link.dev.pci.is_none() {
+                self.delete_above(link.id);
                 self.rdma.retain(|r| r.on != link.id);
                 continue;
             }
@@ -171,8 +173,12 @@ impl Kernel {
             Some(index) => index,
             None => target.free_index(link.dev.ifindex),
         };
+        if link.dev.kind.as_deref() == Some("bond") {
+            return Err(errno(EINVAL));
+        }
         self.space(from)?.unregister(id);
         self.unlinked(id);
+        self.follow(id, false);
         let mut link = self.space(from)?.take(id);
         link.dev.name = new_name;
         link.dev.ifindex = index;
@@ -264,8 +270,10 @@ impl Kernel {
                 self.space(*side)?.all.extend(values.clone());
                 Ok(())
             }
-            // Its NICs sit on nothing.
-            Step::Make { .. } | Step::Delete { .. } | Step::Enslave { .. } => Err(errno(EINVAL)),
+            Step::Make { side, dev, made } => self.make(*side, dev, made),
+            Step::Delete { side, dev } => self.delete(*side, dev),
+            Step::Enslave { side, dev, master } => self.enslave(*side, dev, master),
+            Step::Link { side, dev, up } if self.is_stacked(*side, dev) => self.raise(*side, dev, *up),
             Step::Rename { side, dev, .. }
             | Step::AltnameDelete { side, dev, .. }
             | Step::AltnameAdd { side, dev, .. }

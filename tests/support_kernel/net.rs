@@ -31,6 +31,8 @@ pub fn errno(code: i32) -> anyhow::Error {
 pub struct Link {
     pub id: u64,
     pub dev: Netdev,
+    /// The link below a VLAN or macvlan, wherever that is.
+    pub over: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -117,7 +119,9 @@ impl Space {
     }
 
     pub fn snapshot(&self) -> Snapshot {
-        let mut netdevs: Vec<Netdev> = self.links.iter().map(|l| l.dev.clone()).collect();
+        let index = |id: u64| self.links.iter().find(|l| l.id == id).map(|l| l.dev.ifindex);
+        let dev = |l: &Link| Netdev { link: l.over.and_then(index), ..l.dev.clone() };
+        let mut netdevs: Vec<Netdev> = self.links.iter().map(dev).collect();
         netdevs.sort_by_key(|d| d.ifindex);
         for dev in &mut netdevs {
             dev.running = dev.up;
@@ -216,7 +220,7 @@ impl Space {
         }
     }
 
-    fn down(&mut self, id: u64) {
+    pub fn down(&mut self, id: u64) {
         let name = self.dev(id).name.clone();
         self.flush_nexthops(&name);
         let dev = self.dev(id);
@@ -230,7 +234,7 @@ impl Space {
         self.routes.retain(|r| own(r) || r.hops.iter().any(alive));
     }
 
-    fn up(&mut self, id: u64) {
+    pub fn up(&mut self, id: u64) {
         if self.dev(id).up {
             return;
         }
@@ -245,7 +249,8 @@ impl Space {
     fn link_local(&mut self, id: u64) {
         let dev = self.dev(id);
         let sysctl = |k: &str| dev.sysctls.get(k).cloned();
-        if !dev.up || sysctl("ipv6/conf/disable_ipv6").as_deref() != Some("0") {
+        // addrconf_notify: members of a bond have no IPv6.
+        if !dev.up || dev.master.is_some() || sysctl("ipv6/conf/disable_ipv6").as_deref() != Some("0") {
             return;
         }
         let Some(Mac(mac)) = dev.mac.clone() else { return };
@@ -661,7 +666,10 @@ impl Space {
                 }
                 self.dev(id).altnames.push(altname.clone());
             }
-            Step::Release { .. } => self.dev(id).master = None,
+            Step::Release { .. } => {
+                let dev = self.dev(id);
+                (dev.master, dev.mac) = (None, dev.permanent_mac.clone().or(dev.mac.clone()));
+            }
             Step::XdpDetach { .. } => self.dev(id).xdp = false,
             Step::Sysctls { values, .. } => return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v)),
             Step::Settings { settings, .. } => self.settings(id, settings),
