@@ -150,6 +150,7 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
             Err(e) => format!("{nics}: {e:#}"),
         });
     }
+    store.sweep()?;
     for pin in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
         unpin(&store.pin(pin)).unwrap_or_else(|e| told.push(format!("{e:#}")));
     }

@@ -304,6 +304,26 @@ fn a_hook_that_is_killed_at_any_moment_loses_nothing() {
     });
 }
 
+/// Killed between the making of a record's file and its name.
+#[test]
+fn what_a_killed_writer_left_is_removed() {
+    alone(|host| {
+        prepared(host, 1);
+        for how in ["restore", "hook"] {
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            let left = host.state.join("records/.new-xxxxxx");
+            std::fs::write(&left, "{").unwrap();
+            match how {
+                "restore" => drop(host.rdmaprep(&["restore", "--all"]).ok()),
+                _ => drop(c.stop(host).ok()),
+            }
+            assert!(!left.exists(), "{how}");
+            c.kill();
+        }
+    });
+}
+
 #[test]
 fn a_killed_hooks_container_may_try_again() {
     alone(|host| {

@@ -27,6 +27,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
+    store.sweep()?;
     // Another rdmaprep may have brought some home while we waited.
     let (wanted, damaged) = records(&store, args)?;
     // One that cannot be read must not keep the others away.

@@ -15,6 +15,9 @@ use crate::tree::{Node, Tree};
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;
 
+/// How the name of a file begins that is not whole yet.
+pub const UNFINISHED: &str = ".new-";
+
 /// Makes a folder that only its owner enters, and checks that an existing one is a folder, not a link.
 pub fn private_dir(path: &Path) -> Result<()> {
     if !path.exists() {
@@ -100,7 +103,7 @@ fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>)
     let folder = path.parent().context("a file needs a folder")?;
     let doing = || format!("writing {}", path.display());
     let mut temporary = tempfile::Builder::new()
-        .prefix(".new-")
+        .prefix(UNFINISHED)
         .permissions(Permissions::from_mode(mode))
         .tempfile_in(folder)
         .with_context(doing)?;

@@ -147,6 +147,13 @@ impl Store {
         files::remove(&self.records().join(record.file_name()))
     }
 
+    /// Removes what is left of records whose writer was killed: who holds the lock is the only one that writes any.
+    pub fn sweep(&self) -> Result<()> {
+        let names = files::list(&self.records())?;
+        let unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
+        unfinished.map(|name| files::remove(&self.records().join(name))).collect()
+    }
+
     /// Where a namespace is pinned.
     pub fn pin(&self, netns: u64) -> PathBuf {
         self.pins().join(netns.to_string())
