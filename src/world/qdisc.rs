@@ -23,8 +23,8 @@ const CLSACT_EGRESS: u32 = 0xffff_fff3;
 /// What the kernel tells of these in TCA_OPTIONS is all that it takes to make them, and it takes it in the form in which it
 /// tells it. Not so red, gred, choke and sfb, which want tables or children that are not told; nor what consists of classes
 /// (htb, hfsc, prio, drr, qfq, ets) or of a program (bpf), nor taprio and etf, whose offload has a time of its own;
-/// nor fq_pie, which refuses what it tells.
-const TOLD_WHOLE: [&str; 17] = [
+/// nor mqprio and fq_pie, which refuse what they tell (seen with Linux 7.3).
+const TOLD_WHOLE: [&str; 16] = [
     "noqueue",
     "pfifo",
     "bfifo",
@@ -32,7 +32,6 @@ const TOLD_WHOLE: [&str; 17] = [
     "pfifo_fast",
     "tbf",
     "mq",
-    "mqprio",
     "sfq",
     "fq",
     "fq_codel",

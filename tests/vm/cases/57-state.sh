@@ -81,7 +81,6 @@ case_queueing_disciplines_that_this_kernel_has() {
     says "qdisc noqueue 0: root"
     carried=$((carried + 1))
   done << 'QDISCS'
-handle 10: mqprio num_tc 2 map 0 1 0 1 0 0 0 0 0 0 0 0 0 0 0 0 queues 1@0 3@1 hw 0
 handle f: netem delay 3ms loss 2% 25% duplicate 1% rate 5gbit limit 77
 handle e: cake bandwidth 9gbit besteffort dual-srchost nat ack-filter rtt 5ms
 handle d: hhf limit 900 hh_limit 99
@@ -108,6 +107,7 @@ case_queueing_disciplines_that_are_lost() {
 prio
 drr
 fq_pie limit 900 flows 32 target 9ms
+mqprio num_tc 2 map 0 1 0 1 0 0 0 0 0 0 0 0 0 0 0 0 queues 1@0 3@1 hw 0
 red limit 400000 min 30000 max 90000 avpkt 1000 burst 55 probability 0.02
 netem delay 3ms 1ms distribution normal
 QDISCS
