@@ -41,7 +41,7 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
     let begun = Instant::now();
     let watched = !managers::present(root).is_empty();
     let mut last: Option<Vec<Drift>> = None;
-    let mut put_back: Option<Vec<Drift>> = None;
+    let (mut put_back, mut failed): (Option<Vec<Drift>>, bool) = (None, false);
     loop {
         let host = world.observe(Side::Host, &scope)?;
         let mut drift = verify::drift(&states, &host);
@@ -50,9 +50,12 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
         let busy = watched && begun.elapsed() < UDEV && managers::busy(root);
         let still = over || !watched || (last.as_ref() == Some(&drift) && !busy);
         match &put_back {
-            None if still && !drift.is_empty() => {
-                let fought = put(world, held, &host);
-                put_back = Some(if fought { drift } else { Vec::new() });
+            // A namespace that has yet to end may keep what a step needs: what fails is tried again.
+            first if still && !drift.is_empty() && (first.is_none() || failed && !over) => {
+                std::thread::sleep(if failed { PAUSE } else { Duration::ZERO });
+                let something;
+                (something, failed) = put(world, held, &host);
+                put_back.get_or_insert(if something { drift } else { Vec::new() });
                 last = None;
                 continue;
             }
@@ -72,11 +75,11 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
 }
 
 /// Plans the way home anew from what is there, renamed or stripped, and goes it. Tells whether there was something to do: what
-/// the kernel is only late with has no steps. They may fail, where somebody takes away what the next one needs.
-fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> bool {
+/// the kernel is only late with has no steps; and whether any failed, as where somebody takes away what the next one needs.
+fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
     let steps = restore(held, host, None).steps;
-    apply_all(&steps, world, Instant::now() + SETTLE);
-    !steps.is_empty()
+    let failed = apply_all(&steps, world, Instant::now() + SETTLE);
+    (!steps.is_empty(), !failed.is_empty())
 }
 
 fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[Held], host: &Snapshot) -> Option<String> {
