@@ -150,8 +150,8 @@ impl Store {
     /// Removes what is left of records whose writer was killed: who holds the lock is the only one that writes any.
     pub fn sweep(&self) -> Result<()> {
         let names = files::list(&self.records())?;
-        let unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
-        unfinished.map(|name| files::remove(&self.records().join(name))).collect()
+        let mut unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
+        unfinished.try_for_each(|name| files::remove(&self.records().join(name)))
     }
 
     /// Where a namespace is pinned.
