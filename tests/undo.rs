@@ -313,7 +313,7 @@ fn what_a_killed_writer_left_is_removed() {
             let mut c = Container::new("c");
             c.create(host).ok();
             let left = host.state.join("records/.new-xxxxxx");
-            std::fs::write(&left, "{").unwrap();
+            fs::write(&left, "{").unwrap();
             match how {
                 "restore" => drop(host.rdmaprep(&["restore", "--all"]).ok()),
                 _ => drop(c.stop(host).ok()),
