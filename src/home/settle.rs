@@ -77,7 +77,9 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
 /// Plans the way home anew from what is there, renamed or stripped, and goes it. Tells whether there was something to do: what
 /// the kernel is only late with has no steps; and whether any failed, as where somebody takes away what the next one needs.
 fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
-    let steps = restore(held, host, None).steps;
+    // What a failed step left there is not made anew here.
+    let inside = world.observe(Side::Inside, &Scope::links()).ok();
+    let steps = restore(held, host, inside.as_ref()).steps;
     let failed = apply_all(&steps, world, Instant::now() + SETTLE);
     (!steps.is_empty(), !failed.is_empty())
 }
