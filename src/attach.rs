@@ -14,7 +14,7 @@ use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use crate::stack;
-use crate::step::{Made, NicState, Settings, Side, Step, configure, connect, kernel_address, lost_with};
+use crate::step::{Made, NicState, Side, Step, configure, connect, kernel_address, lost_with};
 use crate::uplink::{self, Guarded};
 use crate::verify;
 
@@ -69,7 +69,7 @@ fn steps(held: &[Held], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         };
         if let Some(bond) = held.iter().find(whole).filter(|b| !dissolved.contains(&&b.nic.identity.name)) {
             dissolved.push(&bond.nic.identity.name);
-            steps.extend(dissolve(Side::Host, bond, bond.nic.rxe));
+            steps.extend(stack::dissolve(Side::Host, bond, bond.nic.rxe));
         }
         steps.extend(move_in(h, stack::made(h, held, host), plan.exclusive));
     }
@@ -284,56 +284,24 @@ fn plain(mut route: Route) -> Route {
     route
 }
 
-/// Takes a bond apart, its soft-RoCE link first. Its members are free then.
-pub fn dissolve(side: Side, bond: &Held, linked: bool) -> Vec<Step> {
-    let link = bond.nic.hca.clone().filter(|_| linked).map(|hca| Step::RdmaLinkDelete { side, hca });
-    link.into_iter().chain([Step::Delete { side, dev: bond.nic.identity.name.clone() }]).collect()
-}
-
 fn move_in(held: &Held, made: Option<Made>, exclusive: bool) -> Vec<Step> {
     let (side, state) = (Side::Inside, &held.inside);
     let dev = &held.nic.identity.name;
     let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
     let mut steps = Vec::new();
     if let Some(made) = made.filter(|_| stack::is_bond(&held.before.netdev)) {
-        steps.extend(make(side, held, Made { ifindex: None, ..made }));
+        steps.extend(stack::make(side, held, Made { ifindex: None, ..made }));
     } else {
         steps.extend(link.map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() }));
         steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
     }
-    steps.extend(configure(side, &free(state), state.netdev.sysctls.clone()));
+    steps.extend(configure(side, &stack::free(state), state.netdev.sysctls.clone()));
     if let Some(hca) = link {
         // Whoever makes it, a new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
         let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);
         steps.push(Step::RdmaLinkAdd { side, hca: hca.clone(), dev: dev.clone(), uverbs });
     }
     steps
-}
-
-/// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.
-pub fn make(side: Side, held: &Held, made: Made) -> Vec<Step> {
-    let was = &held.before.netdev;
-    let dev = || was.name.clone();
-    let mut steps = vec![Step::Make { side, dev: dev(), made }];
-    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: dev(), altname: a.clone() }));
-    steps.push(Step::Settings { side, dev: dev(), settings: Settings::of(was) });
-    steps.extend(gather(side, held, &Snapshot::default()));
-    steps
-}
-
-/// Puts a bond's members into it, where they are not there yet.
-pub fn gather(side: Side, bond: &Held, observed: &Snapshot) -> Vec<Step> {
-    let master = &bond.nic.identity.name;
-    let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));
-    let put = |m: &IfName| Step::Enslave { side, dev: m.clone(), master: master.clone() };
-    bond.nic.members.iter().filter(out).map(put).collect()
-}
-
-/// A member is raised by its bond, which takes none that is up.
-pub fn free(state: &NicState) -> NicState {
-    let mut state = state.clone();
-    state.netdev.up &= state.netdev.master.is_none();
-    state
 }
 
 fn await_port(held: &Held, plan: &Plan) -> Option<Step> {

@@ -3,10 +3,11 @@
 //! A VLAN outlives the move of the device below into another namespace (vlan_device_event() in net/8021q/vlan.c), down and
 //! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
 
+use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Nic;
 use crate::snapshot::{Netdev, Snapshot};
-use crate::step::Made;
+use crate::step::{Made, NicState, Settings, Side, Step};
 
 /// No stack is higher; indexes of other namespaces can make a snapshot's links go round.
 const MOST: usize = 8;
@@ -81,4 +82,36 @@ pub fn made(held: &Held, all: &[Held], host: &Snapshot) -> Option<Made> {
         over,
         ifindex: Some(was.ifindex),
     })
+}
+
+/// Takes a bond apart, its soft-RoCE link first. Its members are free then.
+pub fn dissolve(side: Side, bond: &Held, linked: bool) -> Vec<Step> {
+    let link = bond.nic.hca.clone().filter(|_| linked).map(|hca| Step::RdmaLinkDelete { side, hca });
+    link.into_iter().chain([Step::Delete { side, dev: bond.nic.identity.name.clone() }]).collect()
+}
+
+/// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.
+pub fn make(side: Side, held: &Held, made: Made) -> Vec<Step> {
+    let was = &held.before.netdev;
+    let dev = || was.name.clone();
+    let mut steps = vec![Step::Make { side, dev: dev(), made }];
+    steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: dev(), altname: a.clone() }));
+    steps.push(Step::Settings { side, dev: dev(), settings: Settings::of(was) });
+    steps.extend(gather(side, held, &Snapshot::default()));
+    steps
+}
+
+/// Puts a bond's members into it, where they are not there yet.
+pub fn gather(side: Side, bond: &Held, observed: &Snapshot) -> Vec<Step> {
+    let master = &bond.nic.identity.name;
+    let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));
+    let put = |m: &IfName| Step::Enslave { side, dev: m.clone(), master: master.clone() };
+    bond.nic.members.iter().filter(out).map(put).collect()
+}
+
+/// A member is raised by its bond, which takes none that is up.
+pub fn free(state: &NicState) -> NicState {
+    let mut state = state.clone();
+    state.netdev.up &= state.netdev.master.is_none();
+    state
 }

@@ -1,0 +1,107 @@
+//! What makes NICs what they should be, out of what they are.
+
+use std::collections::BTreeSet;
+
+use crate::snapshot::{Netdev, Qdisc, Route, Snapshot};
+use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
+use crate::verify;
+
+/// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
+/// since a route may have legs over several.
+pub(super) fn differences<'a>(
+    side: Side,
+    wanted: impl Iterator<Item = &'a NicState>,
+    observed: &Snapshot,
+) -> Vec<Step> {
+    let (steps, missing): (Vec<_>, Vec<_>) = wanted.filter_map(|state| difference(side, state, observed)).unzip();
+    let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
+    steps.extend(connect(side, &missing.iter().collect::<Vec<_>>()));
+    steps
+}
+
+/// The difference between what a NIC is and what it should be: steps of its own, then what [`connect`] has to add; a NIC
+/// that is not there has none.
+pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec<Step>, NicState)> {
+    let now = NicState::of(observed, &wanted.netdev.name)?;
+    let (want, have) = (verify::normal(wanted), verify::normal(&now));
+    let (was, is) = (&wanted.netdev, &now.netdev);
+    let dev = was.name.clone();
+    let mut steps = link_differences(side, was, is);
+    let (qdiscs, missing) = qdisc_differences(side, was, is);
+    steps.extend(qdiscs);
+    if is.token.is_some() && was.token.is_none() {
+        steps.push(Step::Token { side, dev: dev.clone(), token: None });
+    }
+    let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a));
+    steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
+    let mut add = wanted.clone();
+    add.netdev.addresses.retain(|a| !kernel_address(a, was) && !have.netdev.addresses.contains(&verify::address(a)));
+    add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
+    add.netdev.qdiscs = missing;
+    add.netdev.token = was.token.filter(|_| is.token != was.token);
+    let changed = was.sysctls.iter().filter(|(k, v)| is.sysctls.get(*k) != Some(*v));
+    steps.extend(configure(side, &add, changed.map(|(k, v)| (k.clone(), v.clone())).collect()));
+    if is.up && !was.up {
+        steps.push(Step::Link { side, dev: dev.clone(), up: false });
+    }
+    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !kernel_made(r, is));
+    steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
+    // Behind the routes: an object takes those along that lead through it.
+    let extra = have.nexthops.iter().filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
+    steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
+    let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
+    steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
+    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r)).cloned().collect();
+    let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
+    steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
+    add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
+    add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
+    add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
+    Some((steps, add))
+}
+
+/// What is to be removed, and what is missing then; neither where nobody wants to know.
+pub(super) fn qdisc_differences(side: Side, was: &Netdev, is: &Netdev) -> (Vec<Step>, Option<Vec<Qdisc>>) {
+    let (Some(want), Some(have)) = (&was.qdiscs, &is.qdiscs) else { return (Vec::new(), None) };
+    let foreign = have.iter().filter(|q| !want.contains(q));
+    let delete = |q: &Qdisc| Step::QdiscDelete { side, dev: was.name.clone(), qdisc: q.clone() };
+    (foreign.map(delete).collect(), Some(want.iter().filter(|q| !have.contains(q)).cloned().collect()))
+}
+
+pub(super) fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
+    let dev = was.name.clone();
+    let mut steps = Vec::new();
+    if is.xdp && !was.xdp {
+        steps.push(Step::XdpDetach { side, dev: dev.clone() });
+    }
+    if is.master.is_some() && was.master.is_none() {
+        steps.push(Step::Release { side, dev });
+    }
+    steps.extend(link_settings(side, was, is));
+    steps
+}
+
+/// What the kernel keeps over a move but a container may have changed.
+pub(super) fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if let (Some(old), true) = (&was.mac, was.mac != now.mac) {
+        steps.push(Step::Mac { side, dev: was.name.clone(), mac: old.clone() });
+    }
+    let settings = Settings::of(was);
+    if settings != Settings::of(now) {
+        steps.push(Step::Settings { side, dev: was.name.clone(), settings });
+    }
+    steps
+}
+
+/// When one leg of an IPv6 multipath route goes, the others stay, and keep the whole route from being added again
+/// (fib6_ifdown and ip6_route_multipath_add in net/ipv6). IPv4 drops the whole route.
+pub(super) fn remnants<'a>(side: Side, wanted: impl Iterator<Item = &'a Route>, observed: &Snapshot) -> Vec<Step> {
+    let key = |r: &Route| (r.destination, r.source, r.table, r.metric, r.protocol);
+    let legs = |r: &Route| r.hops.iter().map(|h| (h.dev.clone(), h.gateway)).collect::<BTreeSet<_>>();
+    let of = |w: &Route, r: &Route| r.hops.len() < w.hops.len() && key(r) == key(w) && legs(r).is_subset(&legs(w));
+    let own_legs = |w: &&Route| w.destination.addr().is_ipv6() && w.hops.len() > 1 && w.nexthop().is_none();
+    let wanted: Vec<&Route> = wanted.filter(own_legs).collect();
+    let left = observed.routes.iter().filter(|r| wanted.iter().any(|w| of(w, r)));
+    left.map(|r| Step::RouteDelete { side, route: r.clone() }).collect()
+}

@@ -1,0 +1,123 @@
+//! Where NICs are, whatever they are called by now, and their names.
+
+use crate::attach::same_nic;
+use crate::ident::IfName;
+use crate::journal::Held;
+use crate::plan::Identity;
+use crate::snapshot::{Netdev, Snapshot};
+use crate::step::{Made, Side, Step};
+
+/// Where a NIC is now.
+pub(super) enum Place<'a> {
+    Inside(&'a Netdev),
+    Host(&'a Netdev),
+    /// Nowhere, and this makes it anew.
+    Gone(Made),
+}
+
+/// Whether this very NIC is there under its name.
+pub(super) fn in_place(held: &Held, snapshot: &Snapshot) -> bool {
+    find(held, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)
+}
+
+pub(super) fn place<'a>(held: &Held, host: &'a Snapshot, inside: Option<&'a Snapshot>) -> Option<Place<'a>> {
+    // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
+    let index = held.inside.netdev.ifindex;
+    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, i))) {
+        return Some(Place::Inside(dev));
+    }
+    find(held, host).map(Place::Host)
+}
+
+/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), and nobody there can change that. Whoever is
+/// root there can change all else that tells it from others.
+pub(super) fn known<'a>(held: &Held, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
+    let was = &held.before.netdev;
+    let physical = was.pci.is_some() || was.permanent_mac.is_some();
+    let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
+    inside.netdevs.iter().find(it).filter(|_| !physical)
+}
+
+pub(super) fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+    let was = &held.before.netdev;
+    let seen = |dev: &Netdev| Identity {
+        name: dev.name.clone(),
+        ifindex: dev.ifindex,
+        pci: dev.pci,
+        permanent_mac: dev.permanent_mac.clone(),
+        node_guid: held.nic.identity.node_guid,
+    };
+    let mut alike = snapshot.netdevs.iter().filter(|d| d.link_type == was.link_type && d.kind == was.kind);
+    if was.pci.is_some() || was.permanent_mac.is_some() {
+        return alike.find(|d| same_nic(&seen(d), &held.nic.identity));
+    }
+    let mut best = None;
+    for dev in alike {
+        let score =
+            [dev.ifindex == was.ifindex, dev.name == was.name, dev.mac == was.mac].iter().filter(|s| **s).count();
+        // One of the three may have been changed inside; two still tell it from any other.
+        if score >= 2 && best.is_none_or(|(s, _)| score > s) {
+            best = Some((score, dev));
+        }
+    }
+    best.map(|(_, dev)| dev)
+}
+
+/// Whether something on the host that is none of the NICs which are coming home has a name that this one needs.
+pub(super) fn name_taken(held: &Held, placed: &[(&Held, Option<Place>)], host: &Snapshot) -> Option<String> {
+    let stranger = |d: &&Netdev| !on_host(placed).any(|(_, ours)| ours.ifindex == d.ifindex);
+    let names = [held.nic.identity.name.to_string()];
+    let mut names = names.iter().chain(&held.before.netdev.altnames);
+    let other = |n: &String| host.netdevs.iter().filter(stranger).find(|d| d.is_called(n));
+    let (name, other) = names.find_map(|n| Some((n, other(n)?)))?;
+    Some(format!(
+        "cannot come home: the host has another interface {} that uses its name {name}; rename that one",
+        other.name
+    ))
+}
+
+pub(super) fn on_host<'a>(placed: &'a [(&'a Held, Option<Place<'a>>)]) -> impl Iterator<Item = (&'a Held, &'a Netdev)> {
+    placed.iter().filter_map(|(h, p)| match p {
+        Some(Place::Host(dev)) => Some((*h, *dev)),
+        _ => None,
+    })
+}
+
+/// The kernel brought NICs back under whatever names they had inside, which may be each other's; udev may have made an old
+/// name an altname meanwhile. So the way is cleared first: no altname that a NIC did not have, no name that another one needs.
+pub(super) fn names_home(placed: &[(&Held, Option<Place>)], named: &mut Snapshot) -> Vec<Step> {
+    let side = Side::Host;
+    let free = |(h, _): &(&Held, &Netdev)| name_taken(h, placed, named).is_none();
+    let ours: Vec<(&Held, &Netdev)> = on_host(placed).filter(free).collect();
+    let mut steps = Vec::new();
+    for (h, dev) in &ours {
+        let foreign = dev.altnames.iter().filter(|a| !h.before.netdev.altnames.contains(a));
+        steps.extend(foreign.map(|a| Step::AltnameDelete { side, dev: dev.name.clone(), altname: a.clone() }));
+    }
+    let mut renames = Vec::new();
+    for (h, dev) in ours.iter().filter(|(h, dev)| dev.name != h.before.netdev.name) {
+        let needed = ours.iter().any(|(other, _)| other.before.netdev.name == dev.name);
+        let spare = format!("rdmaprep{}", dev.ifindex).parse().ok().filter(|_| needed);
+        renames.extend(spare.clone().map(|spare| (dev.name.clone(), spare)));
+        renames.push((spare.unwrap_or(dev.name.clone()), h.before.netdev.name.clone()));
+    }
+    // Out of each other's way first: a stable sort keeps each NIC's own order.
+    renames.sort_by_key(|(_, to)| ours.iter().any(|(h, _)| h.before.netdev.name == *to));
+    for (old, new) in renames {
+        rename(named, &old, &new);
+        steps.push(Step::Rename { side, dev: old, name: new });
+    }
+    for (h, dev) in &ours {
+        let was = &h.before.netdev;
+        let missing = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
+        steps.extend(missing.map(|a| Step::AltnameAdd { side, dev: was.name.clone(), altname: a.clone() }));
+    }
+    steps
+}
+
+/// The snapshot as it will be after a rename: the kernel keeps routes, and rules follow names.
+pub(super) fn rename(snapshot: &mut Snapshot, old: &IfName, new: &IfName) {
+    snapshot.netdevs.iter_mut().filter(|d| d.name == *old).for_each(|d| d.name = new.clone());
+    let hops = snapshot.routes.iter_mut().flat_map(|r| &mut r.hops);
+    hops.filter(|h| h.dev.as_ref() == Some(old)).for_each(|h| h.dev = Some(new.clone()));
+}
