@@ -69,7 +69,8 @@ fn steps(held: &[Held], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         };
         if let Some(bond) = held.iter().find(whole).filter(|b| !dissolved.contains(&&b.nic.identity.name)) {
             dissolved.push(&bond.nic.identity.name);
-            steps.extend(stack::dissolve(Side::Host, bond, bond.nic.rxe));
+            let link = bond.nic.hca.as_ref().filter(|_| bond.nic.rxe);
+            steps.extend(stack::dissolve(Side::Host, &bond.nic.identity.name, link));
         }
         steps.extend(move_in(h, stack::made(h, held, host), plan.exclusive));
     }
@@ -153,6 +154,15 @@ fn check(
     }
     if let Some(why) = guarded.get(name).filter(|_| !plan.allow_bootstrap) {
         return Err(Fault::Refused.error(format!("{name} {why} now: the host would lose its network")));
+    }
+    // Its VFs' links hang on it, and one of them may have become an uplink.
+    let is_vf = |d: &&Netdev| guarded.contains_key(&d.name) && d.pci.is_some_and(|vf| nic.vfs.contains(&vf));
+    if let Some(vf) = host.netdevs.iter().find(is_vf).filter(|_| !plan.allow_bootstrap) {
+        return Err(Fault::Refused.error(format!("{} is a VF of {name}: the host would lose its network", vf.name)));
+    }
+    let below = stack::lower(host, &before.netdev).map(|d| &d.name);
+    if before.netdev.made.is_some() && below != nic.over.as_ref() {
+        return refuse(plan, format!("{name} sits on another device now"));
     }
     let planned = |d: &&Netdev| plan.nics.iter().any(|n| n.identity.name == d.name);
     if let Some(upper) = stack::upper(host, &before.netdev).find(|d| !planned(d)) {

@@ -98,6 +98,7 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
             netdev: h.nic.identity.name,
             hca: h.nic.hca,
             port: h.nic.port,
+            over: h.nic.over,
             by: by.clone(),
         }));
     }

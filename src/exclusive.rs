@@ -135,6 +135,17 @@ pub fn lost<'a>(names: &'a [HcaName], host: &Snapshot, inside: Option<&Snapshot>
     names.iter().filter(|name| is(host) && !there(name)).collect()
 }
 
+/// Those that the host lacks.
+pub fn absent(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
+    let drift = |name: &HcaName| Drift {
+        dev: name.to_string(),
+        field: "hca".into(),
+        expected: Some("present".into()),
+        observed: None,
+    };
+    names.iter().filter(|name| host.hca(name).is_none()).map(drift).collect()
+}
+
 /// HCAs that are not where they belong: inside, and not on the host any more.
 pub fn drift(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Vec<Drift> {
     let names = plan.nics.iter().filter_map(|n| n.hca.as_ref()).chain(&plan.ib);

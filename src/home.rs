@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::apply::apply_all;
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 use crate::journal::{Held, Member, Phase, Record};
 use crate::restore::{Homecoming, restore};
 use crate::step::Side;
@@ -80,7 +80,8 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let errors = apply_all(&home.steps, live, deadline);
     let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     let here: Vec<Held> = record.held.iter().filter(|h| !stuck(h)).cloned().collect();
-    let Settled { drift, fought } = settle(live, Path::new("/"), &here, patience)?;
+    let Settled { mut drift, fought } = settle(live, Path::new("/"), &here, patience)?;
+    drift.extend(bare_drift(live, &record)?);
     // Who cannot do what was planned need not look for others to blame.
     let fought = fought.filter(|_| errors.is_empty());
     if home.stuck.is_empty() && drift.is_empty() {
@@ -98,6 +99,23 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
 }
 
+/// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move that failed is tried again.
+fn bare_drift(live: &mut Live, record: &Record) -> Result<Vec<Drift>> {
+    let bare = bare(record);
+    if bare.is_empty() {
+        return Ok(Vec::new());
+    }
+    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
+    let steps = exclusive::home(bare.iter(), &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
+    apply_all(&steps, live, Instant::now() + SETTLE);
+    Ok(exclusive::absent(bare, &live.observe(Side::Host, &Scope::links())?))
+}
+
+/// Those that moved with the container's NICs.
+fn bare(record: &Record) -> &[HcaName] {
+    record.given.as_ref().filter(|plan| plan.exclusive).map(|plan| plan.ib.as_slice()).unwrap_or_default()
+}
+
 /// A namespace that has ended, the container's or one that it made, returns its physical NICs some time later.
 fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Homecoming> {
     let deadline = Instant::now() + patience;
@@ -105,7 +123,7 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Hom
         let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
         let host = live.observe(Side::Host, &Scope::links())?;
         let mut home = restore(&record.held, &host, inside.as_ref());
-        let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
+        let bare = bare(record);
         home.steps.splice(0..0, exclusive::home(bare.iter(), &host, inside.as_ref()));
         let lost = exclusive::lost(bare, &host, inside.as_ref());
         home.missing += lost.len();

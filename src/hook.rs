@@ -6,17 +6,18 @@ use anyhow::Result;
 
 use crate::apply::apply;
 use crate::attach::attach;
-use crate::decide::fresh_plan;
+use crate::decide::{self, fresh_plan};
 use crate::dressing::{Dressing, Fitting, fit};
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
-use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
+use crate::select;
 use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::step::{NicState, Side, Step};
@@ -63,10 +64,10 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
         Some(plan) => plan,
         None => fresh_plan(request, name.as_str(), &mut live, hook.store)?,
     };
+    free_below(&plan, hook.store)?;
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
-    let forbidden = |n: &IfName| request.narrowing.forbids(n).or_else(|| request.host.forbids(n.as_str())).is_some();
-    let mut plan = plan.narrowed(forbidden, |h| request.narrowing.excludes(h.as_str()).is_some(), &outside);
+    let mut plan = request.narrowed_plan(plan, &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
@@ -93,6 +94,18 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     };
     report.nics = home::names(&record.held);
     carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
+}
+
+/// A plan is older than the records: what another container holds by now may sit on a NIC of it.
+fn free_below(plan: &Plan, store: &Store) -> Result<()> {
+    let below = |h: &select::Held| plan.nics.iter().any(|n| h.over.as_ref() == Some(&n.identity.name));
+    match decide::held(store)?.into_iter().find(below) {
+        Some(held) => Err(Fault::Refused.error(format!(
+            "{}, which {} holds, sits on a NIC of plan {}: stop that container first",
+            held.netdev, held.by, plan.name
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.

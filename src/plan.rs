@@ -55,6 +55,9 @@ pub struct Nic {
     /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
     #[serde(default)]
     pub over: Option<IfName>,
+    /// Its virtual functions, whose links hang on it.
+    #[serde(default)]
+    pub vfs: Vec<BusId>,
     /// The members of a bond, which come along.
     #[serde(default)]
     pub members: Vec<IfName>,
@@ -187,8 +190,12 @@ impl Plan {
     /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
     /// device nodes, their part of the environment, and the stored view, which shows them. Fewer links are re-created then, so
     /// nodes are predicted anew.
+    ///
+    /// A list of names that a container wants says nothing of what sits on these; what is excluded or forbidden takes along
+    /// all that it is a part of.
     pub fn narrowed(
         mut self,
+        unwanted: impl Fn(&IfName) -> bool,
         forbidden: impl Fn(&IfName) -> bool,
         excluded: impl Fn(&HcaName) -> bool,
         snapshot: &Snapshot,
@@ -196,9 +203,10 @@ impl Plan {
         let ib = predict(&mut self.nics.clone(), &self.ib, snapshot);
         let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).collect();
         let count = self.nics.len() + self.ib.len();
-        // What sits on a NIC shares its fate.
-        let stays: Vec<bool> =
-            self.nics.iter().map(|n| !forbidden(&stack::root(n, &self.nics).identity.name)).collect();
+        let root = |n: &Nic| stack::root(n, &self.nics).identity.name.clone();
+        let is_out = |n: &&Nic| forbidden(&n.identity.name) || unwanted(&root(n));
+        let out: Vec<IfName> = self.nics.iter().filter(is_out).map(root).collect();
+        let stays: Vec<bool> = self.nics.iter().map(|n| !out.contains(&root(n))).collect();
         let mut stays = stays.into_iter();
         self.nics.retain(|_| stays.next().unwrap_or(false));
         self.ib.retain(|h| !excluded(h));
@@ -248,6 +256,10 @@ fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
         ports: hca.map_or(0, |h| h.ports.len()),
         rxe: hca.is_some_and(|h| h.is_rxe()) && !borrowed,
         over: below.map(|d| d.name.clone()),
+        vfs: match state.netdev.pci {
+            Some(pf) => snapshot.pci.iter().filter(|f| f.physfn == Some(pf)).map(|f| f.address).collect(),
+            None => Vec::new(),
+        },
         members: match stack::is_bond(&state.netdev) {
             true => stack::members(snapshot, &state.netdev).map(|m| m.name.clone()).collect(),
             false => Vec::new(),

@@ -13,7 +13,9 @@ use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, Select
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::nccl::HOST_ENV;
+use crate::plan::Plan;
 use crate::rails::Profile;
+use crate::snapshot::Snapshot;
 use crate::view::Sysfs;
 
 /// Prefix of our annotations.
@@ -188,6 +190,13 @@ impl Request {
             }
         }
         Ok(narrowed)
+    }
+
+    /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now.
+    pub fn narrowed_plan(&self, plan: Plan, host: &Snapshot) -> Plan {
+        let excluded = |name: &str| self.narrowing.excludes(name).is_some();
+        let forbidden = |n: &IfName| excluded(n.as_str()) || self.host.forbids(n.as_str()).is_some();
+        plan.narrowed(|n| self.narrowing.forbids(n).is_some(), forbidden, |h| excluded(h.as_str()), host)
     }
 
     /// Takes the annotation's plan, unless the host named another for this very container.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::attach::uverbs_number;
 use crate::exclusive;
-use crate::ident::{HcaName, IfName};
+use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Nic;
 use crate::rails;
@@ -33,6 +33,9 @@ pub struct Homecoming {
     pub notes: Vec<String>,
 }
 
+/// The host, and the container's namespace if it is still there.
+type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
+
 /// Plans the way home of NICs. `inside` is absent when their namespace has gone: then the kernel has returned the physical
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones.
 pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
@@ -45,7 +48,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     order.sort_by_key(|h| (minors.get(&stack::root(&h.nic, &nics).identity.name).copied(), stack::turn(&h.nic, &nics)));
     let gone = |h: &Held| stack::made(h, held, host).map(Place::Gone);
     let placed: Vec<(&Held, Option<Place>)> =
-        order.into_iter().map(|h| (h, place(h, host, inside).or_else(|| gone(h)))).collect();
+        order.into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
     home.steps.extend(exclusive::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
     home.steps.extend(names_home(&placed, &mut named));
@@ -59,26 +62,22 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
                 home.stuck.push((h.nic.identity.name.clone(), why));
             }
             (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
-            (Some(Place::Inside(dev)), None) if stack::is_bond(&h.before.netdev) => {
-                let linked =
-                    h.nic.rxe && inside.is_some_and(|i| h.nic.hca.as_ref().is_some_and(|hca| i.hca(hca).is_some()));
-                home.steps.extend(stack::dissolve(Side::Inside, &renamed(h, dev), linked));
-                home.steps.extend(stack::made(h, held, host).iter().flat_map(|made| anew(h, made, host)));
-                connections.push(h.before.clone());
-            }
             (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(bring(h, dev, (host, inside), properties(h, dev, held, host)));
+                home.steps.extend(match stack::made(h, held, host) {
+                    Some(made) => replace(h, dev, &made, (host, inside)),
+                    None => bring(h, dev, (host, inside)),
+                });
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
                 home.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
-                home.steps.extend(anew(h, made, host));
+                home.steps.extend(anew(h, made));
+                home.steps.extend(relink(h, host));
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(properties(h, dev, held, host));
                 home.steps.extend(stack::gather(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
                     home.steps.extend(steps);
@@ -109,7 +108,7 @@ fn orphans(held: &[Held], stuck: &[(IfName, String)], inside: Option<&Snapshot>)
 /// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
 /// addresses since (runsc with its own network stack does).
 pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
-    let here = held.iter().filter(|h| in_place(h, inside));
+    let here = held.iter().filter(|h| in_place(h, held, inside));
     differences(Side::Inside, here.map(|h| &h.inside), inside)
 }
 
@@ -140,22 +139,10 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
 }
 
 /// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
-fn bring(
-    held: &Held,
-    dev: &Netdev,
-    (host, inside): (&Snapshot, Option<&Snapshot>),
-    properties: Option<Step>,
-) -> Vec<Step> {
+fn bring(held: &Held, dev: &Netdev, seen: Seen) -> Vec<Step> {
     let was = &held.before.netdev;
     let here = &dev.name;
-    let mut steps = Vec::new();
-    let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
-    // Where devices belong to one namespace each, one that was just made is still in the initial one.
-    let sides = [(Side::Inside, inside), (Side::Host, Some(host))];
-    let seen = |hca: &HcaName, s: Option<&Snapshot>| s.and_then(|s| s.hca(hca)).is_some_and(|h| h.is_rxe());
-    if let Some((hca, side)) = link.and_then(|h| Some((h, sides.into_iter().find(|(_, s)| seen(h, *s))?.0))) {
-        steps.push(Step::RdmaLinkDelete { side, hca: hca.clone() });
-    }
+    let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
     if dev.xdp && !was.xdp {
         steps.push(Step::XdpDetach { side: Side::Inside, dev: here.clone() });
     }
@@ -175,40 +162,47 @@ fn bring(
     for altname in was.altnames.iter().filter(|a| !dev.altnames.contains(a)) {
         steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
     }
-    steps.extend(properties);
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(configure(Side::Host, &stack::free(&held.before), was.sysctls.clone()));
-    if let Some(hca) = link {
-        steps.push(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev: was.name.clone(), uverbs: None });
-    }
+    steps.extend(link(held));
     steps
+}
+
+/// Deletes the soft-RoCE link of a NIC that is inside. Where devices belong to one namespace each, one that was just made is
+/// still in the initial one.
+fn unlink(held: &Held, (host, inside): Seen) -> Option<Step> {
+    let hca = held.nic.hca.as_ref().filter(|_| held.nic.rxe)?;
+    let has = |s: &Snapshot| s.hca(hca).is_some_and(|h| h.is_rxe());
+    let mut sides = [(Side::Inside, inside), (Side::Host, Some(host))].into_iter();
+    let (side, _) = sides.find(|(_, s)| s.is_some_and(has))?;
+    Some(Step::RdmaLinkDelete { side, hca: hca.clone() })
+}
+
+/// Makes it again at home.
+fn link(held: &Held) -> Option<Step> {
+    let hca = held.nic.hca.clone().filter(|_| held.nic.rxe)?;
+    Some(Step::RdmaLinkAdd { side: Side::Host, hca, dev: held.before.netdev.name.clone(), uverbs: None })
 }
 
 /// One that its container's namespace took with it, or that the container deleted.
-fn anew(held: &Held, made: &Made, host: &Snapshot) -> Vec<Step> {
-    let (side, was) = (Side::Host, &held.before.netdev);
+fn anew(held: &Held, made: &Made) -> Vec<Step> {
+    let side = Side::Host;
     let mut steps = stack::make(side, held, made.clone());
-    steps.extend(configure(side, &held.before, was.sysctls.clone()));
-    steps.extend(relink(held, host));
+    steps.extend(configure(side, &held.before, held.before.netdev.sysctls.clone()));
     steps
 }
 
-/// The same by the name that it has inside.
-fn renamed(held: &Held, dev: &Netdev) -> Held {
-    let mut held = held.clone();
-    held.nic.identity.name = dev.name.clone();
-    held
-}
-
-/// What makes a VLAN or the like again what it was, where a container has changed that.
-fn properties(held: &Held, now: &Netdev, all: &[Held], host: &Snapshot) -> Option<Step> {
-    let made = stack::made(held, all, host).filter(|_| now.made != held.before.netdev.made)?;
-    Some(Step::Make { side: Side::Host, dev: held.before.netdev.name.clone(), made })
+/// What is no hardware does not come home, but is deleted there and made anew here: whoever is root in a container can put
+/// something else in its place, on top of what they like.
+fn replace(held: &Held, dev: &Netdev, made: &Made, seen: Seen) -> Vec<Step> {
+    let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
+    steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
+    steps.extend(anew(held, made));
+    steps.extend(link(held));
+    steps
 }
 
 /// A soft-RoCE link that has gone.
 fn relink(held: &Held, host: &Snapshot) -> Option<Step> {
-    let hca = held.nic.hca.as_ref().filter(|h| held.nic.rxe && host.hca(h).is_none())?;
-    let dev = held.before.netdev.name.clone();
-    Some(Step::RdmaLinkAdd { side: Side::Host, hca: hca.clone(), dev, uverbs: None })
+    link(held).filter(|_| held.nic.hca.as_ref().is_some_and(|h| host.hca(h).is_none()))
 }

@@ -163,7 +163,11 @@ fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
         return because(DropCode::Enslaved, why, &format!("take it out: ip link set {} nomaster", netdev.name));
     }
     if stack::is_bond(netdev) && candidate.named(context) {
-        return None;
+        // mlx5 makes a LAG of bonds in the initial namespace alone (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c).
+        let hca = candidate.hca.filter(|h| !h.is_rxe())?;
+        let why =
+            format!("{} is of a bond, {}, and no driver would make it again inside a container", hca.name, netdev.name);
+        return because(DropCode::Enslaved, why, "dissolve the bond and use its members");
     }
     // The kernel ties bonds, bridges and their like to their namespace.
     let kind = netdev.kind.as_deref().filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
@@ -200,6 +204,10 @@ fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
 
 fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
+    if let Some(held) = context.held.iter().find(|h| h.over.as_ref() == Some(&netdev.name)) {
+        let why = format!("{}, which {} holds, sits on {}", held.netdev, held.by, netdev.name);
+        return because(DropCode::Carries, why, "stop that container; if it is gone: rdmaprep restore");
+    }
     if stack::is_bond(netdev) {
         return carries_as_bond(context, netdev);
     }

@@ -117,6 +117,9 @@ pub struct Held {
     /// Its port of the HCA.
     #[serde(default)]
     pub port: Option<u32>,
+    /// What it sits on, which stays where it is as long as it is away.
+    #[serde(default)]
+    pub over: Option<IfName>,
     /// Who holds it, for a sentence: `container 4f2a`.
     pub by: String,
 }

@@ -3,7 +3,7 @@
 //! A VLAN outlives the move of the device below into another namespace (vlan_device_event() in net/8021q/vlan.c), down and
 //! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
 
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::Nic;
 use crate::snapshot::{Netdev, Snapshot};
@@ -29,6 +29,11 @@ pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<It
 /// whose they are is not known.
 pub fn follows(device: &Netdev) -> bool {
     matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
+}
+
+/// Whether a netdev is IPoIB's.
+pub fn is_ipoib(device: &Netdev) -> bool {
+    device.kind.as_deref() == Some("ipoib")
 }
 
 /// Whether a netdev is a bond that we can make anew.
@@ -78,16 +83,17 @@ pub fn made(held: &Held, all: &[Held], host: &Snapshot) -> Option<Made> {
         kind: was.kind.clone()?,
         data: was.made.clone()?,
         // One that was set would not follow the device below any more (vlan_dev_inherit_address() in net/8021q/vlan_dev.c).
-        mac: was.mac.clone().filter(|mac| below.and_then(|d| d.mac.as_ref()) != Some(mac)),
+        // An IPoIB interface has the number of its queue pair in its own.
+        mac: was.mac.clone().filter(|mac| !is_ipoib(was) && below.and_then(|d| d.mac.as_ref()) != Some(mac)),
         over,
         ifindex: Some(was.ifindex),
     })
 }
 
-/// Takes a bond apart, its soft-RoCE link first. Its members are free then.
-pub fn dissolve(side: Side, bond: &Held, linked: bool) -> Vec<Step> {
-    let link = bond.nic.hca.clone().filter(|_| linked).map(|hca| Step::RdmaLinkDelete { side, hca });
-    link.into_iter().chain([Step::Delete { side, dev: bond.nic.identity.name.clone() }]).collect()
+/// Deletes what is no hardware, its soft-RoCE link first. The members of a bond are free then.
+pub fn dissolve(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Step> {
+    let link = link.map(|hca| Step::RdmaLinkDelete { side, hca: hca.clone() });
+    link.into_iter().chain([Step::Delete { side, dev: dev.clone() }]).collect()
 }
 
 /// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.

@@ -146,7 +146,7 @@ pub enum Step {
     Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
     /// Makes a netdev that is no hardware, or gives one that is there the same properties.
     Make { side: Side, dev: IfName, made: Made },
-    /// Deletes a bond, which cannot change namespace.
+    /// Deletes a netdev that is no hardware.
     Delete { side: Side, dev: IfName },
     /// Puts a link into a bond.
     Enslave { side: Side, dev: IfName, master: IfName },

@@ -10,12 +10,16 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::ident::Mac;
 use crate::journal::Held;
 use crate::snapshot::{Address, RTA_EXPIRES, Snapshot};
+use crate::stack;
 use crate::step::{NicState, derived, kernel_address};
 
 /// Fields that the normal form leaves out, each with its reason.
-pub const LEFT_OUT: [(&str, &str); 11] = [
+pub const LEFT_OUT: [(&str, &str); 13] = [
+    ("an IPoIB interface's queue pair number", "a new one when it is made anew; it is in the address"),
+    ("queue_id and prio of a bond's members", "not carried: neither counts for RDMA"),
     ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
     ("operstate, running, port state", "the carrier follows the link, some time after the call"),
     ("the default queueing discipline", "the kernel attaches it by itself, and none to a link that was never up"),
@@ -75,6 +79,11 @@ pub fn normal(state: &NicState) -> NicState {
     dev.qdisc = None;
     // Facts of sysfs, not settings; the sources differ in what they see from which namespace.
     (dev.driver, dev.dev_port, dev.pci) = (None, None, None);
+    if stack::is_ipoib(dev) {
+        // Of the address, 4 bytes are flags and the number of the queue pair (RFC 4391, section 9.1.1).
+        dev.mac = dev.mac.take().map(|mac| Mac(mac.0.into_iter().skip(4).collect()));
+        dev.permanent_mac = None;
+    }
     dev.altnames.sort();
     dev.qdiscs.iter_mut().for_each(|q| q.sort());
     dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();

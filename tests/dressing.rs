@@ -46,9 +46,9 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
     let (mut plan, snapshot) = plan();
     plan.view = Some("0123456789abcdef".into());
     assert_eq!(names(&plan), ["uverbs0", "uverbs1", "rdma_cm"]);
-    let same = plan.clone().narrowed(|_| false, |_| false, &snapshot);
+    let same = plan.clone().narrowed(|_| false, |_| false, |_| false, &snapshot);
     assert_eq!(same, plan);
-    let one = plan.clone().narrowed(|n| n.as_str() == "rdma0", |_| false, &snapshot);
+    let one = plan.clone().narrowed(|_| false, |n| n.as_str() == "rdma0", |_| false, &snapshot);
     assert_eq!(one.nics.len(), 1);
     assert_eq!(
         names(&one),
@@ -58,7 +58,7 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
     let hca = one.env.iter().find(|v| v.name == "NCCL_IB_HCA").unwrap();
     assert_eq!(hca.value, "=rxe1");
     assert_eq!(one.view, None, "the stored view shows both");
-    let none = plan.narrowed(|_| true, |_| true, &snapshot);
+    let none = plan.narrowed(|_| false, |_| true, |_| true, &snapshot);
     assert_eq!((names(&none), none.env.len()), (vec![], 0));
 }
 

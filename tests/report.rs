@@ -127,6 +127,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         ports: 0,
         over: None,
         members: Vec::new(),
+        vfs: Vec::new(),
         borrowed: false,
         rxe: false,
         gid: None,

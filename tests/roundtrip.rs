@@ -766,6 +766,23 @@ mod stacked {
         home_again(&case, attached, "after a whole attach");
     }
 
+    /// All ipvlans of a NIC have one address, permanent and current: the one that stays is not taken for the other.
+    #[test]
+    fn a_sibling_of_the_same_address() {
+        let mut kernel = three();
+        let [stays, goes] = ["i0", "i1"].map(|n| n.parse::<IfName>().unwrap());
+        let nic = name(0).to_string();
+        for (dev, n) in [(&stays, 1), (&goes, 2)] {
+            kernel.does(Step::Make { side: SIDE, dev: dev.clone(), made: made("ipvlan", Some(&nic), n) }).unwrap();
+            kernel.does(Step::Link { side: SIDE, dev: dev.clone(), up: true }).unwrap();
+            let address = plain(v4(60, n, 1), 24);
+            kernel.does(Step::AddressAdd { side: SIDE, dev: dev.clone(), address }).unwrap();
+        }
+        let plan = plan_of(&kernel, &[goes]);
+        let case = Case::of(kernel, &plan);
+        home_again(&case, case.attached().unwrap(), "after a whole attach");
+    }
+
     #[test]
     fn cut_off_anywhere() {
         let case = host();

@@ -104,3 +104,61 @@ fn a_macvlan_keeps_the_nic_below() {
         host.is_as(&before);
     });
 }
+
+/// Another one of its name, index and address, on top of something of the container's own, does not come home.
+#[test]
+fn an_impostor_stays_inside() {
+    alone(|host| {
+        let (made, before) = lost(
+            host,
+            true,
+            "index=$(cat /sys/class/net/m0/ifindex 2>/dev/null || ip -o link show m0 | cut -d: -f1); ip link delete m0
+             ip link add y0 type veth peer name y1
+             ip link add link y0 name m0 index $index address 02:00:00:00:aa:00 type macvlan mode bridge bcqueuelen 500",
+        );
+        home(host, &made, &before);
+        let below = sh("ip -o link show m0");
+        assert!(below.contains(" m0@r0: "), "{below}");
+    });
+}
+
+/// What a container's NIC sits on cannot go to another container, whatever an older plan says.
+#[test]
+fn the_nic_below_stays_while_the_macvlan_is_away() {
+    alone(|host| {
+        host.rails(1);
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--plan", "older"]).ok();
+        host.ip("link add link r0 name m0 type macvlan mode bridge
+            link set m0 up
+            address add 10.5.0.1/24 dev m0");
+        let before = host.look();
+        host.prepare("m0");
+        let mut a = Container::new("a");
+        a.create(host).ok();
+        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &["m0, which container a holds, sits on r0"]);
+        let b = Container::new("b").annotated(serde_json::json!({"rdmaprep.io/plan": "older"}));
+        b.create(host).fails(3, &["m0, which container a holds, sits on a NIC of plan older"]);
+        a.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
+/// A plan knows what its NICs sat on.
+#[test]
+fn one_that_sits_elsewhere_by_now_is_another() {
+    alone(|host| {
+        host.rails(2);
+        let make = |below: &str| {
+            host.ip(&format!(
+                "link add link {below} name m0 address 02:00:00:00:aa:00 type macvlan
+                 link set m0 up
+                 address add 10.5.0.1/24 dev m0"
+            ));
+        };
+        make("r0");
+        host.prepare("m0");
+        host.ip("link delete m0");
+        make("r1");
+        Container::new("c").create(host).fails(3, &["m0 sits on another device now"]);
+    });
+}

@@ -12,7 +12,6 @@ use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
 use crate::decide::{inside, moved_away, options, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
 use crate::inject::{self, Injected};
 use crate::nccl::explain;
 use crate::plan::Plan;
@@ -207,8 +206,7 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     let pod = pod(text);
     let mut live = Live::open(Netns::current()?, None)?;
     let seen = live.observe(Side::Host, &Scope::links())?;
-    let forbidden = |n: &IfName| mine.narrowing.forbids(n).or_else(|| mine.host.forbids(n.as_str())).is_some();
-    let mut plan = plan.narrowed(forbidden, |h| mine.narrowing.excludes(h.as_str()).is_some(), &seen);
+    let mut plan = mine.narrowed_plan(plan, &seen);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
     }

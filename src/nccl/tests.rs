@@ -12,6 +12,7 @@ fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
         ports,
         over: None,
         members: Vec::new(),
+        vfs: Vec::new(),
         borrowed: false,
         rxe: false,
         gid: None,

@@ -84,7 +84,9 @@ pub(super) fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Ste
 /// What the kernel keeps over a move but a container may have changed.
 pub(super) fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step> {
     let mut steps = Vec::new();
-    if let (Some(old), true) = (&was.mac, was.mac != now.mac) {
+    // A bond gives its members its own address, and keeps theirs for when it lets go of them.
+    let is_its_own = was.master.is_none() || was.master == now.master;
+    if let (Some(old), true) = (&was.mac, is_its_own && was.mac != now.mac) {
         steps.push(Step::Mac { side, dev: was.name.clone(), mac: old.clone() });
     }
     let settings = Settings::of(was);

@@ -16,29 +16,40 @@ pub(super) enum Place<'a> {
 }
 
 /// Whether this very NIC is there under its name.
-pub(super) fn in_place(held: &Held, snapshot: &Snapshot) -> bool {
-    find(held, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)
+pub(super) fn in_place(held: &Held, all: &[Held], snapshot: &Snapshot) -> bool {
+    find(held, all, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)
 }
 
-pub(super) fn place<'a>(held: &Held, host: &'a Snapshot, inside: Option<&'a Snapshot>) -> Option<Place<'a>> {
+pub(super) fn place<'a>(
+    held: &Held,
+    all: &[Held],
+    host: &'a Snapshot,
+    inside: Option<&'a Snapshot>,
+) -> Option<Place<'a>> {
     // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
     let index = held.inside.netdev.ifindex;
-    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, i))) {
+    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, all, i))) {
         return Some(Place::Inside(dev));
     }
-    find(held, host).map(Place::Host)
+    find(held, all, host).map(Place::Host)
+}
+
+/// Whether a permanent address or a PCI function tells it from all others. An ipvlan counts the address of the device below
+/// as its own permanent one (ipvlan_link_new() in drivers/net/ipvlan/ipvlan_main.c).
+fn is_hardware(held: &Held) -> bool {
+    let was = &held.before.netdev;
+    held.nic.over.is_none() && (was.pci.is_some() || was.permanent_mac.is_some())
 }
 
 /// A virtual NIC that arrived: the journal knows its index inside (0: not yet), and nobody there can change that. Whoever is
 /// root there can change all else that tells it from others.
-pub(super) fn known<'a>(held: &Held, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
+fn known<'a>(held: &Held, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
-    let physical = was.pci.is_some() || was.permanent_mac.is_some();
     let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
-    inside.netdevs.iter().find(it).filter(|_| !physical)
+    inside.netdevs.iter().find(it).filter(|_| !is_hardware(held))
 }
 
-pub(super) fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+fn find<'a>(held: &Held, all: &[Held], snapshot: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let seen = |dev: &Netdev| Identity {
         name: dev.name.clone(),
@@ -48,8 +59,13 @@ pub(super) fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev
         node_guid: held.nic.identity.node_guid,
     };
     let mut alike = snapshot.netdevs.iter().filter(|d| d.link_type == was.link_type && d.kind == was.kind);
-    if was.pci.is_some() || was.permanent_mac.is_some() {
+    if is_hardware(held) {
         return alike.find(|d| same_nic(&seen(d), &held.nic.identity));
+    }
+    if held.nic.over.is_some() {
+        // Its address may be that of all others on the same device.
+        let is_it = |d: &&Netdev| d.name == was.name || d.ifindex == was.ifindex && d.mac == was.mac;
+        return alike.find(|d| is_it(d) && sits_as_before(held, all, d, snapshot));
     }
     let mut best = None;
     for dev in alike {
@@ -61,6 +77,16 @@ pub(super) fn find<'a>(held: &Held, snapshot: &'a Snapshot) -> Option<&'a Netdev
         }
     }
     best.map(|(_, dev)| dev)
+}
+
+/// Whether a netdev sits on what the NIC sat on, as far as that is in this namespace, too.
+fn sits_as_before(held: &Held, all: &[Held], dev: &Netdev, snapshot: &Snapshot) -> bool {
+    let Some(over) = &held.nic.over else { return false };
+    let below = match all.iter().find(|h| h.nic.identity.name == *over) {
+        Some(below) => find(below, all, snapshot),
+        None => snapshot.netdev(over),
+    };
+    dev.link == below.map(|d| d.ifindex)
 }
 
 /// Whether something on the host that is none of the NICs which are coming home has a name that this one needs.

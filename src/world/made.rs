@@ -13,12 +13,16 @@ const IFLA_VLAN_FLAGS: u16 = 2;
 /// VLAN_FLAG_* (include/uapi/linux/if_vlan.h): REORDER_HDR, GVRP, LOOSE_BINDING, MVRP, BRIDGE_BINDING.
 const VLAN_FLAGS: u32 = 0x1f;
 
+/// include/uapi/linux/if_link.h.
+const MACVLAN_MODE_SOURCE: [u8; 4] = 16u32.to_ne_bytes();
+
 /// IFLA_BOND_* (include/uapi/linux/if_link.h), as far as one hangs on another.
 mod bond {
     pub(super) const MODE: u16 = 1;
     pub(super) const MIIMON: u16 = 3;
     pub(super) const ARP_INTERVAL: u16 = 7;
     pub(super) const PRIMARY: u16 = 11;
+    pub(super) const AD_ACTOR_SYSTEM: u16 = 26;
 }
 
 /// What makes a netdev of that kind anew, out of what the kernel tells of it: attributes as they are in a message. None where
@@ -48,6 +52,8 @@ fn settable(kind: &str, told: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
     match kind {
         // ID, FLAGS, EGRESS_QOS, INGRESS_QOS, PROTOCOL.
         "vlan" => Some(vec![1, 2, 3, 4, 5]),
+        // One with a list of addresses takes it address by address.
+        "macvlan" | "macvtap" if told.iter().any(|(k, v)| (*k, v.as_slice()) == (1, &MACVLAN_MODE_SOURCE)) => None,
         // MODE, FLAGS, BC_QUEUE_LEN, BC_CUTOFF.
         "macvlan" | "macvtap" => Some(vec![1, 2, 7, 9]),
         // MODE, FLAGS.
@@ -77,11 +83,12 @@ fn of_bond(told: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
         kinds.extend([bond::MIIMON, 4, 5, 6, 28]);
     }
     // In the order of BOND_MODE_*: round robin PACKETS_PER_SLAVE; active-backup PRIMARY_RESELECT; 802.3ad AD_LACP_RATE,
-    // AD_SELECT, AD_ACTOR_SYS_PRIO, AD_USER_PORT_KEY, AD_LACP_ACTIVE; tlb and alb PRIMARY_RESELECT, TLB_DYNAMIC_LB.
+    // AD_SELECT, AD_ACTOR_SYS_PRIO, AD_USER_PORT_KEY, AD_ACTOR_SYSTEM, AD_LACP_ACTIVE, COUPLED_CONTROL, BROADCAST_NEIGH; tlb and alb PRIMARY_RESELECT, TLB_DYNAMIC_LB.
     kinds.extend_from_slice(match value(bond::MODE).and_then(|v| v.first()) {
         Some(0) => &[20],
         Some(1) => &[12],
-        Some(4) => &[21, 22, 24, 25, 29],
+        Some(4) if is_set(bond::AD_ACTOR_SYSTEM) => &[21, 22, 24, 25, bond::AD_ACTOR_SYSTEM, 29, 32, 33],
+        Some(4) => &[21, 22, 24, 25, 29, 32, 33],
         Some(5 | 6) => &[12, 27],
         _ => &[],
     });

@@ -76,7 +76,7 @@ impl Kernel {
         self.next_id += 1;
         let space = self.spaces[slot(side)].as_mut().unwrap();
         dev.ifindex = space.free_index(dev.ifindex);
-        space.register(Link { id, dev, over: None });
+        space.register(Link { id, dev, over: None, own_mac: None });
         id
     }
 

@@ -33,6 +33,8 @@ pub struct Link {
     pub dev: Netdev,
     /// The link below a VLAN or macvlan, wherever that is.
     pub over: Option<u64>,
+    /// The address that a member of a bond had before, and has again when that lets go of it.
+    pub own_mac: Option<Mac>,
 }
 
 #[derive(Clone, Debug)]
@@ -207,9 +209,15 @@ impl Space {
         self.routes.retain(|r| r.destination.addr().is_ipv6() || !over(r) || r.nexthop().is_some());
         self.drop_legs(&name);
         addresses.iter().for_each(|a| self.address_gone(a.address));
-        let dev = self.dev(id);
-        dev.master = None;
-        dev.sysctls = BTreeMap::new();
+        self.let_go(id);
+        self.dev(id).sysctls = BTreeMap::new();
+    }
+
+    /// `__bond_release_one` in drivers/net/bonding/bond_main.c.
+    pub fn let_go(&mut self, id: u64) {
+        let link = self.link(id);
+        link.dev.master = None;
+        link.dev.mac = link.own_mac.take().or(link.dev.mac.take());
     }
 
     /// IPv4 routes go with their preferred source (fib_sync_down_addr).
@@ -667,8 +675,7 @@ impl Space {
                 self.dev(id).altnames.push(altname.clone());
             }
             Step::Release { .. } => {
-                let dev = self.dev(id);
-                (dev.master, dev.mac) = (None, dev.permanent_mac.clone().or(dev.mac.clone()));
+                self.let_go(id);
             }
             Step::XdpDetach { .. } => self.dev(id).xdp = false,
             Step::Sysctls { values, .. } => return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v)),

@@ -74,6 +74,10 @@ impl Kernel {
         let mut dev = naked(name.as_str(), wanted, [2, 9, 9, 9, 9, self.next_id as u8]);
         (dev.kind, dev.made) = (Some(made.kind.clone()), Some(made.data.clone()));
         dev.mac = made.mac.clone().or(below.as_ref().and_then(|d| d.mac.clone())).or(dev.mac);
+        if made.kind == "ipvlan" {
+            // ipvlan_link_new: the address below counts as its permanent one.
+            dev.permanent_mac = dev.mac.clone();
+        }
         dev.mtu = below.map_or(1500, |d| d.mtu);
         let id = self.plug(side, dev);
         self.space(side)?.link(id).over = over;
@@ -96,10 +100,8 @@ impl Kernel {
         let space = self.space(side).unwrap();
         space.unregister(id);
         let gone = space.take(id).dev.name;
-        for link in space.links.iter_mut().filter(|l| l.dev.master.as_ref() == Some(&gone)) {
-            link.dev.master = None;
-            link.dev.mac = link.dev.permanent_mac.clone().or(link.dev.mac.clone());
-        }
+        let members = space.links.iter().filter(|l| l.dev.master.as_ref() == Some(&gone)).map(|l| l.id);
+        members.collect::<Vec<_>>().into_iter().for_each(|member| space.let_go(member));
     }
 
     /// bond_enslave: none that is up; a member has the bond's MTU and address, and is raised.
@@ -113,9 +115,11 @@ impl Kernel {
         // As Live does.
         space.down(id);
         let dev = &mut space.link(id).dev;
-        (dev.master, dev.mac, dev.mtu) = (Some(master.clone()), bond.mac, bond.mtu);
+        let own = std::mem::replace(&mut dev.mac, bond.mac);
+        (dev.master, dev.mtu) = (Some(master.clone()), bond.mtu);
         dev.sysctls.insert("ipv6/conf/mtu".into(), bond.mtu.to_string());
         dev.addresses.retain(|a| a.address.is_ipv4());
+        space.link(id).own_mac = own;
         space.up(id);
         Ok(())
     }
