@@ -155,30 +155,7 @@ fn check(
     if let Some(why) = guarded.get(name).filter(|_| !plan.allow_bootstrap) {
         return Err(Fault::Refused.error(format!("{name} {why} now: the host would lose its network")));
     }
-    // Its VFs' links hang on it, and one of them may have become an uplink.
-    let is_vf = |d: &&Netdev| guarded.contains_key(&d.name) && d.pci.is_some_and(|vf| nic.vfs.contains(&vf));
-    if let Some(vf) = host.netdevs.iter().find(is_vf).filter(|_| !plan.allow_bootstrap) {
-        return Err(Fault::Refused.error(format!("{} is a VF of {name}: the host would lose its network", vf.name)));
-    }
-    let below = stack::lower(host, &before.netdev).map(|d| &d.name);
-    if before.netdev.made.is_some() && below != nic.over.as_ref() {
-        return refuse(plan, format!("{name} sits on another device now"));
-    }
-    let planned = |d: &&Netdev| plan.nics.iter().any(|n| n.identity.name == d.name);
-    if let Some(upper) = stack::upper(host, &before.netdev).find(|d| !planned(d)) {
-        return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
-    }
-    if let Some(lost) = &before.netdev.qdisc_lost {
-        return Err(Fault::Refused.error(format!("a move would take {lost} from {name}; delete it first")));
-    }
-    let is_whole = |m: &IfName| plan.nics.iter().any(|n| n.identity.name == *m && n.members.contains(name));
-    if let Some(master) = before.netdev.master.as_ref().filter(|m| !is_whole(m)) {
-        return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
-    }
-    let members = || stack::members(host, &before.netdev).map(|m| &m.name);
-    if stack::is_bond(&before.netdev) && !(members().eq(&nic.members)) {
-        return refuse(plan, format!("{name} has other members now"));
-    }
+    stands_alone(plan, nic, host, &before.netdev, guarded)?;
     // A move takes the altnames along, and the kernel wants each name once.
     let taken = |wanted: &&String| inside.netdevs.iter().any(|n| n.is_called(wanted));
     let names = [name.to_string()];
@@ -194,6 +171,36 @@ fn check(
     }
     let uverbs_before = hca.and_then(|h| h.uverbs.clone());
     Ok(Held { nic: nic.clone(), inside: before.clone(), before, uverbs_before, overruled: BTreeMap::new() })
+}
+
+/// What a NIC sits on, what sits on it, whose member it is and who hangs on it: as planned, or it cannot leave.
+fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: &Guarded) -> Result<()> {
+    let name = &nic.identity.name;
+    // Its VFs' links hang on it, and one of them may have become an uplink.
+    let is_vf = |d: &&Netdev| guarded.contains_key(&d.name) && d.pci.is_some_and(|vf| nic.vfs.contains(&vf));
+    if let Some(vf) = host.netdevs.iter().find(is_vf).filter(|_| !plan.allow_bootstrap) {
+        return Err(Fault::Refused.error(format!("{} is a VF of {name}: the host would lose its network", vf.name)));
+    }
+    let below = stack::lower(host, now).map(|d| &d.name);
+    if now.made.is_some() && below != nic.over.as_ref() {
+        return refuse(plan, format!("{name} sits on another device now"));
+    }
+    let planned = |d: &&Netdev| plan.nics.iter().any(|n| n.identity.name == d.name);
+    if let Some(upper) = stack::upper(host, now).find(|d| !planned(d)) {
+        return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
+    }
+    if let Some(lost) = &now.qdisc_lost {
+        return Err(Fault::Refused.error(format!("a move would take {lost} from {name}; delete it first")));
+    }
+    let is_whole = |m: &IfName| plan.nics.iter().any(|n| n.identity.name == *m && n.members.contains(name));
+    if let Some(master) = now.master.as_ref().filter(|m| !is_whole(m)) {
+        return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
+    }
+    let members = || stack::members(host, now).map(|m| &m.name);
+    if stack::is_bond(now) && !(members().eq(&nic.members)) {
+        return refuse(plan, format!("{name} has other members now"));
+    }
+    Ok(())
 }
 
 /// The identity of a NIC as observed.

@@ -10,6 +10,7 @@ use crate::attach::{Minors, predict_uverbs, uverbs_number};
 use crate::candidate::INFINIBAND;
 use crate::fault::Fault;
 use crate::ident::{HcaName, IfName};
+use crate::journal::Held;
 use crate::plan::{Nic, Plan};
 use crate::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
 use crate::step::{Side, Step};
@@ -127,6 +128,33 @@ pub fn home<'a>(names: impl Iterator<Item = &'a HcaName>, host: &Snapshot, insid
     away.sort_by_key(|h| (number(h), &h.name));
     away.dedup_by_key(|h| &h.name);
     away.iter().map(|h| Step::RdmaMove { from: Side::Inside, hca: h.name.clone(), uverbs: None }).collect()
+}
+
+/// Devices of hardware that a container gave other names, by their GUIDs: home, and called what they were.
+pub fn strays(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for h in held.iter().filter(|h| !h.nic.rxe && !h.nic.borrowed) {
+        let Some((name, guid)) = h.nic.hca.as_ref().zip(h.nic.identity.node_guid) else { continue };
+        let known = |s: &Snapshot| s.hca(name).is_some();
+        let its = |d: &&Hca| d.node_guid == Some(guid) && !held.iter().any(|h| h.nic.hca.as_ref() == Some(&d.name));
+        let alike = |s: &'_ Snapshot| s.hcas.iter().filter(its).map(|d| d.name.clone()).collect::<Vec<_>>();
+        if guid.0 == 0 || known(host) || inside.is_some_and(known) {
+            continue;
+        }
+        let found = match (alike(host).as_slice(), inside.map(alike).unwrap_or_default().as_slice()) {
+            ([only], _) => only.clone(),
+            ([], [only]) => {
+                steps.push(Step::RdmaMove { from: Side::Inside, hca: only.clone(), uverbs: None });
+                only.clone()
+            }
+            _ => continue,
+        };
+        let rename = Step::RdmaRename { hca: found, name: name.clone() };
+        if !steps.contains(&rename) {
+            steps.push(rename);
+        }
+    }
+    steps
 }
 
 /// Those that are on neither side: the kernel may still be about to give them back.

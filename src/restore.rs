@@ -51,6 +51,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
         order.into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
     home.steps.extend(exclusive::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
+    home.steps.extend(exclusive::strays(held, host, inside));
     home.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     for (h, found) in &placed {

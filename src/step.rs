@@ -144,6 +144,8 @@ pub enum Step {
     RdmaMove { from: Side, hca: HcaName, uverbs: Option<CharDevice> },
     /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
     Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
+    /// Gives an RDMA device on the host the name that it had.
+    RdmaRename { hca: HcaName, name: HcaName },
     /// Makes a netdev that is no hardware, or gives one that is there the same properties.
     Make { side: Side, dev: IfName, made: Made },
     /// Deletes a netdev that is no hardware.
@@ -221,6 +223,7 @@ impl fmt::Display for Step {
         match self {
             Step::RdmaLinkDelete { side, hca } => write!(f, "deleting RDMA link {hca} {side}"),
             Step::RdmaLinkAdd { side, hca, dev, .. } => write!(f, "making RDMA link {hca} on {dev} {side}"),
+            Step::RdmaRename { hca, name } => write!(f, "renaming RDMA device {hca} to {name}"),
             Step::RdmaMove { from: Side::Host, hca, .. } => write!(f, "moving RDMA device {hca} into the container"),
             Step::RdmaMove { from: Side::Inside, hca, .. } => write!(f, "moving RDMA device {hca} home"),
             Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),

@@ -156,6 +156,12 @@ impl Live {
         has_node(rdma, hca, uverbs)
     }
 
+    fn rdma_rename(&mut self, hca: &HcaName, name: &HcaName) -> Result<()> {
+        let rdma = self.space(Side::Host)?.rdma()?;
+        let index = rdma.index(hca)?.with_context(|| format!("{hca} has gone"))?;
+        rdma.rename(index, name)
+    }
+
     fn link_delete(&mut self, side: Side, hca: &HcaName) -> Result<()> {
         let rdma = self.space(side)?.rdma()?;
         match rdma.index(hca)? {
@@ -251,6 +257,7 @@ impl World for Live {
         match step {
             Step::RdmaLinkDelete { side, hca } => self.link_delete(*side, hca),
             Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
+            Step::RdmaRename { hca, name } => self.rdma_rename(hca, name),
             Step::RdmaMove { from, hca, uverbs } => self.rdma_move(*from, hca, uverbs.as_ref()),
             Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
             Step::AwaitPort { hca, port, dev, addresses, index, gid_timeout } => {

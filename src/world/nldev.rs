@@ -93,6 +93,13 @@ pub enum Request<'a> {
         /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
     },
+    /// Renames a device.
+    Rename {
+        /// RDMA_NLDEV_ATTR_DEV_INDEX.
+        device: u32,
+        /// RDMA_NLDEV_ATTR_DEV_NAME.
+        name: &'a HcaName,
+    },
     /// Moves a device into another network namespace; exclusive mode only.
     Move {
         /// RDMA_NLDEV_ATTR_DEV_INDEX.
@@ -133,6 +140,7 @@ impl Request<'_> {
                 (NEWLINK, vec![text(DEV_NAME, name.as_str()), text(LINK_TYPE, kind), text(NDEV_NAME, netdev.as_str())])
             }
             Request::LinkDelete { device } => (DELLINK, vec![u32(DEV_INDEX, device)]),
+            Request::Rename { device, name } => (SET, vec![u32(DEV_INDEX, device), text(DEV_NAME, name.as_str())]),
             Request::Move { device, netns } => (SET, vec![u32(DEV_INDEX, device), u32(NET_NS_FD, netns)]),
         }
     }

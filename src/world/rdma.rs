@@ -116,6 +116,12 @@ impl Rdma {
         Ok(self.devices()?.into_iter().find(|d| d.name == name.as_str()).map(|d| d.index))
     }
 
+    /// Renames a device.
+    pub fn rename(&mut self, device: u32, name: &HcaName) -> Result<()> {
+        let answer = self.ask(&Request::Rename { device, name });
+        answer.with_context(|| format!("renaming RDMA device {device} to {name}")).map(drop)
+    }
+
     /// Moves a device into another network namespace, where each belongs to one.
     pub fn set_netns(&mut self, device: u32, netns: &Netns) -> Result<()> {
         let answer = self.ask(&Request::Move { device, netns: netns.raw_fd() as u32 });

@@ -242,9 +242,15 @@ impl Kernel {
     }
 
     fn act(&mut self, step: &Step) -> Result<()> {
+        let exclusive = self.exclusive;
         match step {
             Step::RdmaLinkDelete { side, hca } => {
                 self.link_delete(*side, hca);
+                Ok(())
+            }
+            Step::RdmaRename { hca, name } => {
+                let found = self.rdma.iter_mut().find(|r| r.hca.name == *hca && (!exclusive || r.at == Side::Host));
+                found.ok_or_else(|| anyhow!("{hca} is not on the host"))?.hca.name = name.clone();
                 Ok(())
             }
             Step::RdmaMove { from, hca, uverbs } => self.rdma_move(*from, hca, uverbs.as_ref()),

@@ -97,7 +97,7 @@ case_a_namespace_that_dies() {
   home_again 0 1
 }
 
-# The same with the pin: both are still in there.
+# The same with the pin: both are still in there, one under another name.
 case_a_dead_container_whose_namespace_lives_on() {
   nics 0 1
   sandbox dead
@@ -107,6 +107,7 @@ case_a_dead_container_whose_namespace_lives_on() {
   kill -KILL "$init"
   sleep 0.5
   here roce0 && die "roce0 came home by itself"
+  nsenter "--net=$(pin dead)" rdma dev set roce1 name evil
   rdmaprep restore --all
   home_again 0 1
 }
@@ -186,7 +187,12 @@ case_an_infiniband_device() {
   hook createRuntime ib
   here roce1 && die "roce1 is still here"
   equal "devices inside" "roce0 roce1 " "$(within ib ls /sys/class/infiniband | tr '\n' ' ')"
-  hook poststop ib
+  # One that does not come home keeps its record: it has no NIC to be told by.
+  nsenter "--net=$(pin ib)" rdma dev set roce1 name evil
+  fails 8 hook poststop ib
+  says "roce1 hca: nothing instead of present"
+  nsenter "--net=$(pin ib)" rdma dev set evil name roce1
+  rdmaprep restore ib
   here roce1 || die "roce1 is not home"
   same /run/cases/roce.before
   ip netns delete n

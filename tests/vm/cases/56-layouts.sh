@@ -87,7 +87,7 @@ case_a_vlan_comes_along() {
   sandbox f
   plan f "$nic"
   hook createRuntime f
-  nsenter "--net=$(pin f)" ip link set "$vlan" type vlan loose_binding off egress-qos-map 0:5
+  nsenter "--net=$(pin f)" ip link set "$vlan" type vlan loose_binding off egress-qos-map 0:5 ingress-qos-map 7:1
   kill -KILL "$init"
   rdmaprep restore --all
   equal "the VLAN as it was" "$state" "$(details "$vlan")"
@@ -224,8 +224,8 @@ case_a_bond_moves_whole() {
   equal "the bond at home" "$state" "$(legs)"
 }
 
-# What the namespace of a dead container takes with it: the bond, and here its members, which are no hardware either.
-case_a_bond_of_lost_members() {
+# A container that deletes its bond, whose members lie about in its namespace.
+case_a_bond_that_is_deleted() {
   local state
   bond mode 802.3ad miimon 100 lacp_rate fast ad_select bandwidth
   active 6
@@ -240,6 +240,36 @@ case_a_bond_of_lost_members() {
   rdmaprep restore --all
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
   equal "the bond made anew" "$state" "$(legs)"
+}
+
+# The namespace of a dead container takes the bond with it; its members are hardware, which the kernel returns.
+case_a_bond_of_returned_members() {
+  local state i
+  ip link add bond0 type bond mode active-backup miimon 100
+  for i in 1 2; do ip link set "${roce_nics[i]}" down master bond0; done
+  ip link set bond0 up
+  ip address add 198.18.11.1/24 brd + dev bond0
+  until_true 30 carrier bond0
+  rdma link add rxeb type rxe netdev bond0
+  active 6
+  before=$(rdmaprep snapshot --normal)
+  state=$(for i in bond0 "${roce_nics[1]}" "${roce_nics[2]}"; do bonded "$i"; done)
+  sandbox d
+  plan d bond0
+  hook createRuntime d --deadline 60
+  if home bond0; then die "bond0 is still here"; fi
+  umount "$(pin d)"
+  kill -KILL "$init"
+  for i in 1 2; do until_true 20 home "${roce_nics[i]}"; done
+  rdmaprep restore --all
+  equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
+  equal "the bond made anew" "$state" "$(for i in bond0 "${roce_nics[1]}" "${roce_nics[2]}"; do bonded "$i"; done)"
+  # Each has its own address again when the bond lets go of it.
+  ip link delete bond0
+  for i in 1 2; do
+    equal "address of ${roce_nics[i]}" "$(ip -j link show "${roce_nics[i]}" | jq -r '.[].permaddr // .[].address')" \
+      "$(cat "/sys/class/net/${roce_nics[i]}/address")"
+  done
 }
 
 # A macvlan on hardware: the HCA stays where it is, and shows the GID in the macvlan's namespace.
