@@ -14,7 +14,9 @@ use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use crate::stack;
-use crate::step::{Made, NicState, Side, Step, configure, connect, kernel_address, lost_with};
+use crate::step::{
+    IFA_F_NOPREFIXROUTE, Made, NicState, Side, Step, configure, connect, kernel_address, lost_with, prefix_route,
+};
 use crate::uplink::{self, Guarded};
 use crate::verify;
 
@@ -173,6 +175,14 @@ fn check(
     Ok(Held { nic: nic.clone(), inside: before.clone(), before, uverbs_before, overruled: BTreeMap::new() })
 }
 
+/// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in net/ipv6/addrconf.c).
+fn has_stale_token(dev: &Netdev) -> bool {
+    let value = |leaf: &str| dev.sysctls.get(&format!("ipv6/conf/{leaf}")).map_or("1", String::as_str);
+    let forwards = dev.sysctls.get("ipv6/conf/forwarding").is_some_and(|v| v != "0");
+    let heard = if forwards { value("accept_ra") == "2" } else { value("accept_ra") != "0" };
+    dev.token.is_some() && (!heard || value("router_solicitations") == "0")
+}
+
 /// What a NIC sits on, what sits on it, whose member it is and who hangs on it: as planned, or it cannot leave.
 fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: &Guarded) -> Result<()> {
     let name = &nic.identity.name;
@@ -188,6 +198,12 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
     let planned = |d: &&Netdev| plan.nics.iter().any(|n| n.identity.name == d.name);
     if let Some(upper) = stack::upper(host, now).find(|d| !planned(d)) {
         return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
+    }
+    if has_stale_token(now) {
+        return Err(Fault::Refused.error(format!(
+            "the kernel would not take the IPv6 token of {name} again, since accept_ra or router_solicitations is off: \
+             `ip token del dev {name}`, or turn them on"
+        )));
     }
     if let Some(lost) = &now.qdisc_lost {
         return Err(Fault::Refused.error(format!("a move would take {lost} from {name}; delete it first")));
@@ -252,10 +268,24 @@ pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
     device.name.strip_prefix("uverbs")?.parse().ok()
 }
 
+/// Whether the host has no route to an address's subnet although the kernel had made one: somebody has deleted it, and inside
+/// it shall not come back.
+fn lacks_subnet(state: &NicState, address: &Address) -> bool {
+    /// SECONDARY, DADFAILED, TENTATIVE, NOPREFIXROUTE (include/uapi/linux/if_addr.h).
+    const UNROUTED: u32 = 0x01 | 0x08 | 0x40 | IFA_F_NOPREFIXROUTE;
+    let single = usize::from(address.prefix) == if address.address.is_ipv4() { 32 } else { 128 };
+    let far = address.address.is_ipv6() && address.peer.is_some();
+    let routed = state.netdev.up && address.flags & UNROUTED == 0 && !single && !far;
+    routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(|r| prefix_route(r, address))
+}
+
 /// What the NIC must look like inside: its state on the host, less what has no meaning there.
 fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicState {
     let mut state = before.clone();
     // Nobody renews them inside; what is finite came this far only by --freeze-lifetimes.
+    for address in state.netdev.addresses.iter_mut().filter(|a| lacks_subnet(before, a)) {
+        address.flags |= IFA_F_NOPREFIXROUTE;
+    }
     state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
     let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
     // Linux refuses a preferred source that is no address of the namespace.

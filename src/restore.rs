@@ -11,7 +11,7 @@ use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Nic;
 use crate::rails;
-use crate::snapshot::{Netdev, Rule, Snapshot};
+use crate::snapshot::{Netdev, Nexthop, Rule, Snapshot};
 use crate::stack;
 use crate::step::{Made, NicState, Side, Step, configure, connect};
 use difference::{difference, differences, link_settings, remnants};
@@ -31,6 +31,31 @@ pub struct Homecoming {
     pub missing: usize,
     /// Remarks for the report: what a container had done to a NIC.
     pub notes: Vec<String>,
+}
+
+/// Leaves out nexthop objects whose number somebody else has taken meanwhile (the kernel gives out the lowest free one), groups
+/// that somebody has changed, and the routes that lead through these. Returns what that keeps from being whole.
+fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)> {
+    // The kernel takes a member out of a group when its device leaves, and nobody else's business is that.
+    let remains = |w: &Nexthop, o: &Nexthop| !w.group.is_empty() && o.group.iter().all(|m| w.group.contains(m));
+    let same = |w: &Nexthop, o: &Nexthop| w.group.is_empty() && o.group.is_empty() && w.dev == o.dev || remains(w, o);
+    let is_taken = |w: &Nexthop| host.nexthops.iter().any(|o| o.id == w.id && !same(w, o));
+    let mut taken: Vec<u32> = Vec::new();
+    let mut told = Vec::new();
+    for state in connections.iter_mut() {
+        for object in state.nexthops.iter().filter(|w| is_taken(w)) {
+            taken.push(object.id);
+            let why = format!("lacks its nexthop object {}: the host has another one of that number", object.id);
+            told.push((state.netdev.name.clone(), why));
+        }
+    }
+    let leads = |n: &Nexthop| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id));
+    let lost: Vec<u32> = connections.iter().flat_map(|s| &s.nexthops).filter(|n| leads(n)).map(|n| n.id).collect();
+    for state in connections {
+        state.nexthops.retain(|n| !lost.contains(&n.id));
+        state.routes.retain(|r| r.nexthop().is_none_or(|id| !lost.contains(&id)));
+    }
+    told
 }
 
 /// The host, and the container's namespace if it is still there.
@@ -88,6 +113,7 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
             }
         }
     }
+    home.stuck.extend(spare(&mut connections, host));
     home.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
     home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
     home.steps.extend(orphans(held, &home.stuck, inside));

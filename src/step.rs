@@ -15,7 +15,7 @@ const RTPROT_KERNEL: u8 = 2;
 /// RT_TABLE_MAIN.
 pub const TABLE_MAIN: u32 = 254;
 /// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).
-const IFA_F_NOPREFIXROUTE: u32 = 0x200;
+pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 /// IP6_RT_PRIO_ADDRCONF (include/net/ip6_route.h): the metric of a subnet's route where the address has none.
 const IP6_RT_PRIO_ADDRCONF: u32 = 256;
 /// IFAPROT_KERNEL_LL (include/uapi/linux/if_addr.h): a link-local address that the kernel made.
@@ -285,7 +285,7 @@ pub fn kernel_made(route: &Route, dev: &Netdev) -> bool {
 /// Whether this is the route that the kernel makes to an address's subnet (fib_add_ifaddr in net/ipv4/fib_frontend.c,
 /// addrconf_prefix_route in net/ipv6/addrconf.c). The one to an IPv6 peer is made when duplicate address detection has ended,
 /// too late for routes through that: we add it, and the kernel then finds it there.
-fn prefix_route(route: &Route, a: &Address) -> bool {
+pub fn prefix_route(route: &Route, a: &Address) -> bool {
     let far = a.peer.filter(IpAddr::is_ipv4).unwrap_or(a.address);
     let subnet = IpNet::new(far, a.prefix).map(|n| n.trunc());
     let default = if a.address.is_ipv4() { 0 } else { IP6_RT_PRIO_ADDRCONF };

@@ -213,6 +213,82 @@ fn what_came_meanwhile_goes() {
     });
 }
 
+/// The kernel gives out the number of an object that is away: whoever has it by now keeps it, and is told.
+#[test]
+fn a_strangers_object_is_not_touched() {
+    alone(|host| {
+        host.rails(3);
+        host.ip(
+            "link add up0 type veth peer name q\nlink set q up\nlink set up0 up\naddress add 192.168.9.2/24 dev up0\n\
+             nexthop add id 1 via 10.0.0.9 dev r0\nnexthop add id 2 via 10.1.0.9 dev r1\n\
+             nexthop add id 3 via 10.2.0.9 dev r2\nnexthop add id 20 group 1/2\n\
+             route add 10.98.0.0/16 nhid 1\nroute add 10.99.0.0/16 nhid 20",
+        );
+        host.prepare("r0");
+        let (before, normal) = (told(), host.normal());
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        host.ip("nexthop add id 1 via 192.168.9.1 dev up0\nroute add default nhid 1\nnexthop replace id 20 group 3");
+        let theirs = sh("ip nexthop show id 1; ip nexthop show id 20; ip route show default");
+        c.stop(host).fails(8, &["r0 lacks its nexthop object 1", "r0 lacks its nexthop object 20"]);
+        assert_eq!(sh("ip nexthop show id 1; ip nexthop show id 20; ip route show default"), theirs);
+        assert!(sh("ip -o -4 address show dev r0").contains("10.0.0.1/24"));
+        // As soon as they have gone, what lacks comes back.
+        host.ip("route delete default\nnexthop delete id 1\nnexthop replace id 20 group 2");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        same("the normal form", &normal, &host.normal());
+        is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// A NIC that is home already gets into a group, or into a route, together with another one: those are not ours to delete.
+#[test]
+fn legs_of_others_are_not_touched() {
+    alone(|host| {
+        host.rails(1);
+        host.ip(
+            "link add up0 type veth peer name q\nlink set q up\nlink set up0 up\naddress add 192.168.9.2/24 dev up0",
+        );
+        host.prepare("r0");
+        let normal = host.normal();
+        let c = Container::new("c");
+        c.create(host).ok();
+        c.sh(&format!("ip link set r0 netns {}", std::process::id()));
+        host.ip("link set r0 up\naddress add 10.0.0.1/24 dev r0\n\
+             nexthop add id 5 via 192.168.9.1 dev up0\nnexthop add id 6 via 10.0.0.9 dev r0\nnexthop add id 21 group 5/6\n\
+             route add default nhid 21\n\
+             route add 10.44.0.0/16 nexthop via 192.168.9.1 dev up0 nexthop via 10.0.0.9 dev r0");
+        host.rdmaprep(&["restore", "--all"]).fails(8, &["10.44.0.0/16"]);
+        assert!(sh("ip route show default").contains("nhid 21"), "the host has lost its default route");
+        assert!(sh("ip route show 10.44.0.0/16").contains("via 192.168.9.1 dev up0"));
+        host.ip("route delete 10.44.0.0/16\nroute delete default\nnexthop delete id 5");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        sh("ip link show up0");
+        same("the normal form", &normal, &host.normal());
+    });
+}
+
+/// The route to a rail's own subnet, deleted so that others lead there, comes back neither inside nor at home.
+#[test]
+fn a_subnet_whose_route_was_deleted() {
+    alone(|host| {
+        let nics = host.rails(2);
+        host.ip(
+            "address add fd00::1/64 dev r0 nodad\naddress add 10.0.0.2/24 dev r0\naddress add 10.0.9.1/24 dev r0\n\
+             route delete 10.0.0.0/24 dev r0",
+        );
+        sh("ip -6 route delete fd00::/64 dev r0");
+        journey(host, &nics, |c| {
+            let routes = c.sh("ip route show dev r0; ip -6 route show dev r0");
+            assert!(
+                routes.contains("10.0.9.0/24") && !routes.contains("10.0.0.0/24") && !routes.contains("fd00::/64"),
+                "{routes}"
+            );
+        });
+    });
+}
+
 #[test]
 fn queueing_disciplines() {
     alone(|host| {
@@ -318,5 +394,18 @@ fn addresses_and_neighbours() {
                 assert!(all.contains(words), "no {words} in {all}");
             }
         });
+    });
+}
+
+/// The kernel lets a token stand that it would not take again: it could not be given back.
+#[test]
+fn a_token_that_could_not_be_given_back() {
+    alone(|host| {
+        host.rails(1);
+        sh("ip token set ::77 dev r0; echo 0 > /proc/sys/net/ipv6/conf/r0/accept_ra");
+        let before = host.look();
+        host.prepare("r0");
+        Container::new("c").create(host).fails(3, &["would not take the IPv6 token of r0 again"]);
+        host.is_as(&before);
     });
 }

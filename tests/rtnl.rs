@@ -390,7 +390,9 @@ mod qdiscs {
         edit(&mut m);
         let elsewhere = qdisc::told(&qdisc::add_message(4, &root("htb", &[]))).unwrap();
         let mut dev = dev();
-        qdisc::attach(&mut dev, &[elsewhere, qdisc::told(&m).unwrap()], |t| t.ifindex == 3 && filtered);
+        let mut here = qdisc::told(&m).unwrap();
+        here.filtered = filtered;
+        qdisc::attach(&mut dev, &[elsewhere, here]);
         dev
     }
 

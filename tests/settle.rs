@@ -30,6 +30,10 @@ struct Fight {
 }
 
 impl World for Fight {
+    fn has_inside(&self) -> bool {
+        false
+    }
+
     fn observe(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Snapshot> {
         self.looks += 1;
         (self.before)(self.looks).into_iter().for_each(|step| self.kernel.does(step).unwrap());

@@ -42,6 +42,8 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
     let watched = !managers::present(root).is_empty();
     let mut last: Option<Vec<Drift>> = None;
     let (mut put_back, mut failed): (Option<Vec<Drift>>, bool) = (None, false);
+    // What there was nothing to do about.
+    let mut idle: Option<Vec<Drift>> = None;
     loop {
         let host = world.observe(Side::Host, &scope)?;
         let mut drift = verify::drift(&states, &host);
@@ -51,13 +53,26 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
         let still = over || !watched || (last.as_ref() == Some(&drift) && !busy);
         match &put_back {
             // A namespace that has yet to end may keep what a step needs: what fails is tried again.
-            first if still && !drift.is_empty() && (first.is_none() || failed && !over) => {
+            None if over && idle.as_ref() == Some(&drift) => return Ok(Settled { drift, fought: None }),
+            first
+                if still
+                    && idle.as_ref() != Some(&drift)
+                    && !drift.is_empty()
+                    && (first.is_none() || failed && !over) =>
+            {
                 std::thread::sleep(if failed { PAUSE } else { Duration::ZERO });
                 let something;
                 (something, failed) = put(world, held, &host);
-                put_back.get_or_insert(if something { drift } else { Vec::new() });
-                last = None;
-                continue;
+                // The kernel may only be late with what lacks: somebody else's turn may be still to come.
+                if something {
+                    put_back.get_or_insert(drift);
+                    last = None;
+                    continue;
+                }
+                if over {
+                    return Ok(Settled { drift, fought: None });
+                }
+                idle = Some(drift.clone());
             }
             Some(first) if over && !drift.is_empty() => {
                 let fought = if first.is_empty() { None } else { told(&drift, Outcome::Lost, root, held, &host) };
@@ -78,7 +93,12 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
 /// the kernel is only late with has no steps; and whether any failed, as where somebody takes away what the next one needs.
 fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
     // What a failed step left there is not made anew here.
-    let inside = world.observe(Side::Inside, &Scope::links()).ok();
+    let inside = match world.has_inside().then(|| world.observe(Side::Inside, &Scope::links())) {
+        Some(Ok(inside)) => Some(inside),
+        // Whoever is root there can make it hard to look: nothing is taken for gone that may still be there.
+        Some(Err(_)) => return (true, true),
+        None => None,
+    };
     let steps = restore(held, host, inside.as_ref()).steps;
     let failed = apply_all(&steps, world, Instant::now() + SETTLE);
     (!steps.is_empty(), !failed.is_empty())

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::snapshot::{Netdev, Qdisc, Route, Snapshot};
-use crate::step::{NicState, Settings, Side, Step, configure, connect, kernel_address, kernel_made};
+use crate::snapshot::{Netdev, Nexthop, Qdisc, Route, Snapshot};
+use crate::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address};
 use crate::verify;
 
 /// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
@@ -44,10 +44,13 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     if is.up && !was.up {
         steps.push(Step::Link { side, dev: dev.clone(), up: false });
     }
-    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !kernel_made(r, is));
+    // Those to its subnets as well, which somebody may have deleted before. One with a leg over another NIC is not ours.
+    let ours = |r: &Route| r.hops.iter().all(|h| h.dev.as_ref() == Some(&dev));
+    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !derived(r) && ours(r));
     steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
-    // Behind the routes: an object takes those along that lead through it.
-    let extra = have.nexthops.iter().filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
+    // Behind the routes: an object takes those along that lead through it, and leaves the groups that it is in.
+    let single = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev);
+    let extra = have.nexthops.iter().filter(single).filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
     steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
     let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));

@@ -71,11 +71,6 @@ impl Live {
         self.host.netns.inode()
     }
 
-    /// Whether the container's namespace is open.
-    pub fn has_inside(&self) -> bool {
-        self.inside.is_some()
-    }
-
     fn space(&mut self, side: Side) -> Result<&mut Space> {
         match side {
             Side::Host => Ok(&mut self.host),
@@ -222,10 +217,15 @@ fn gone(result: io::Result<()>, codes: &[i32]) -> Result<()> {
 }
 
 impl World for Live {
+    fn has_inside(&self) -> bool {
+        self.inside.is_some()
+    }
+
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         let boot_id = self.boot_id.clone();
         let space = self.space(side)?;
-        let network = space.route.network().with_context(|| format!("observing the network {side}"))?;
+        let network =
+            space.route.network(side == Side::Host).with_context(|| format!("observing the network {side}"))?;
         let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
         let survey = scope.sysfs.then(|| Survey::open(Path::new("/sys"))).transpose()?;
         let tree = survey.as_ref().map(|s| s.facts(sysfs::Scope::FULL)).unwrap_or_default();

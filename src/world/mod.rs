@@ -116,6 +116,8 @@ impl Scope {
 
 /// The machine as the executor sees it.
 pub trait World {
+    /// Whether there is a container's namespace.
+    fn has_inside(&self) -> bool;
     /// Observes one side.
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot>;
     /// Does one step; steps that wait give up at the deadline.

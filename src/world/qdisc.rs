@@ -59,6 +59,8 @@ pub struct Told {
     qdisc: Qdisc,
     /// What it has besides, that is not told whole.
     besides: Option<&'static str>,
+    /// Whether it has filters.
+    pub filtered: bool,
 }
 
 /// A message as a discipline.
@@ -73,7 +75,7 @@ pub fn told(message: &Raw) -> Option<Told> {
         () => None,
     };
     let options = message.attributes.get(&TCA_OPTIONS).cloned();
-    Some(Told { ifindex: message.word(4), qdisc: Qdisc { kind, handle, parent, options }, besides })
+    Some(Told { ifindex: message.word(4), qdisc: Qdisc { kind, handle, parent, options }, besides, filtered: false })
 }
 
 /// The requests for the filters that may be at a discipline.
@@ -82,7 +84,8 @@ pub fn filters(told: &Told) -> Vec<Raw> {
     let parents = match q.kind.as_str() {
         "clsact" => vec![CLSACT_INGRESS, CLSACT_EGRESS],
         "ingress" => vec![CLSACT_INGRESS],
-        kind if q.handle != 0 || CLASSIFYING.contains(&kind) => vec![q.handle],
+        // Without a handle a question is about the root.
+        kind if q.handle != 0 || q.parent == TC_H_ROOT && CLASSIFYING.contains(&kind) => vec![q.handle],
         _ => Vec::new(),
     };
     let ask = |parent: u32| {
@@ -94,12 +97,12 @@ pub fn filters(told: &Told) -> Vec<Raw> {
     parents.into_iter().map(ask).collect()
 }
 
-/// Gives a netdev its disciplines; `filtered` are those that have filters.
-pub fn attach(dev: &mut Netdev, all: &[Told], filtered: impl Fn(&Told) -> bool) {
+/// Gives a netdev its disciplines.
+pub fn attach(dev: &mut Netdev, all: &[Told]) {
     let own: Vec<&Told> = all.iter().filter(|t| t.ifindex == dev.ifindex).collect();
     let made = own.iter().filter(|t| t.qdisc.handle != 0 && top(&t.qdisc));
     dev.qdiscs = Some(made.map(|t| t.qdisc.clone()).collect());
-    dev.qdisc_lost = own.iter().find_map(|t| lost(t, filtered(t)));
+    dev.qdisc_lost = own.iter().find_map(|t| lost(t));
 }
 
 fn top(qdisc: &Qdisc) -> bool {
@@ -107,10 +110,10 @@ fn top(qdisc: &Qdisc) -> bool {
 }
 
 /// What a move takes away for good.
-fn lost(told: &Told, filtered: bool) -> Option<String> {
+fn lost(told: &Told) -> Option<String> {
     let q = &told.qdisc;
     let name = format!("{} {:x}:", q.kind, q.handle >> 16);
-    if filtered {
+    if told.filtered {
         return Some(format!("the filters of its queueing discipline {name}"));
     }
     if q.handle == 0 {

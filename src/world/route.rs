@@ -123,8 +123,9 @@ impl RouteSocket {
         }
     }
 
-    /// Reads everything that route netlink tells of the namespace.
-    pub fn network(&mut self) -> Result<Network> {
+    /// Reads everything that route netlink tells of the namespace; queueing disciplines only where they matter: each costs a
+    /// question of its own, and whoever is root in a container can make many.
+    pub fn network(&mut self, disciplines: bool) -> Result<Network> {
         let links = self.dump(Message::GetLink(LinkMessage::default()))?;
         let links: Vec<LinkMessage> =
             links.into_iter().filter_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None }).collect();
@@ -141,7 +142,9 @@ impl RouteSocket {
         for (index, neighbour) in self.neighbours(&links)? {
             attach(index, &mut |n| n.neighbours.push(neighbour.clone()));
         }
-        self.qdiscs(&mut netdevs)?;
+        if disciplines {
+            self.qdiscs(&mut netdevs)?;
+        }
         let (mut routes, mut rules) = (Vec::new(), Vec::new());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let told = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
@@ -161,17 +164,13 @@ impl RouteSocket {
     }
 
     fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
-        let all: Vec<Told> = self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::told).collect();
-        let mut filtered = Vec::new();
-        for told in &all {
-            let mut any = false;
+        let mut all: Vec<Told> = self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::told).collect();
+        for told in &mut all {
             for ask in qdisc::filters(told) {
-                any |= !self.raw_dump(ask)?.is_empty();
+                told.filtered |= !self.raw_dump(ask)?.is_empty();
             }
-            filtered.push(any);
         }
-        let with_filters = |one: &Told| all.iter().zip(&filtered).any(|(t, any)| *any && std::ptr::eq(t, one));
-        netdevs.iter_mut().for_each(|dev| qdisc::attach(dev, &all, with_filters));
+        netdevs.iter_mut().for_each(|dev| qdisc::attach(dev, &all));
         Ok(())
     }
 

@@ -66,10 +66,6 @@ impl Kernel {
         self.spaces[slot(side)].as_mut().ok_or_else(|| anyhow!("the container's namespace has gone"))
     }
 
-    pub fn has_inside(&self) -> bool {
-        self.spaces[1].is_some()
-    }
-
     /// Puts a link there, down and naked, with the namespace's default sysctls.
     pub fn plug(&mut self, side: Side, mut dev: Netdev) -> u64 {
         let id = self.next_id;
@@ -341,6 +337,10 @@ fn hca(name: &str, number: u32, rxe: bool) -> Hca {
 }
 
 impl World for Kernel {
+    fn has_inside(&self) -> bool {
+        self.spaces[1].is_some()
+    }
+
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         self.space(side)?;
         let mut snapshot = self.see(side);

@@ -8,7 +8,8 @@ told() {
   ip -d address show dev "$1"
   ip -4 -d route show table all dev "$1"
   ip -6 -d route show table all dev "$1"
-  ip -d route show 203.0.113.128/25
+  # Those with several legs, which are not listed by device.
+  ip -d route show root 198.19.0.0/16
   ip -d neighbour show dev "$1" nud permanent
   ip -d neighbour show dev "$1" nud noarp
   ip -d neighbour show dev "$1" | sed -n 's/\(.*managed\).*/\1/p'
