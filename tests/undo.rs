@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use support::{Container, Host, Said, alone, sh, until};
+use support::{Container, Host, Said, alone, same, sh, until};
 
 /// NICs with addresses, routes and rules, the plan for them stored.
 fn prepared(host: &Host, count: usize) -> support::Look {
@@ -296,7 +296,7 @@ fn a_hook_that_is_killed_at_any_moment_loses_nothing() {
                 restore.wait().unwrap();
             }
             host.rdmaprep(&["restore", "--all"]).ok();
-            support::same(&format!("round {round}: normal form"), &before.normal, &host.normal());
+            same(&format!("round {round}: normal form"), &before.normal, &host.normal());
             host.is_clean();
         }
         assert!(killed >= 10, "{killed} of 25 were killed: the delays miss the work");
@@ -321,6 +321,39 @@ fn what_a_killed_writer_left_is_removed() {
             assert!(!left.exists(), "{how}");
             c.kill();
         }
+    });
+}
+
+/// The way home was refused an address in the middle: those behind it are there, and one of them has taken its place.
+#[test]
+fn addresses_come_back_in_their_order() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add 10.0.5.1/24 dev r0
+            address add 10.0.0.2/24 dev r0
+            address add fd00::1/64 dev r0 nodad
+            address add fd00::2/64 dev r0 nodad
+            route add 10.20.0.0/16 via 10.0.0.9 dev r0 src 10.0.0.2
+            route add fd20::/64 via fd00::9 dev r0 src fd00::2");
+        let order = || sh("ip -o address show dev r0 scope global | awk '{print $4}'");
+        let (before, was) = (host.look(), order());
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let path = host.records().remove(0);
+        let record = fs::read(&path).unwrap();
+        c.stop(host).ok();
+        // Its secondary goes with a primary.
+        host.ip("address delete 10.0.0.1/24 dev r0
+            address add 10.0.0.2/24 dev r0
+            address delete fd00::1/64 dev r0
+            address delete fd00::2/64 dev r0
+            address add fd00::1/64 dev r0 nodad");
+        fs::write(&path, record).unwrap();
+        host.rdmaprep(&["restore", "--all"]).ok();
+        same("addresses", &was, &order());
+        host.is_as(&before);
+        host.is_clean();
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::snapshot::{Netdev, Nexthop, Qdisc, Route, Snapshot};
+use crate::snapshot::{Address, Netdev, Nexthop, Qdisc, Route, Snapshot};
 use crate::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address};
 use crate::verify;
 
@@ -32,10 +32,14 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     if is.token.is_some() && was.token.is_none() {
         steps.push(Step::Token { side, dev: dev.clone(), token: None });
     }
-    let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a));
+    let late = out_of_turn(was, is);
+    let shaken = shaken(&late, &want, &have, is);
+    steps.extend(shaken.iter().map(|r| Step::RouteDelete { side, route: r.clone() }));
+    let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a)).chain(&late);
     steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
-    add.netdev.addresses.retain(|a| !kernel_address(a, was) && !have.netdev.addresses.contains(&verify::address(a)));
+    let there = |a: &Address| have.netdev.addresses.contains(a) && !late.contains(a);
+    add.netdev.addresses.retain(|a| !kernel_address(a, was) && !there(&verify::address(a)));
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
@@ -54,13 +58,41 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
     let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
-    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r)).cloned().collect();
+    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect();
     let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
     steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
     add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
     add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
     add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
     Some((steps, add))
+}
+
+/// Addresses that have to go and come again because one before them is missing: the kernel puts a new one behind those that
+/// are there, in IPv6 before them; and the first one of a subnet is its primary, which the subnet's route has as its source.
+fn out_of_turn(was: &Netdev, is: &Netdev) -> Vec<Address> {
+    let late = |v4: bool| {
+        let set = |dev: &Netdev| {
+            let all = dev.addresses.iter().filter(|a| a.address.is_ipv4() == v4 && !kernel_address(a, dev));
+            let mut all: Vec<Address> = all.map(verify::address).collect();
+            if !v4 {
+                all.reverse();
+            }
+            all
+        };
+        let wanted = set(was);
+        let mut there = set(is);
+        there.retain(|a| wanted.contains(a));
+        let in_turn = there.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
+        if there.len() < wanted.len() { there.split_off(in_turn) } else { Vec::new() }
+    };
+    [late(true), late(false)].concat()
+}
+
+/// Routes that go with such addresses or lose their source with them (fib_del_ifaddr and inetaddr_event in
+/// net/ipv4/fib_frontend.c, fib6_remove_prefsrc), some of them on some kernels: all of them come again.
+fn shaken(late: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> Vec<Route> {
+    let family = |r: &Route| late.iter().any(|a| a.address.is_ipv4() == r.destination.addr().is_ipv4());
+    want.routes.iter().filter(|r| family(r) && have.routes.contains(r) && !kernel_made(r, is)).cloned().collect()
 }
 
 /// What is to be removed, and what is missing then; neither where nobody wants to know.
