@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::fault::{Fault, WithFault};
 use crate::step::Step;
-use crate::world::World;
+use crate::world::{World, faults};
 
 /// Does the steps in order and stops at the first that fails. What was done until then is for the caller to undo, from the
 /// record: [`crate::restore`] finds NICs wherever a failure left them.
@@ -18,7 +18,7 @@ pub fn apply(steps: &[Step], world: &mut dyn World, deadline: Instant, mut done:
         if Instant::now() >= deadline {
             return Err(Fault::Timeout.error(format!("the deadline passed before {step}")));
         }
-        world.perform(step, deadline).or_else(|e| match Fault::of(&e) {
+        perform(step, world, deadline).or_else(|e| match Fault::of(&e) {
             Fault::Other => Err(e).fault(Fault::Kernel, step.to_string()),
             _ => Err(e),
         })?;
@@ -29,6 +29,10 @@ pub fn apply(steps: &[Step], world: &mut dyn World, deadline: Instant, mut done:
 
 /// Does all the steps, whatever fails: one stubborn NIC must not keep the others away from the host.
 pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Vec<anyhow::Error> {
-    let attempt = |step: &Step| world.perform(step, deadline).map_err(|e| e.context(step.to_string())).err();
+    let attempt = |step: &Step| perform(step, world, deadline).map_err(|e| e.context(step.to_string())).err();
     steps.iter().filter_map(attempt).collect()
+}
+
+fn perform(step: &Step, world: &mut dyn World, deadline: Instant) -> Result<()> {
+    faults::around(format_args!("step {step}"), || world.perform(step, deadline))
 }

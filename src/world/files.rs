@@ -11,6 +11,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::fault::{Fault, WithFault};
 use crate::tree::{Node, Tree};
+use crate::world::faults;
 
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;
@@ -113,18 +114,18 @@ fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>)
         std::os::unix::fs::fchown(temporary.as_file(), Some(uid), Some(gid)).with_context(doing)?;
     }
     temporary.as_file().sync_all().with_context(doing)?;
+    faults::point(format_args!("while writing {}", path.display()))?;
     temporary.persist(path).with_context(doing)?;
     File::open(folder).and_then(|f| f.sync_all()).with_context(doing)
 }
 
 /// Removes a file; one that is not there is fine.
 pub fn remove(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(e).with_context(|| format!("removing {}", path.display()))
-        }
+    let doing = || format!("removing {}", path.display());
+    faults::around(doing(), || match fs::remove_file(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).with_context(doing),
         _ => Ok(()),
-    }
+    })
 }
 
 /// Removes a file, or a folder with all that is in it; what is not there is fine.

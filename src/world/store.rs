@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use crate::journal::Record;
 use crate::plan::{self, Plan};
 use crate::tree::Tree;
+use crate::world::faults;
 use crate::world::files::{self, Lock};
 
 /// The two folders.
@@ -139,7 +140,9 @@ impl Store {
 
     /// Writes a record; nothing that it speaks of may happen before this returns.
     pub fn save(&self, record: &Record) -> Result<()> {
-        files::replace(&self.records().join(record.file_name()), record.print()?.as_bytes(), 0o600)
+        let path = self.records().join(record.file_name());
+        let text = record.print()?;
+        faults::around("writing the record", || files::replace(&path, text.as_bytes(), 0o600))
     }
 
     /// Forgets a record whose NICs are all home.
