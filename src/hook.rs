@@ -135,7 +135,11 @@ fn carry_out(
     report: &mut Report,
     watch: &mut Stopwatch,
 ) -> Result<()> {
-    hook.store.save(&record)?;
+    if let Err(e) = hook.store.save(&record) {
+        // A record whose folder could not be synced is there, and speaks of NICs that never left. What stays of it is harmless.
+        let _ = hook.store.forget(&record);
+        return Err(e);
+    }
     let pinned = live.pin(&hook.store.pin(record.netns));
     watch.lap(PhaseName::Journal);
     let result = pinned.and_then(|()| {

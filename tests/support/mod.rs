@@ -4,6 +4,8 @@
 //! run beside one another. NICs are veth pairs; a container is a process in a further network namespace.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod rich;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -19,22 +21,58 @@ const ROOT: &str = "/run";
 
 /// Runs the body in namespaces of its own, by running this test program there again with just this test.
 pub fn alone<F: FnOnce(&Host)>(body: F) {
-    if std::env::var_os(INSIDE).is_some() {
-        return body(&Host::new());
+    match inside() {
+        Some(_) => body(&Host::new()),
+        None => {
+            let said = passed(enter::<F>(0).wait_with_output().unwrap());
+            said.unwrap_or_else(|said| panic!("{said}"));
+        }
     }
-    // "file::test::{{closure}}": the closure's path tells which test this is.
+}
+
+/// Runs the body that many times at once, each in namespaces of its own and with a number of its own. What each has printed;
+/// inside it is nothing.
+pub fn abreast<F: FnOnce(&Host, usize)>(count: usize, body: F) -> Vec<String> {
+    if let Some(number) = inside() {
+        body(&Host::new(), number);
+        return Vec::new();
+    }
+    let all: Vec<Child> = (0..count).map(enter::<F>).collect();
+    // Those that failed early must not leave the others alone.
+    let all: Vec<Output> = all.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let all: Vec<Result<String, String>> = all.into_iter().map(passed).collect();
+    let failed: Vec<&str> = all.iter().filter_map(|r| r.as_ref().err()).map(String::as_str).collect();
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    all.into_iter().flatten().collect()
+}
+
+fn inside() -> Option<usize> {
+    std::env::var(INSIDE).ok().map(|number| number.parse().unwrap())
+}
+
+/// "file::test::{{closure}}": the closure's path tells which test this is.
+fn enter<F>(number: usize) -> Child {
     let path = std::any::type_name::<F>();
     let test = path.split("::").nth(1).unwrap();
-    let output = Command::new("unshare")
+    Command::new("unshare")
         .args(["--user", "--map-root-user", "--net", "--mount", "--"])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, "1")
+        .env(INSIDE, number.to_string())
         .env("RUST_BACKTRACE", "0")
-        .output()
-        .expect("unshare (util-linux) is needed");
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("unshare (util-linux) is needed")
+}
+
+fn passed(output: Output) -> Result<String, String> {
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains(" 1 passed;"), "inside the namespaces:\n{said}");
+    if output.status.success() && said.contains(" 1 passed;") {
+        return Ok(said);
+    }
+    Err(format!("inside the namespaces:\n{said}"))
 }
 
 /// What a program said and how it ended.

@@ -1,0 +1,320 @@
+//! Crash at every step, on the real kernel: whatever ends an attach or a restore, wherever, `restore --all` gives the host
+//! everything back. Needs the cargo feature `faults`; the points are those that the program tells it has passed.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+mod support;
+
+use std::fs;
+use std::process::Command;
+
+use support::rich::rich;
+use support::{Container, Host, Look, Said, abreast, run, same, sh};
+
+/// Where the program tells the points that it passes.
+const POINTS: &str = "/run/points";
+/// The NICs of the plan.
+const NICS: &str = "r0,r1,m0";
+/// Sets of namespaces at a time: most of them sleep. A prime, so that each gets its share of every way.
+const ABREAST: usize = 13;
+
+/// How a program may end at any point: by itself, by another's hand, with an error, and after its time.
+const EVERYWHERE: [&str; 4] = ["abort", "kill", "error", "hang"];
+
+/// A fault point as the program told it.
+#[derive(Clone, Debug, PartialEq)]
+struct Point {
+    number: usize,
+    /// What was chosen for it.
+    way: Option<String>,
+    name: String,
+}
+
+/// One way to fail at one point.
+#[derive(Clone, Debug)]
+struct Crash {
+    point: Point,
+    way: &'static str,
+    /// Whether the container is dead when the NICs are fetched.
+    dead: bool,
+}
+
+/// The points that the last command passed.
+fn passed() -> Vec<Point> {
+    let points = passed_so_far();
+    let _ = fs::remove_file(POINTS);
+    points
+}
+
+fn passed_so_far() -> Vec<Point> {
+    let text = fs::read_to_string(POINTS).unwrap_or_default();
+    let point = |line: &str| {
+        let mut words = line.splitn(3, ' ');
+        let number = words.next().unwrap().parse().unwrap();
+        let way = Some(words.next().unwrap().to_owned()).filter(|w| w != "-");
+        // The files of a container are named after its namespace.
+        let name = words.next().unwrap();
+        let name = name.find("/run/").map_or(name, |path| name[path..].rfind('/').map_or(name, |n| &name[..path + n]));
+        Point { number, way, name: name.to_owned() }
+    };
+    text.lines().map(point).collect()
+}
+
+/// The names of the steps, all of which were begun and done.
+fn steps(points: &[Point]) -> Vec<&str> {
+    let begun: Vec<&str> = points.iter().filter_map(|p| p.name.strip_prefix("before step ")).collect();
+    let done: Vec<&str> = points.iter().filter_map(|p| p.name.strip_prefix("after step ")).collect();
+    assert_eq!(begun, done);
+    begun
+}
+
+/// Every point in every way that has a meaning there: only what writes finds a disk full.
+fn crashes(points: &[Point]) -> Vec<Crash> {
+    let ways = |p: &Point| {
+        let full = p.name.contains("writing") || p.name.contains("pinning");
+        EVERYWHERE.into_iter().chain(full.then_some("full"))
+    };
+    let every = points.iter().flat_map(|p| ways(p).map(move |way| (p, way)));
+    every
+        .map(|(point, way)| Crash { point: point.clone(), way, dead: (point.number / 2 + way.len()) % 2 == 0 })
+        .collect()
+}
+
+/// Runs it with this chosen for it.
+fn struck(command: &mut Command, stdin: &str, fault: &str) -> Said {
+    run(command.env("RDMAPREP_FAULT", fault).env("RDMAPREP_FAULT_POINTS", POINTS), stdin)
+}
+
+impl Crash {
+    /// As the program reads it: a hang lasts longer than the deadline, of `seconds`.
+    fn chosen(&self, seconds: u32) -> String {
+        let hang = format!("hang={}100", seconds);
+        format!("{}:{}", self.point.number, if self.way == "hang" { &hang } else { self.way })
+    }
+
+    /// Insists that it has struck, at the point that was meant, and that the program ended accordingly.
+    fn has_struck(&self, said: &Said) {
+        let points = passed();
+        assert!(self.is_among(&points), "{self:?} was not reached: {said:?} {points:#?}");
+        match self.way {
+            "abort" | "kill" => assert_eq!(said.code, None, "{self:?}: {said:?}"),
+            "hang" => assert!(matches!(said.code, Some(0 | 1 | 7)), "{self:?}: {said:?}"),
+            _ => assert!(said.code.is_some(), "{self:?}: {said:?}"),
+        }
+    }
+
+    fn is_among(&self, points: &[Point]) -> bool {
+        points.iter().any(|p| (p.number, &p.name) == (self.point.number, &self.point.name) && p.way.is_some())
+    }
+}
+
+/// What the host was.
+struct Was {
+    look: Look,
+    left: String,
+}
+
+/// Files of ours, mounts, and the order of addresses: the first one of a subnet is its primary.
+fn left() -> String {
+    sh("find /run/run /run/state -printf '%y %m %p\n' | sort; cut -d' ' -f1-4 /proc/self/mounts
+        ip -o -4 address | awk '{print $2, $4}'; ip -o -6 address show scope global | awk '{print $2, $4}'")
+}
+
+impl Was {
+    /// The host with a plan, and once used, so that there are the folders and the report.
+    fn prepared(host: &Host) -> Was {
+        rich(host);
+        host.ip("link add link up0 name m0 address 02:00:00:00:aa:00 type macvlan mode bridge
+            link set m0 mtu 1400 up
+            address add 10.5.0.1/24 dev m0
+            address add fd05::1/64 dev m0 nodad
+            route add 10.50.0.0/16 via 10.5.0.9 dev m0 metric 5
+            rule add from 10.5.0.1 table 105 priority 1005");
+        host.prepare(NICS);
+        let look = host.look();
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        c.stop(host).ok();
+        host.is_as(&look);
+        host.is_clean();
+        Was { look, left: left() }
+    }
+
+    /// Insists that it is that again.
+    fn is_again(&self, host: &Host) {
+        host.is_as(&self.look);
+        host.is_clean();
+        same("what is left", &self.left, &left());
+    }
+
+    /// Brings everything back, and then has nothing more to do.
+    fn restored(&self, host: &Host) {
+        host.rdmaprep(&["restore", "--all"]).ok();
+        self.is_again(host);
+        let again = struck(&mut host.command(&["restore", "--all"]), "", "").ok();
+        assert_eq!((again.out.as_str(), passed()), ("No container holds a NIC.\n", Vec::new()));
+    }
+}
+
+/// A hook, to be struck by that.
+fn hook(host: &Host, c: &Container, fault: &str) -> Said {
+    struck(&mut host.command(&["hook", "createRuntime"]), &c.state(), fault)
+}
+
+/// A hook that a crash strikes, `first` by something else. A busy machine may let its deadline pass before it comes to where
+/// it hangs: then it has undone everything, and is given more time.
+fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) -> Said {
+    for seconds in [2, 8, 30] {
+        let deadline = seconds.to_string();
+        let mut hook = host.command(&["hook", "createRuntime"]);
+        if crash.way == "hang" {
+            hook.args(["--deadline", &deadline]);
+        }
+        let said = struck(&mut hook, &c.state(), &format!("{first}{}", crash.chosen(seconds)));
+        let late = crash.way == "hang" && !crash.is_among(&passed_so_far());
+        if !late {
+            crash.has_struck(&said);
+            return said;
+        }
+        assert_eq!(said.code, Some(7), "{crash:?}: {said:?}");
+        was.is_again(host);
+        passed();
+    }
+    panic!("{crash:?} was not reached in 30 seconds");
+}
+
+/// Points of an attach: two a step, as the hook counts them, three for each time that it writes the record, first and last,
+/// and three for the pin.
+fn of_attach(host: &Host) -> Vec<Point> {
+    let c = Container::new("c");
+    hook(host, &c, "").ok();
+    let points = passed();
+    let done = host.report("c")["steps_done"].as_u64().unwrap() as usize;
+    assert_eq!(steps(&points).len(), done);
+    assert_eq!(points.len(), 2 * done + 2 * 3 + 3, "{points:#?}");
+    host.rdmaprep(&["restore", "--all"]).ok();
+    points
+}
+
+#[test]
+fn an_attach_that_ends_anywhere() {
+    tell(
+        "attach",
+        &abreast(ABREAST, |host, number| {
+            let was = Was::prepared(host);
+            each(number, &of_attach(host), |crash| {
+                let mut c = Container::new("c");
+                let said = crashed(host, &was, &c, "", crash);
+                if matches!(crash.way, "error" | "full") {
+                    assert_ne!(said.code, Some(0), "{crash:?}");
+                }
+                // A hook that can still tell that it failed has undone everything.
+                if said.code.is_some_and(|code| code != 0) {
+                    was.is_again(host);
+                }
+                if crash.dead {
+                    c.kill();
+                }
+                was.restored(host);
+            });
+        }),
+    );
+}
+
+/// Points of a way home: two a step, and they are those that were foretold; three for writing the record, two each for the
+/// mount and the file of the pin, for a shell's settings, and for forgetting the record.
+fn of_restore(host: &Host) -> Vec<Point> {
+    let c = Container::new("c");
+    c.create(host).ok();
+    let foretold = host.rdmaprep(&["restore", "--all", "--dry-run"]).ok().out;
+    let told = struck(&mut host.command(&["restore", "--all", "--json"]), "", "").ok();
+    let points = passed();
+    assert_eq!(steps(&points), foretold.lines().collect::<Vec<_>>());
+    let report: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+    assert_eq!(report[0]["steps_done"], steps(&points).len());
+    assert_eq!(points.len(), 2 * steps(&points).len() + 3 + 2 * 4, "{points:#?}");
+    points
+}
+
+#[test]
+fn a_restore_that_ends_anywhere() {
+    tell(
+        "restore",
+        &abreast(ABREAST, |host, number| {
+            let was = Was::prepared(host);
+            each(number, &of_restore(host), |crash| {
+                let mut c = Container::new("c");
+                c.create(host).ok();
+                if crash.dead {
+                    c.kill();
+                }
+                let said = struck(&mut host.command(&["restore", "--all"]), "", &crash.chosen(5));
+                crash.has_struck(&said);
+                if said.code == Some(0) {
+                    was.is_again(host);
+                }
+                was.restored(host);
+            });
+        }),
+    );
+}
+
+/// The last thing that an attach does fails, and then its undo is cut short as well.
+#[test]
+fn an_undo_that_ends_anywhere() {
+    tell(
+        "undo",
+        &abreast(ABREAST, |host, number| {
+            let was = Was::prepared(host);
+            let last = of_attach(host).len();
+            let undone = hook(host, &Container::new("c"), &format!("{last}:error"));
+            assert_eq!(undone.code, Some(1), "{undone:?}");
+            let all = passed();
+            let points = &all[last..];
+            let home = of_restore(host);
+            assert_eq!((points.len(), steps(points)), (home.len(), steps(&home)));
+            each(number, points, |crash| {
+                let mut c = Container::new("c");
+                let said = crashed(host, &was, &c, &format!("{last}:error,"), crash);
+                assert_ne!(said.code, Some(0), "{crash:?}");
+                if crash.dead {
+                    c.kill();
+                }
+                was.restored(host);
+            });
+        }),
+    );
+}
+
+/// Runs those crashes that are this one's share, and says so.
+fn each(number: usize, points: &[Point], crash: impl Fn(&Crash)) {
+    let all = crashes(points);
+    let full = all.iter().filter(|c| c.way == "full").count();
+    let share: Vec<&Crash> = all.iter().skip(number).step_by(ABREAST).collect();
+    for c in &share {
+        println!("{c:?}");
+        crash(c);
+    }
+    println!("\nshare: {} {full} {}", points.len(), share.len());
+}
+
+/// Sums up the shares, which have to agree on what there is and to be all of it.
+fn tell(what: &str, said: &[String]) {
+    let share = |text: &String| -> Vec<usize> {
+        let line = text.lines().find_map(|l| l.strip_prefix("share: ")).unwrap();
+        line.split(' ').map(|n| n.parse().unwrap()).collect()
+    };
+    let shares: Vec<Vec<usize>> = said.iter().map(share).collect();
+    let Some(&[points, full, _]) = shares.first().map(Vec::as_slice) else { return };
+    assert!(shares.iter().all(|s| s[..2] == [points, full]), "{shares:?}");
+    let crashes: usize = shares.iter().map(|s| s[2]).sum();
+    assert_eq!(crashes, points * EVERYWHERE.len() + full);
+    println!(
+        "{what}: {points} points × {} ways + {full} × full disk = {crashes} crashes, all restored",
+        EVERYWHERE.len()
+    );
+}
