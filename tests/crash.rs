@@ -20,7 +20,9 @@ const POINTS: &str = "/run/points";
 /// The NICs of the plan.
 const NICS: &str = "r0,r1,m0";
 /// Sets of namespaces at a time: most of them sleep. A prime, so that each gets its share of every way.
-const ABREAST: usize = 13;
+const ABREAST: usize = 7;
+/// Deadline of a hook that is not to be late, on a machine however busy, in seconds.
+const PATIENT: &str = "60";
 
 /// How a program may end at any point: by itself, by another's hand, with an error, and after its time.
 const EVERYWHERE: [&str; 4] = ["abort", "kill", "error", "hang"];
@@ -162,21 +164,22 @@ impl Was {
 
 /// A hook, to be struck by that.
 fn hook(host: &Host, c: &Container, fault: &str) -> Said {
-    struck(&mut host.command(&["hook", "createRuntime"]), &c.state(), fault)
+    struck(&mut host.command(&["hook", "createRuntime", "--deadline", PATIENT]), &c.state(), fault)
 }
 
 /// A hook that a crash strikes, `first` by something else. A busy machine may let its deadline pass before it comes to where
 /// it hangs: then it has undone everything, and is given more time.
 fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) -> Said {
+    if crash.way != "hang" {
+        let said = hook(host, c, &format!("{first}{}", crash.chosen(0)));
+        crash.has_struck(&said);
+        return said;
+    }
     for seconds in [2, 8, 30] {
         let deadline = seconds.to_string();
-        let mut hook = host.command(&["hook", "createRuntime"]);
-        if crash.way == "hang" {
-            hook.args(["--deadline", &deadline]);
-        }
+        let mut hook = host.command(&["hook", "createRuntime", "--deadline", &deadline]);
         let said = struck(&mut hook, &c.state(), &format!("{first}{}", crash.chosen(seconds)));
-        let late = crash.way == "hang" && !crash.is_among(&passed_so_far());
-        if !late {
+        if crash.is_among(&passed_so_far()) {
             crash.has_struck(&said);
             return said;
         }
