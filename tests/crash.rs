@@ -20,7 +20,7 @@ const POINTS: &str = "/run/points";
 /// The NICs of the plan.
 const NICS: &str = "r0,r1,m0";
 /// Sets of namespaces at a time: most of them sleep. A prime, so that each gets its share of every way.
-const ABREAST: usize = 7;
+const ABREAST: usize = 13;
 /// Deadline of a hook that is not to be late, on a machine however busy, in seconds.
 const PATIENT: &str = "60";
 
