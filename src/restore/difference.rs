@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::snapshot::{Address, Netdev, Nexthop, Qdisc, Route, Snapshot};
-use crate::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address};
+use crate::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address, kernel_made};
 use crate::verify;
 
 /// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
