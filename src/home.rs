@@ -150,9 +150,9 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
         let record = match record {
             Ok(r) => r,
             Err(e) => {
-                told.push(format!("{}: {e:#}", path.display()));
+                told.push(format!("{e:#}"));
                 // Its pin is what holds its NICs together until somebody has mended it.
-                known.extend(path.file_stem().and_then(|netns| netns.to_str()?.parse::<u64>().ok()));
+                known.extend(store.netns_of(&path));
                 continue;
             }
         };

@@ -11,6 +11,7 @@ use crate::dressing::{Dressing, Fitting, fit};
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
+use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::plan::Plan;
 use crate::rails;
@@ -68,6 +69,10 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
     let mut plan = request.narrowed_plan(plan, &outside);
+    // Reclaiming has told of each record that cannot be read.
+    if !report.notes.is_empty() {
+        unclaimed(hook.store, netns, &plan)?;
+    }
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
@@ -106,6 +111,20 @@ fn free_below(plan: &Plan, store: &Store) -> Result<()> {
         ))),
         None => Ok(()),
     }
+}
+
+/// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
+/// namespace would be overwritten.
+fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
+    for (path, record) in store.all_records()? {
+        let Err(e) = record else { continue };
+        let remains = store.remains(&path);
+        let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
+        if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
+            return Err(Fault::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
+        }
+    }
+    Ok(())
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.
@@ -280,8 +299,14 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
 
 /// poststart: the payload has begun. A runtime with its own network stack has removed the addresses by now.
 pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
-    if of_container(hook)?.is_none() {
-        return Ok(());
+    match of_container(hook) {
+        Ok(Some(_)) => {}
+        Ok(None) => return Ok(()),
+        // It has begun without our help; and it may be none of ours.
+        Err(e) => {
+            report.notes.push(format!("{e:#}"));
+            return Ok(());
+        }
     }
     let _lock = hook.store.lock(hook.deadline)?;
     watch.lap(PhaseName::Lock);

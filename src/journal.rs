@@ -3,9 +3,11 @@
 //! One record per container namespace. It is replaced as a whole, so it is valid at every instant; an older schema is
 //! refused by name rather than guessed at.
 
+mod remains;
+
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::ident::IfName;
@@ -14,8 +16,13 @@ use crate::rails::Overruled;
 use crate::snapshot::CharDevice;
 use crate::step::NicState;
 
+pub use remains::{Remains, remains};
+
 /// Version of the stored form.
 pub const SCHEMA: u32 = 1;
+
+/// This program's version.
+const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
 /// Where a record stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,13 +104,13 @@ impl Record {
         struct Version {
             schema: u32,
         }
-        let version: Version = serde_json::from_str(text).context("the record is damaged")?;
+        let version: Version = serde_json::from_str(text).map_err(|e| damage(&e))?;
         ensure!(
             version.schema == SCHEMA,
-            "the record has schema {}, this program knows {SCHEMA}: use the version of rdmaprep that wrote it",
+            "the record has schema {}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep that wrote it",
             version.schema
         );
-        serde_json::from_str(text).context("the record is damaged")
+        serde_json::from_str(text).map_err(|e| damage(&e))
     }
 
     /// Its text.
@@ -119,5 +126,18 @@ impl Record {
     /// Names of the NICs on the host.
     pub fn names(&self) -> impl Iterator<Item = &IfName> {
         self.held.iter().map(|h| &h.nic.identity.name)
+    }
+}
+
+/// A field that is unknown was written by a later version, whatever its schema says: to drop it could be to drop what a NIC
+/// gets back.
+fn damage(error: &serde_json::Error) -> anyhow::Error {
+    let text = error.to_string();
+    match text.strip_prefix("unknown field ").and_then(|rest| rest.split_once(',')) {
+        Some((field, _)) => anyhow!(
+            "the record has the field {field}, which rdmaprep {PROGRAM} (schema {SCHEMA}) does not know: use the rdmaprep \
+             that wrote it"
+        ),
+        None => anyhow!("the record is damaged: {text}"),
     }
 }

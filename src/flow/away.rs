@@ -1,5 +1,6 @@
 //! Commands about NICs that are away: bring them back, and say who has them.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -15,25 +16,28 @@ use crate::restore;
 use crate::step::Side;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id};
+use crate::world::{Live, Scope, World, boot_id, mount};
 
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     let host = Host::new(global, &config(global)?);
     let store = store(&host);
-    let (wanted, _) = records(&store, args)?;
+    let found = Found::new(&store, args)?;
     if args.output.dry_run {
-        return wanted.iter().try_for_each(|r| foretell(&store, r));
+        return found.now.iter().try_for_each(|r| foretell(&store, r));
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     store.sweep()?;
     // Another rdmaprep may have brought some home while we waited.
-    let (wanted, damaged) = records(&store, args)?;
+    let found = Found::new(&store, args)?;
     // One that cannot be read must not keep the others away.
-    let mut failures: Vec<anyhow::Error> = damaged.into_iter().map(|e| Fault::Incomplete.error(e)).collect();
+    let mut failures: Vec<anyhow::Error> = found.damaged.iter().map(|(_, e)| Fault::Incomplete.error(e)).collect();
     let mut reports = Vec::new();
-    for record in wanted {
+    for (path, _) in found.past {
+        warn(&[format!("{} is of an earlier boot and is left alone", path.display())]);
+    }
+    for record in found.now {
         let mut watch = Stopwatch::start();
         let mut report = Report::new("restore");
         report.nics = home::names(&record.held);
@@ -64,29 +68,54 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
 }
 
-/// The records that `restore` is about: of one container, or all of this boot. One of another boot is told, not applied:
-/// after a reboot the NICs never left, and the system configures them.
-fn records(store: &Store, args: &RestoreArgs) -> Result<(Vec<Record>, Vec<String>)> {
-    let boot = boot_id()?;
-    let mut found = Vec::new();
-    let mut damaged = Vec::new();
-    for (path, record) in store.all_records()? {
-        match record {
-            Ok(r) if r.boot_id != boot => {
-                warn(&[format!("{} is of an earlier boot and is left alone", path.display())])
+/// What `restore` is about: one container's records, or all.
+#[derive(Default)]
+struct Found {
+    /// Of this boot.
+    now: Vec<Record>,
+    /// Of an earlier one: after a reboot the NICs never left, and the system configures them.
+    past: Vec<(PathBuf, Record)>,
+    /// Those that cannot be read, in words.
+    damaged: Vec<(PathBuf, String)>,
+}
+
+impl Found {
+    fn new(store: &Store, args: &RestoreArgs) -> Result<Found> {
+        let boot = boot_id()?;
+        let mut found = Found::default();
+        for (path, record) in store.all_records()? {
+            let netns = store.netns_of(&path).map(|n| n.to_string());
+            let asked =
+                |has: &dyn Fn(&String) -> bool| args.id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
+            match record {
+                Ok(r) if !asked(&|id| r.has(id)) => {}
+                Ok(r) if r.boot_id != boot => found.past.push((path, r)),
+                Ok(r) => found.now.push(r),
+                Err(e) if asked(&|id| store.remains(&path).ids.contains(id)) => {
+                    found.damaged.push((path.clone(), unreadable(store, &path, &e)));
+                }
+                Err(_) => {}
             }
-            Ok(r) if args.all || args.id.as_deref().is_some_and(|id| r.has(id)) => found.push(r),
-            Ok(_) => {}
-            Err(e) => damaged.push(format!("{e:#}")),
+        }
+        match &args.id {
+            Some(id) if found.now.is_empty() && found.past.is_empty() && found.damaged.is_empty() => {
+                Err(Fault::Usage.error(format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do")))
+            }
+            _ => Ok(found),
         }
     }
-    match &args.id {
-        Some(id) if found.is_empty() => {
-            Err(Fault::Usage.error(format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do")))
-        }
-        Some(_) => Ok((found, Vec::new())),
-        None => Ok((found, damaged)),
-    }
+}
+
+/// What is known of a record that cannot be used, and what is not.
+fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> String {
+    let pin = store.netns_of(path).map(|netns| (store.pin(netns), netns));
+    let pin = pin.filter(|(pin, netns)| mount::is_pinned(pin, *netns));
+    let place = match pin {
+        Some((pin, _)) => format!("their namespace is kept by {}", pin.display()),
+        None => "their namespace is not pinned: the kernel has returned physical ones, under any name".to_owned(),
+    };
+    let unknown = "what they were like on the host is not known, so nothing is changed";
+    format!("{e:#}; {}; {place}; {unknown}", store.remains(path).told())
 }
 
 /// `restore --dry-run`: the steps, not done.
@@ -106,7 +135,7 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     for (path, record) in store.all_records()? {
         match record {
             Ok(record) => holders.push(holder(&store, record)?),
-            Err(e) => warn(&[format!("{}: {e:#}", path.display())]),
+            Err(e) => warn(&[unreadable(&store, &path, &e)]),
         }
     }
     say(&if args.json { report::json(&holders)? } else { report::status_table(&holders) })

@@ -28,10 +28,30 @@ pub fn private_dir(path: &Path) -> Result<()> {
             .create(path)
             .with_context(|| format!("creating {}", path.display()))?;
     }
-    let meta = fs::symlink_metadata(path).with_context(|| format!("reading {}", path.display()))?;
+    owned(path)
+}
+
+/// Checks that a folder, if there is one, is no link, and that nobody else can change what is in it.
+pub fn owned(path: &Path) -> Result<()> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.with_context(|| format!("reading {}", path.display()))?,
+    };
     ensure!(meta.is_dir(), "{} is no folder", path.display());
     ensure!(meta.mode() & 0o022 == 0, "{} can be written by others", path.display());
+    let owner = nix::unistd::geteuid().as_raw();
+    ensure!([0, owner].contains(&meta.uid()), "{} belongs to user {}", path.display(), meta.uid());
     Ok(())
+}
+
+/// The same as [`read`] for what only we write: a link, a FIFO or a folder in its place is refused.
+pub fn read_own(path: &Path) -> Result<Option<String>> {
+    match fs::symlink_metadata(path) {
+        Ok(meta) => ensure!(meta.is_file(), "{} is no plain file", path.display()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
+    }
+    read(path)
 }
 
 /// Reads a whole file without following a link; `None` if there is none.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::journal::Record;
+use crate::journal::{Record, Remains, remains};
 use crate::plan::{self, Plan};
 use crate::tree::Tree;
 use crate::world::faults;
@@ -126,16 +126,28 @@ impl Store {
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.
     pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
+        // Whoever can write there decides what the host gets back.
+        [&self.state, &self.records()].into_iter().try_for_each(|folder| files::owned(folder))?;
         let names = files::list(&self.records())?;
         let paths = names.iter().filter(|n| n.ends_with(".json")).map(|n| self.records().join(n));
         Ok(paths
             .filter_map(|path| {
-                let text = files::read(&path).transpose()?;
+                let text = files::read_own(&path).transpose()?;
                 let record =
                     text.and_then(|t| Record::parse(&t)).with_context(|| format!("reading {}", path.display()));
                 Some((path, record))
             })
             .collect())
+    }
+
+    /// The namespace that a record is about, by its path.
+    pub fn netns_of(&self, path: &Path) -> Option<u64> {
+        path.file_stem()?.to_str()?.parse().ok()
+    }
+
+    /// What can still be read of a record that cannot be used.
+    pub fn remains(&self, path: &Path) -> Remains {
+        remains(&files::read_own(path).ok().flatten().unwrap_or_default())
     }
 
     /// Writes a record; nothing that it speaks of may happen before this returns.

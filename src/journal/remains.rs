@@ -1,0 +1,52 @@
+//! What can still be read of a record that is torn, or was written by a later version: enough to say whose it was.
+
+use serde::Deserialize;
+
+use crate::ident::IfName;
+
+/// More of a kind than any host has.
+const MOST: usize = 1024;
+
+/// What is known of a record that cannot be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// NICs that it names.
+    pub nics: Vec<IfName>,
+    /// Containers that it names.
+    pub ids: Vec<String>,
+    /// Boot during which it was written.
+    pub boot_id: Option<String>,
+}
+
+/// Looks for what the writer puts before names: the text need not be JSON as a whole.
+pub fn remains(text: &str) -> Remains {
+    Remains {
+        nics: found(text, "\"identity\":{\"name\":"),
+        ids: found(text, "{\"id\":"),
+        boot_id: found(text, "\"boot_id\":").into_iter().next(),
+    }
+}
+
+/// Each value that follows `key`, once, as far as it is whole and of that type.
+fn found<T: for<'a> Deserialize<'a> + PartialEq>(text: &str, key: &str) -> Vec<T> {
+    let mut all = Vec::new();
+    for (at, _) in text.match_indices(key).take(MOST) {
+        let rest = text.get(at + key.len()..).unwrap_or_default();
+        let value = serde_json::Deserializer::from_str(rest).into_iter::<T>().next();
+        all.extend(value.and_then(Result::ok).filter(|v| !all.contains(v)));
+    }
+    all
+}
+
+impl Remains {
+    /// Half a sentence for whoever has to put things right.
+    pub fn told(&self) -> String {
+        let nics = self.nics.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        match (self.nics.is_empty(), self.ids.is_empty()) {
+            (true, true) => "which NICs it is about cannot be read".to_owned(),
+            (true, false) => format!("it is about {}, whose NICs cannot be read", self.ids.join(" ")),
+            (false, true) => format!("it names {nics}"),
+            (false, false) => format!("it names {nics}, held by {}", self.ids.join(" ")),
+        }
+    }
+}

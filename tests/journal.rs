@@ -1,0 +1,182 @@
+//! Records on disk: old ones are read, damaged ones are told and never applied, and where none can be written nothing moves.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use rdmaprep::journal::{Record, SCHEMA, remains};
+use support::{Container, Host, alone, sh};
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/journal")
+}
+
+/// The record as the program writes it today.
+fn current() -> String {
+    fs::read_to_string(cases().join("v1-current.json")).unwrap()
+}
+
+/// A container that holds r0 and r1, and its record's path and text.
+fn holding(host: &Host) -> (support::Look, Container, PathBuf, String) {
+    let rails = host.rails(2);
+    host.prepare(&rails);
+    let before = host.look();
+    let c = Container::new("hurt");
+    c.create(host).ok();
+    let path = host.records().remove(0);
+    let text = fs::read_to_string(&path).unwrap();
+    (before, c, path, text)
+}
+
+#[test]
+fn every_form_that_was_ever_written_is_read() {
+    let mut seen = 0;
+    for entry in fs::read_dir(cases()).unwrap() {
+        let path = entry.unwrap().path();
+        let record = Record::parse(&fs::read_to_string(&path).unwrap()).unwrap_or_else(|e| panic!("{path:?}: {e:#}"));
+        assert_eq!((record.schema, record.held.len()), (SCHEMA, 2), "{path:?}");
+        assert_eq!(record.held[0].before.netdev.addresses[0].address.to_string(), "10.0.0.1", "{path:?}");
+        assert!(record.has("job") && record.held[0].before.routes.len() > 2, "{path:?}");
+        seen += 1;
+    }
+    assert_eq!(seen, 3, "a form is never dropped");
+    let text = current();
+    let now = Record::parse(&text).unwrap().print().unwrap();
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        return fs::write(cases().join("v1-current.json"), now).unwrap();
+    }
+    assert!(now == text, "what is written has changed: keep v1-current.json under another name, then UPDATE_GOLDEN=1");
+}
+
+#[test]
+fn forms_before_the_last_fields_lack_them_and_get_what_they_meant() {
+    let first = fs::read_to_string(cases().join("v1-first.json")).unwrap();
+    for newer in ["given", "overruled", "nexthops", "over", "borrowed", "router", "qdiscs", "token", "made"] {
+        assert!(!first.contains(&format!("\"{newer}\"")), "{newer}");
+    }
+    let record = Record::parse(&first).unwrap();
+    assert!(record.given.is_none());
+    for held in &record.held {
+        assert!(held.overruled.is_empty() && held.before.nexthops.is_empty() && held.nic.over.is_none());
+        assert_eq!(held.before.netdev.qdiscs, None, "what was not looked at is not put back");
+    }
+    let given = Record::parse(&fs::read_to_string(cases().join("v1-given.json")).unwrap()).unwrap();
+    assert_eq!(given.given.unwrap().gid_index, None);
+}
+
+#[test]
+fn a_record_cut_off_at_any_byte_is_none() {
+    // Less of what it is long by.
+    let mut record = Record::parse(&current()).unwrap();
+    record.held.iter_mut().for_each(|h| h.before.netdev.sysctls.clear());
+    record.held.iter_mut().for_each(|h| h.inside.netdev.sysctls.clear());
+    let text = record.print().unwrap();
+    let whole = remains(&text);
+    assert_eq!(whole.nics.iter().map(ToString::to_string).collect::<Vec<_>>(), ["r0", "r1"]);
+    assert_eq!(whole.ids, ["job"]);
+    let mut named = 0;
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        let torn = &text[..end];
+        let error = Record::parse(torn).err().unwrap_or_else(|| panic!("{end} of {} bytes are a record", text.len()));
+        assert!(format!("{error:#}").starts_with("the record is damaged: "), "{error:#}");
+        let left = remains(torn);
+        assert!(left.nics.len() <= 2 && whole.nics.starts_with(&left.nics) && whole.ids.starts_with(&left.ids));
+        named = left.nics.len();
+    }
+    assert_eq!(named, 2, "what is readable is told");
+    // Nor is one with something behind it, or with the rest of the block zeroed.
+    assert!(Record::parse(&format!("{text}x")).is_err() && Record::parse(&format!("{text}\0\0")).is_err());
+}
+
+#[test]
+fn a_field_or_schema_of_a_later_version_is_refused_by_name() {
+    let text = current();
+    let version = env!("CARGO_PKG_VERSION");
+    for (old, new) in [("\"phase\":", "\"lease\":1,\"phase\":"), ("\"hca\":", "\"lease\":{},\"hca\":")] {
+        let error = format!("{:#}", Record::parse(&text.replacen(old, new, 1)).unwrap_err());
+        let want = format!(
+            "the record has the field `lease`, which rdmaprep {version} (schema 1) does not know: use the rdmaprep that \
+             wrote it"
+        );
+        assert_eq!(error, want);
+    }
+    let error = format!("{:#}", Record::parse(&text.replacen("\"schema\":1", "\"schema\":7,\"x\":0", 1)).unwrap_err());
+    assert_eq!(error, format!("the record has schema 7, rdmaprep {version} knows 1: use the rdmaprep that wrote it"));
+}
+
+/// Each is one line with the file's name, tells the NICs where they can still be read, and nothing moves or goes.
+#[test]
+fn what_is_no_record_is_told_and_left_as_it_is() {
+    alone(|host| {
+        let (before, mut c, path, text) = holding(host);
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let inside = c.sh("ip -o -4 address");
+        let other = Container::new("other");
+        let zeroed = "\0".repeat(text.len());
+        let later = text.replacen("\"phase\":", "\"lease\":1,\"phase\":", 1);
+        let torn = &text[..text.len() - 1];
+        for (damaged, words) in [
+            (torn, &["damaged", "names r0 r1, held by hurt", "kept by"][..]),
+            (&text[..text.len() / 3], &["damaged", "r0"]),
+            (&zeroed, &["damaged", "which NICs it is about cannot be read"]),
+            ("", &["damaged", "cannot be read"]),
+            (&later, &["`lease`", "schema 1", "use the rdmaprep that wrote it", "names r0 r1"]),
+        ] {
+            fs::write(&path, damaged).unwrap();
+            host.rdmaprep(&["restore", "--all"]).fails(8, words).fails(8, &[name, "nothing is changed"]);
+            let told = host.rdmaprep(&["status"]).ok().err;
+            assert!(words.iter().all(|w| told.contains(w)) && told.lines().count() == 1, "{told}");
+            host.hook("poststop", &c.stopped()).ok();
+            assert_eq!(
+                (c.sh("ip -o -4 address"), fs::read_to_string(&path).unwrap().as_str()),
+                (inside.clone(), damaged)
+            );
+        }
+        // It says which: by the container's name, and by the namespace's where that cannot be read.
+        fs::write(&path, torn).unwrap();
+        host.rdmaprep(&["restore", "hurt"]).fails(8, &[name]);
+        other.create(host).fails(3, &[name, "names r0 r1", "rdmaprep status"]);
+        fs::write(&path, &zeroed).unwrap();
+        host.rdmaprep(&["restore", "hurt"]).fails(2, &["hurt"]);
+        host.rdmaprep(&["restore", name.trim_end_matches(".json")]).fails(8, &[name]);
+        fs::write(&path, &text).unwrap();
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
+    alone(|host| {
+        let (before, mut c, path, text) = holding(host);
+        let elsewhere = host.run.join("elsewhere");
+        fs::write(&elsewhere, &text).unwrap();
+        let at = path.display();
+        for make in [format!("mkfifo {at}"), format!("mkdir {at}"), format!("ln -s {} {at}", elsewhere.display())] {
+            sh(&format!("rm {at}; {make}"));
+            host.rdmaprep(&["restore", "--all"]).fails(8, &["is no plain file", &at.to_string()]);
+            assert!(host.rdmaprep(&["status"]).ok().err.contains("is no plain file"));
+            host.hook("poststop", &c.stopped()).ok();
+            assert!(c.sh("ip -br link").contains("r1@"), "{make}: it was applied");
+            sh(&format!("rm -r {at}"));
+            fs::write(&path, &text).unwrap();
+        }
+        for folder in [host.state.clone(), host.state.join("records")] {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+            let words = ["can be written by others", folder.to_str().unwrap()];
+            host.rdmaprep(&["restore", "--all"]).fails(1, &words);
+            host.rdmaprep(&["status"]).fails(1, &words);
+            host.hook("poststop", &c.stopped()).fails(1, &words);
+            // The container has begun, and might be anybody's.
+            host.hook("poststart", &c.state()).ok();
+            assert!(c.sh("ip -br link").contains("r1@"), "it was applied");
+            fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
