@@ -17,6 +17,7 @@
 //! steps                      ─► apply      ─► observe again ─► Drift (must be empty)
 //! Settings + Snapshot        ─► Explanation   what NCCL makes of it
 //! Record + fresh Snapshots   ─► Homecoming { steps }    the way home is a plan, too, for the same executor
+//! Record of an earlier boot  ─► Aftermath { steps }     what nobody has configured since
 //! ```
 //!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
@@ -51,6 +52,7 @@ pub mod attach;
 pub mod exclusive;
 pub mod inherit;
 pub mod journal;
+pub mod reboot;
 pub mod restore;
 pub mod step;
 

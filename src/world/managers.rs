@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::fought::Manager;
+use crate::ident::IfName;
 
 /// Those that have run since boot: what they leave there survives their stop, not a reboot.
 pub fn present(root: &Path) -> Vec<Manager> {
@@ -27,6 +28,20 @@ pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
     };
     let text = fs::read_to_string(root.join(folder).join(ifindex.to_string()));
     text.is_ok_and(|text| text.lines().any(|line| line == word))
+}
+
+/// Who gives that link its addresses, as far as it can be known. udev does not: it names links, and sets hardware.
+pub fn of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
+    let by = |m: &Manager| *m != Manager::Udev && !spares(root, *m, ifindex);
+    let word = |m| match m {
+        Manager::NetworkManager => "NetworkManager",
+        Manager::Networkd => "systemd-networkd",
+        Manager::Udev => "udev",
+    };
+    // What ifup(8) of ifupdown has raised: `eth0=eth0`.
+    let raised = fs::read_to_string(root.join("run/network/ifstate")).unwrap_or_default();
+    let ifupdown = raised.lines().any(|l| l.split('=').next() == Some(dev.as_str())).then_some("ifupdown");
+    present(root).into_iter().find(by).map(word).or(ifupdown)
 }
 
 /// Whether udev is at work on events: `udevadm settle` waits for this file to go (event_queue_insert() in systemd's
