@@ -4,7 +4,9 @@ mod away;
 mod edit;
 mod env;
 mod nccl;
+mod past;
 mod prepare;
+mod status;
 mod sysfs;
 mod topo;
 
@@ -39,7 +41,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Spec(args) => prepare::spec(global, args),
         Command::Hook(args) => oci_hook(global, args),
         Command::Restore(args) => away::restore(global, args),
-        Command::Status(args) => away::status(global, args),
+        Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(args) => nccl::run(args),
         Command::Topo(args) => topo::run(global, args),

@@ -15,7 +15,7 @@ use crate::journal::{Held, Member, Phase, Record};
 use crate::restore::{Homecoming, restore};
 use crate::step::Side;
 use crate::verify::Drift;
-use crate::world::netns::Netns;
+use crate::world::netns::{self, Netns};
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, files, handle, mount};
 
@@ -38,6 +38,11 @@ pub fn alive(member: &Member) -> bool {
     handle::start_time(member.pid) == Some(member.start_time)
 }
 
+/// Whether NICs are with nobody: all their containers have died, and no process is left in the namespace.
+pub fn abandoned(record: &Record) -> bool {
+    !record.members.iter().any(alive) && netns::occupant(record.netns).is_none()
+}
+
 /// The namespace that holds a record's NICs: by our pin, or through a member that still lives.
 pub fn namespace(store: &Store, record: &Record) -> Option<Netns> {
     let same = |ns: &Netns| ns.inode() == record.netns;
@@ -49,6 +54,13 @@ pub fn namespace(store: &Store, record: &Record) -> Option<Netns> {
 /// Opens both namespaces of a record and brings its NICs home.
 pub fn bring(store: &Store, record: Record) -> Result<Done> {
     bring_patiently(store, record, SETTLE)
+}
+
+/// The same where nobody asked for it now. Who waited once need not make every container wait: what was not there then will
+/// hardly come now.
+pub fn bring_again(store: &Store, record: Record) -> Result<Done> {
+    let patience = if record.phase == Phase::Restoring { Duration::ZERO } else { SETTLE };
+    bring_patiently(store, record, patience)
 }
 
 fn bring_patiently(store: &Store, record: Record, patience: Duration) -> Result<Done> {
@@ -157,13 +169,18 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
             }
         };
         known.push(record.netns);
-        if spare(&record) || record.boot_id != boot_id || record.members.iter().any(alive) {
+        if record.boot_id != boot_id {
+            // A namespace of today has its number, and is about to get a record of its own.
+            if spare(&record) {
+                store.archive(&path, Some(&record.boot_id))?;
+            }
+            continue;
+        }
+        if spare(&record) || !abandoned(&record) {
             continue;
         }
         let nics = names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        // Who waited once need not make every container wait: what was not there then will hardly come now.
-        let patience = if record.phase == Phase::Restoring { Duration::ZERO } else { SETTLE };
-        told.push(match bring_patiently(store, record, patience) {
+        told.push(match bring_again(store, record) {
             Ok(_) => format!("brought {nics} home: their container has died"),
             Err(e) => format!("{nics}: {e:#}"),
         });

@@ -316,29 +316,6 @@ fn a_damaged_record_is_told_and_is_nobody_elses_trouble() {
 }
 
 #[test]
-fn a_record_of_another_boot_is_told_and_not_applied() {
-    alone(|host| {
-        let rails = host.rails(1);
-        let before = host.look();
-        host.prepare(&rails);
-        let mut c = Container::new("old");
-        c.create(host).ok();
-        let record = host.records().remove(0);
-        let whole = fs::read_to_string(&record).unwrap();
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-        fs::write(&record, whole.replace(boot.trim(), "00000000-0000-0000-0000-000000000000")).unwrap();
-        let said = host.rdmaprep(&["restore", "--all"]).ok();
-        assert!(said.err.contains("of an earlier boot"), "{said:?}");
-        assert!(host.rdmaprep(&["status"]).ok().out.contains("of an earlier boot"));
-        host.hook("poststop", &c.stopped()).ok();
-        assert!(c.sh("ip -br link").contains("r0@"), "it was applied");
-        fs::write(&record, whole).unwrap();
-        c.stop(host).ok();
-        host.is_as(&before);
-    });
-}
-
-#[test]
 fn restore_of_a_container_that_holds_nothing_says_so() {
     alone(|host| {
         host.rdmaprep(&["restore", "nobody"]).fails(2, &["nobody", "rdmaprep status"]);

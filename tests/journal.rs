@@ -180,3 +180,200 @@ fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
         host.is_clean();
     });
 }
+
+/// As after a reboot: the record is of another boot, and its NICs are here. Returns the record's text.
+fn rebooted(host: &Host) -> (support::Look, PathBuf, String) {
+    let (before, mut c, path, text) = holding(host);
+    c.stop(host).ok();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let old = text.replace(boot.trim(), OLD_BOOT);
+    fs::write(&path, &old).unwrap();
+    (before, path, old)
+}
+
+const OLD_BOOT: &str = "00000000-0000-0000-0000-00000000cafe";
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+#[test]
+fn a_record_of_another_boot_is_told_and_archived() {
+    alone(|host| {
+        let (before, path, old) = rebooted(host);
+        let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let archive = host.state.join("archive");
+        let kept = archive.join(format!("{OLD_BOOT}-{netns}.json"));
+        // What it says of r0 has changed since: nobody may act on that.
+        host.ip("address delete 10.0.0.1/24 dev r0");
+        let now = host.look();
+        for how in [&["restore", "--all"][..], &["restore", "hurt"], &["restore", "hurt", "--after-reboot"]] {
+            fs::write(&path, &old).unwrap();
+            let advice = host.status()[0]["advice"].as_str().unwrap().to_owned();
+            assert!(advice.starts_with("of an earlier boot: nothing is away; rdmaprep restore hurt "), "{advice}");
+            // Hooks and the timer leave it alone.
+            host.hook("poststop", r#"{"ociVersion":"1.0","id":"hurt","pid":0,"bundle":"/b"}"#).ok();
+            host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+            let foretold = host.rdmaprep(&[how, &["--dry-run"]].concat()).ok().out;
+            assert!(foretold.contains("r0 r1 never left") && path.exists(), "{foretold}");
+            let said = host.rdmaprep(how).ok().out;
+            for word in [OLD_BOOT, "nics=r0,r1", "steps=0", "never left after the reboot", kept.to_str().unwrap()] {
+                assert!(said.contains(word), "{word:?} in {said}");
+            }
+            let left_alone = "r0 has no PCI and permanent address to know it by: left alone";
+            assert_eq!(said.contains(left_alone), how.contains(&"--after-reboot"), "{said}");
+            assert!(!path.exists());
+            assert_eq!(fs::read_to_string(&kept).unwrap(), old);
+            assert_eq!((mode(&archive), mode(&kept)), (0o700, 0o600));
+            host.is_as(&now);
+            host.rdmaprep(how).fails_or_finds_nothing(how);
+        }
+        host.ip("address add 10.0.0.1/24 dev r0");
+        host.is_as(&before);
+    });
+}
+
+trait Nothing {
+    fn fails_or_finds_nothing(self, how: &[&str]);
+}
+
+impl Nothing for support::Said {
+    /// The second time: all is well, but a container that is asked for by name is none.
+    fn fails_or_finds_nothing(self, how: &[&str]) {
+        match how.contains(&"--all") {
+            true => assert_eq!(self.ok().out, "No container holds a NIC.\n"),
+            false => drop(self.fails(2, &["hurt"])),
+        }
+    }
+}
+
+#[test]
+fn the_archive_keeps_the_last_and_a_living_container_keeps_its_nics() {
+    alone(|host| {
+        let (_, path, old) = rebooted(host);
+        for boot in 0..40 {
+            fs::write(&path, old.replace(OLD_BOOT, &format!("00000000-0000-0000-0000-{boot:012}"))).unwrap();
+            host.rdmaprep(&["restore", "--all"]).ok();
+            // Clocks of file systems tick slowly.
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let mut kept: Vec<_> =
+            fs::read_dir(host.state.join("archive")).unwrap().map(|e| e.unwrap().file_name()).collect();
+        kept.sort();
+        assert_eq!(kept.len(), 32);
+        assert!(kept[0].to_str().unwrap().contains("-000000000008-"), "{:?}", kept[0]);
+        // What the boot id says becomes no path.
+        fs::write(&path, old.replace(OLD_BOOT, "../../x")).unwrap();
+        let said = host.rdmaprep(&["restore", "--all"]).ok().out;
+        assert!(said.contains("/archive/unknown-"), "{said}");
+
+        let c = Container::new("living");
+        c.create(host).ok();
+        let said = host.rdmaprep(&["restore", "--all", "--after-reboot"]).ok().out;
+        assert_eq!(said, "No record is of an earlier boot.\n");
+        assert!(c.sh("ip -br link").contains("r0@"));
+    });
+}
+
+/// Numbers of namespaces are given out anew after a boot.
+#[test]
+fn a_new_container_of_an_old_number_does_not_overwrite_the_record() {
+    alone(|host| {
+        let (before, path, old) = rebooted(host);
+        let mut c = Container::new("new");
+        let netns = c.sh("stat -Lc %i /proc/self/ns/net").trim().to_owned();
+        let first = path.file_stem().unwrap().to_str().unwrap();
+        fs::write(path.with_file_name(format!("{netns}.json")), old.replace(first, &netns)).unwrap();
+        fs::remove_file(&path).ok();
+        c.create(host).ok();
+        assert!(host.state.join(format!("archive/{OLD_BOOT}-{netns}.json")).exists());
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_keeps_nics_here_and_lets_them_come_home() {
+    alone(|host| {
+        let (before, mut c, path, text) = holding(host);
+        c.stop(host).ok();
+        let records = path.parent().unwrap().display().to_string();
+        sh(&format!("mount -t tmpfs -o mode=700 tmpfs {records}; mount -o remount,ro {records}"));
+        let refused = Container::new("refused");
+        refused.create(host).fails(1, &["records", "Read-only file system"]);
+        host.is_as(&before);
+        assert!(!refused.sh("ip -br link").contains("r0@"));
+        assert_eq!(host.records(), Vec::<PathBuf>::new(), "a temporary file is left");
+        // It became read-only when the NICs were away: they come home, and the record stays, which says so.
+        sh(&format!("mount -o remount,rw {records}"));
+        let mut away = Container::new("away");
+        away.create(host).ok();
+        sh(&format!("mount -o remount,ro {records}"));
+        away.stop(host).fails(8, &["removing", "Read-only file system", "rdmaprep restore"]);
+        host.is_as(&before);
+        host.rdmaprep(&["restore", "--all"]).fails(8, &["Read-only file system"]);
+        sh(&format!("mount -o remount,rw {records}"));
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+        assert!(!text.is_empty());
+        sh(&format!("umount {records}"));
+    });
+}
+
+#[test]
+fn only_what_can_never_come_home_is_forgotten() {
+    alone(|host| {
+        let (_, mut c, path, text) = holding(host);
+        let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let kept = host.state.join("archive").join(format!("{}-{netns}.json", boot()));
+        host.rdmaprep(&["restore", "hurt", "--forget"]).fails(3, &["hurt", "stop it first"]);
+        // A namespace that lives on, without one of the NICs: it was no hardware, and has been deleted.
+        let mut pause = Container::beside("pause", &c);
+        c.sh("ip link delete r0");
+        c.kill();
+        host.rdmaprep(&["restore", "hurt", "--forget"])
+            .fails(3, &["r1 can still be brought home", "rdmaprep restore hurt"]);
+        assert!(path.exists() && pause.sh("ip -br link").contains("r1@"));
+        host.rdmaprep(&["restore", "hurt"]).fails(8, &["r0 is neither in the container's namespace nor on the host"]);
+        assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");
+        let said = host.rdmaprep(&["restore", "hurt", "--forget"]).ok().out;
+        for word in ["r0 is given up", "10.0.0.1/24", "should it come back", kept.to_str().unwrap()] {
+            assert!(said.contains(word), "{word:?} in {said}");
+        }
+        assert!(!said.contains("r1 is given up"), "{said}");
+        assert!(fs::read_to_string(&kept).unwrap().contains("10.0.0.1"));
+        host.is_clean();
+        pause.kill();
+        host.rdmaprep(&["restore", "hurt", "--forget"]).fails(2, &["hurt"]);
+        host.rdmaprep(&["restore", "--all", "--forget"]).fails(2, &["--forget"]);
+        assert!(!text.is_empty());
+    });
+}
+
+fn boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_forgotten_when_its_namespace_is_empty() {
+    alone(|host| {
+        let (before, mut c, path, text) = holding(host);
+        let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        c.kill();
+        fs::write(&path, &text[..text.len() / 2]).unwrap();
+        let words = ["r0 r1 can still be taken out", "nsenter --net=", "ip link set r0 netns 1"];
+        host.rdmaprep(&["restore", &netns, "--forget"]).fails(3, &words);
+        assert!(path.exists());
+        // By hand, as it says.
+        let pin = host.run.join("netns").join(&netns).display().to_string();
+        let me = std::process::id();
+        sh(&format!("for d in r0 r1; do nsenter --net={pin} ip link set $d netns {me}; ip link set $d up; done"));
+        host.ip("address add 10.0.0.1/24 dev r0\naddress add 10.1.0.1/24 dev r1");
+        let said = host.rdmaprep(&["restore", &netns, "--forget"]).ok().out;
+        assert!(said.contains("it names r0 r1, held by hurt") && said.contains("/archive/"), "{said}");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}

@@ -155,6 +155,28 @@ pub fn remove_all(path: &Path) -> Result<()> {
     removed.with_context(|| format!("removing {}", path.display()))
 }
 
+/// Renames a file of ours into another folder, for us alone to read, and makes sure that it is there after a crash.
+pub fn put_aside(from: &Path, to: &Path) -> Result<()> {
+    let doing = || format!("keeping {} as {}", from.display(), to.display());
+    if fs::symlink_metadata(from).with_context(doing)?.is_file() {
+        fs::set_permissions(from, Permissions::from_mode(0o600)).with_context(doing)?;
+    }
+    fs::rename(from, to).with_context(doing)?;
+    for folder in [to, from].into_iter().filter_map(Path::parent) {
+        File::open(folder).and_then(|f| f.sync_all()).with_context(doing)?;
+    }
+    Ok(())
+}
+
+/// Removes all but the files of a folder that were put there last.
+pub fn keep_newest(folder: &Path, most: usize) -> Result<()> {
+    // A rename changes ctime, and nobody can set it.
+    let put = |path: &Path| fs::symlink_metadata(path).map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()));
+    let mut paths: Vec<_> = list(folder)?.iter().map(|name| folder.join(name)).collect();
+    paths.sort_by_cached_key(|path| std::cmp::Reverse(put(path)));
+    paths.iter().skip(most).try_for_each(|path| remove_all(path))
+}
+
 /// File names in a folder, sorted; none if there is no folder.
 pub fn list(folder: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {

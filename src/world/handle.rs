@@ -36,6 +36,11 @@ impl Process {
     }
 }
 
+/// What a process calls itself.
+pub fn name(pid: i32) -> Option<String> {
+    Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
+}
+
 /// The file name of the program that started this one; a hook's is its runtime.
 pub fn parent_program() -> Option<String> {
     let parent = rustix::process::getppid()?.as_raw_nonzero();

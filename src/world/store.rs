@@ -12,6 +12,9 @@ use crate::tree::Tree;
 use crate::world::faults;
 use crate::world::files::{self, Lock};
 
+/// Records that are kept though they are not to be applied: for people to look at.
+const ARCHIVED: usize = 32;
+
 /// The two folders.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -160,6 +163,19 @@ impl Store {
     /// Forgets a record whose NICs are all home.
     pub fn forget(&self, record: &Record) -> Result<()> {
         files::remove(&self.records().join(record.file_name()))
+    }
+
+    /// Takes a record out of the way that is not to be applied, and returns where it is kept. Only the last few are.
+    pub fn archive(&self, path: &Path, boot_id: Option<&str>) -> Result<PathBuf> {
+        let folder = self.state.join("archive");
+        files::private_dir(&folder)?;
+        // It becomes part of a file's name, and comes from a file that may be torn.
+        let plain = |id: &&str| (1..=36).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+        let name = path.file_name().and_then(|n| n.to_str()).context("a record has a name")?;
+        let kept = folder.join(format!("{}-{name}", boot_id.filter(plain).unwrap_or("unknown")));
+        files::put_aside(path, &kept)?;
+        files::keep_newest(&folder, ARCHIVED)?;
+        Ok(kept)
     }
 
     /// Removes what is left of records whose writer was killed: who holds the lock is the only one that writes any.

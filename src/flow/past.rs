@@ -1,0 +1,160 @@
+//! Records that bring nothing home: of an earlier boot, torn, or of NICs that have gone for good.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::say;
+use crate::apply::apply_all;
+use crate::fault::Fault;
+use crate::home;
+use crate::ident::IfName;
+use crate::journal::{Held, Phase, Record};
+use crate::reboot::{Aftermath, after_reboot};
+use crate::report::Report;
+use crate::restore::{Homecoming, restore};
+use crate::snapshot::{Netdev, Snapshot};
+use crate::step::{Side, Step};
+use crate::world::netns::Netns;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, Sysctls, World, files, managers, mount};
+
+/// include/uapi/linux/if_arp.h.
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_INFINIBAND: u16 = 32;
+
+/// A record of an earlier boot: adds what is missing where that is asked for, and puts the record aside. The flag is the
+/// word that the network is up: a default route is no sign of it, as it may be one of the routes that are missing.
+pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, report: &mut Report) -> Result<()> {
+    report.notes.push(told(record));
+    if apply {
+        let mut live = Live::open(Netns::current()?, None)?;
+        let aftermath = aftermath(&mut live, record)?;
+        let errors = apply_all(&aftermath.steps, &mut live, Instant::now() + home::SETTLE);
+        report.steps_done = aftermath.steps.len() - errors.len();
+        report.notes.extend(aftermath.told.into_iter().chain(aftermath.steps.iter().map(Step::to_string)));
+        if !errors.is_empty() {
+            let errors: Vec<String> = errors.iter().map(|e| format!("{e:#}")).collect();
+            return Err(Fault::Incomplete.error(format!("{}; the record stays for another try", errors.join("; "))));
+        }
+    }
+    put_aside(store, path, Some(&record.boot_id), report)
+}
+
+/// What [`settle`] would do.
+pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
+    say(&told(record))?;
+    if !apply {
+        return Ok(());
+    }
+    let aftermath = aftermath(&mut Live::open(Netns::current()?, None)?, record)?;
+    aftermath.told.iter().try_for_each(|line| say(line))?;
+    aftermath.steps.iter().try_for_each(|step| say(&step.to_string()))
+}
+
+fn told(record: &Record) -> String {
+    let nics = record.names().map(IfName::as_str).collect::<Vec<_>>().join(" ");
+    format!("of an earlier boot, {}: {nics} never left after the reboot, nothing is brought home", record.boot_id)
+}
+
+fn aftermath(live: &mut Live, record: &Record) -> Result<Aftermath> {
+    let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, sysfs: false })?;
+    Ok(after_reboot(&record.held, &host, |dev| managers::of(Path::new("/"), &dev.name, dev.ifindex)))
+}
+
+fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Report) -> Result<()> {
+    let kept = store.archive(path, boot_id)?;
+    report.notes.push(format!("the record is kept as {}", kept.display()));
+    Ok(())
+}
+
+/// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all come home.
+pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut Report) -> Result<()> {
+    if let Some(member) = record.members.iter().find(|m| home::alive(m)) {
+        return Err(Fault::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id)));
+    }
+    let host = Netns::current()?;
+    if host.inode() != record.host_netns {
+        return Err(Fault::Refused.error("the NICs belong to another namespace than this one: run it there"));
+    }
+    let mut live = Live::open(host, home::namespace(store, record))?;
+    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
+    // The host's /sys shows cards whatever namespace their netdevs are in.
+    let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::Of(Vec::new()), sysfs: true })?;
+    let way = restore(&record.held, &host, inside.as_ref());
+    if let Some(why) = hope(record, &way, &host) {
+        let id = record.members.first().map_or("--all", |m| m.id.as_str());
+        return Err(Fault::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
+    }
+    let stuck = |h: &&Held| way.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+    report.notes.extend(record.held.iter().filter(stuck).map(lost));
+    report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
+    mount::unpin(&store.pin(record.netns))?;
+    files::remove(&store.profile(record.netns))?;
+    put_aside(store, path, Some(&record.boot_id), report)
+}
+
+/// Why it is too early to give up.
+fn hope(record: &Record, way: &Homecoming, host: &Snapshot) -> Option<String> {
+    if way.stuck.len() > way.missing {
+        return way.stuck.iter().map(|(name, why)| format!("{name} {why}")).next();
+    }
+    let name = |h: &Held| h.nic.identity.name.clone();
+    let gone = |h: &&Held| way.stuck.iter().any(|(n, _)| *n == name(h));
+    let there = |h: &&Held| {
+        let card = host.pci.iter().find(|f| Some(f.address) == h.before.netdev.pci);
+        card.is_some_and(|f| f.driver.is_some())
+    };
+    if let Some(h) = record.held.iter().filter(gone).find(there) {
+        return Some(format!("the card of {} is there, its netdev may be in a further namespace", name(h)));
+    }
+    let away = |s: &Step| matches!(s, Step::Move { .. } | Step::RdmaMove { .. } | Step::Make { .. });
+    let untried = record.phase != Phase::Restoring && !way.steps.is_empty();
+    let whole = way.missing == 0 && way.steps.is_empty();
+    let rest: Vec<String> = record.held.iter().filter(|h| !gone(h)).map(|h| name(h).to_string()).collect();
+    (untried || whole || way.steps.iter().any(away)).then(|| format!("{} can still be brought home", rest.join(" ")))
+}
+
+/// What goes with a NIC.
+fn lost(held: &Held) -> String {
+    let state = &held.before;
+    let addresses: Vec<String> = state.netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix)).collect();
+    format!(
+        "{} is given up, and with it its addresses ({}), {} routes and {} rules: should it come back, the system alone \
+         configures it",
+        held.nic.identity.name,
+        addresses.join(" "),
+        state.routes.len(),
+        state.rules.len()
+    )
+}
+
+/// The same for a record that cannot be read: whatever is still in its namespace is to be taken out by hand first, since a
+/// namespace that ends destroys what is no hardware.
+pub(super) fn forget_unread(store: &Store, path: &Path, report: &mut Report) -> Result<()> {
+    let remains = store.remains(path);
+    let netns = store.netns_of(path);
+    let pin = netns.map(|n| store.pin(n)).filter(|pin| netns.is_some_and(|n| mount::is_pinned(pin, n)));
+    if let Some(pin) = &pin {
+        let mut live = Live::open(Netns::current()?, Some(Netns::open(pin)?))?;
+        let inside = live.observe(Side::Inside, &Scope::links())?;
+        // Tunnels of the kernel are in every namespace.
+        let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);
+        let its = |name: &&IfName| remains.nics.is_empty() || remains.nics.contains(name);
+        let there = inside.netdevs.iter().filter(card).map(|d| &d.name).filter(its);
+        let there: Vec<&str> = there.map(IfName::as_str).collect();
+        if !there.is_empty() {
+            return Err(Fault::Refused.error(format!(
+                "{} can still be taken out of the namespace {}: nsenter --net={} ip link set {} netns 1",
+                there.join(" "),
+                netns.unwrap_or_default(),
+                pin.display(),
+                there.first().copied().unwrap_or_default()
+            )));
+        }
+        mount::unpin(pin)?;
+    }
+    report.notes.push(format!("what cannot be read is given up: {}", remains.told()));
+    put_aside(store, path, remains.boot_id.as_deref(), report)
+}

@@ -1,0 +1,78 @@
+//! `rdmaprep status`: who has which NIC, where, and how to get it back.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{config, say, store, warn};
+use crate::cli::{Global, StatusArgs};
+use crate::config::Host;
+use crate::home;
+use crate::journal::{Phase, Record};
+use crate::report::{self, Holder};
+use crate::world::store::Store;
+use crate::world::{boot_id, handle, mount, netns};
+
+/// `rdmaprep status`.
+pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
+    let host = Host::new(global, &config(global)?);
+    let store = store(&host);
+    let mut holders = Vec::new();
+    for (path, record) in store.all_records()? {
+        match record {
+            Ok(record) => holders.push(holder(&store, record)?),
+            Err(e) => warn(&[unreadable(&store, &path, &e)]),
+        }
+    }
+    say(&if args.json { report::json(&holders)? } else { report::status_table(&holders) })
+}
+
+fn holder(store: &Store, record: Record) -> Result<Holder> {
+    let pin = store.pin(record.netns);
+    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), home::alive(m))).collect();
+    let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
+    let alive = members.iter().any(|(_, alive)| *alive);
+    let advice = advice(&record, &id, alive)?;
+    let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
+    Ok(Holder {
+        netns: record.netns,
+        pin: home::namespace(store, &record).is_some().then(|| pin.display().to_string()),
+        phase: record.phase,
+        plan: record.plan.clone(),
+        members,
+        nics: record.names().map(ToString::to_string).collect(),
+        last,
+        advice,
+    })
+}
+
+/// How to get the NICs back.
+fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
+    if record.boot_id != boot_id()? {
+        return Ok(format!(
+            "of an earlier boot: nothing is away; rdmaprep restore {id} archives the record, with --after-reboot once what the \
+             system has not configured is added"
+        ));
+    }
+    Ok(match (alive, netns::occupant(record.netns)) {
+        (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
+        (true, _) => format!("run: rdmaprep restore {id}"),
+        (false, Some(pid)) => {
+            let name = handle::name(pid).unwrap_or_else(|| "?".to_owned());
+            format!("its container has died, process {pid} ({name}) is still in its namespace: rdmaprep restore {id}")
+        }
+        (false, None) => "its container has died: rdmaprep restore --all --stale".to_owned(),
+    })
+}
+
+/// What is known of a record that cannot be used, and what is not.
+pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> String {
+    let pin = store.netns_of(path).map(|netns| (store.pin(netns), netns));
+    let pin = pin.filter(|(pin, netns)| mount::is_pinned(pin, *netns));
+    let place = match pin {
+        Some((pin, _)) => format!("their namespace is kept by {}", pin.display()),
+        None => "their namespace is not pinned: the kernel has returned physical ones, under any name".to_owned(),
+    };
+    let unknown = "what they were like on the host is not known, so nothing is changed";
+    format!("{e:#}; {}; {place}; {unknown}", store.remains(path).told())
+}
