@@ -275,6 +275,29 @@ fn the_archive_keeps_the_last_and_a_living_container_keeps_its_nics() {
     });
 }
 
+#[test]
+fn hooks_leave_a_record_of_another_boot_alone() {
+    alone(|host| {
+        let (before, path, old) = rebooted(host);
+        fs::remove_file(&path).unwrap();
+        let path = path.with_file_name("77.json");
+        let old = old.replace(&format!("\"netns\":{}", Record::parse(&old).unwrap().netns), "\"netns\":77");
+        fs::write(&path, &old).unwrap();
+        let mut other = Container::new("other");
+        other.create(host).ok();
+        host.hook("poststart", &other.state()).ok();
+        other.stop(host).ok();
+        // Nor is a container of the same name its container.
+        let mut same = Container::new("hurt");
+        same.create(host).ok();
+        same.stop(host).ok();
+        assert_eq!(fs::read_to_string(&path).unwrap(), old);
+        host.is_as(&before);
+        fs::remove_file(&path).unwrap();
+        host.is_clean();
+    });
+}
+
 /// Numbers of namespaces are given out anew after a boot.
 #[test]
 fn a_new_container_of_an_old_number_does_not_overwrite_the_record() {

@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::say;
 use crate::apply::apply_all;
+use crate::exclusive;
 use crate::fault::Fault;
 use crate::home;
 use crate::ident::IfName;
@@ -83,7 +84,10 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::Of(Vec::new()), sysfs: true })?;
     let way = restore(&record.held, &host, inside.as_ref());
-    if let Some(why) = hope(record, &way, &host) {
+    let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
+    let hcas = exclusive::home(bare.iter(), &host, inside.as_ref());
+    let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));
+    if let Some(why) = hope {
         let id = record.members.first().map_or("--all", |m| m.id.as_str());
         return Err(Fault::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
     }
