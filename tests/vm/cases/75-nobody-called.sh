@@ -1,0 +1,63 @@
+# shellcheck shell=bash source=tests/vm/container.sh
+# Nobody called stop, or nobody could: what is with the dead, and what a reboot has left behind.
+. "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
+
+undo() { ip link delete elsewhere 2> /dev/null || true; }
+
+# A runtime that is killed with its container tells no hook.
+case_what_is_with_the_dead_comes_home_by_itself() {
+  for runtime in runc crun; do
+    local id=gone-$runtime
+    bundle "$id"
+    prepare "$id" rdma0,v0
+    start "$runtime" "$id"
+    rdmaprep restore --all --stale
+    [ -n "$(record "$id")" ] || die "$runtime: it was taken from a living container"
+    init=$("$runtime" state "$id" | jq .pid)
+    kill -KILL "$runner" "$init"
+    wait "$runner" || true
+    until_true 5 test ! -e "/proc/$init"
+    rdmaprep status | grep -qF "its container has died: rdmaprep restore --all --stale" || die "status: $(rdmaprep status)"
+    rdmaprep restore --all --stale
+    clean
+    equal "$runtime: the second time" '' "$(rdmaprep restore --all --stale)"
+  done
+}
+
+# boot_before: a record of rdma0 and v0 as a boot before would have left it; then rdma0 as a driver brings it up.
+boot_before() {
+  plan boot rdma0,v0
+  sandbox boot
+  hook createRuntime boot
+  old=$(record boot)
+  jq -c '.boot_id = "00000000-0000-0000-0000-00000000cafe"' "$old" > /tmp/old
+  kill "$init"
+  wait "$init" || true
+  hook poststop boot
+  clean
+  cp /tmp/old "$old"
+  ip address flush dev rdma0
+  ip link set rdma0 down
+}
+
+case_after_a_reboot_only_what_is_missing_is_added() {
+  boot_before
+  rdmaprep snapshot --normal > /tmp/bare
+  rdmaprep restore boot --after-reboot --dry-run > /tmp/foretold
+  grep -qF 'adding 192.0.2.1/24 to rdma0' /tmp/foretold || die "$(cat /tmp/foretold)"
+  same /tmp/bare
+  # Somebody else of this host has its address.
+  ip link add elsewhere type dummy
+  ip address add 192.0.2.1/32 dev elsewhere
+  rdmaprep snapshot --normal > /tmp/bare
+  said=$(rdmaprep restore boot --after-reboot)
+  says 'rdma0 had 192.0.2.1, which another interface of this host has now: left alone'
+  same /tmp/bare
+  ip link delete elsewhere
+  cp /tmp/old "$old"
+  said=$(rdmaprep restore --all --after-reboot)
+  says 'v0 has no PCI and permanent address to know it by'
+  says 'adding route 203.0.113.0/24'
+  active 5
+  clean
+}
