@@ -72,7 +72,7 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
 fn out_of_turn(was: &Netdev, is: &Netdev) -> Vec<Address> {
     let late = |v4: bool| {
         let set = |dev: &Netdev| {
-            let all = dev.addresses.iter().filter(|a| a.address.is_ipv4() == v4 && !kernel_address(a, dev));
+            let all = dev.addresses.iter().filter(|a| a.address.is_ipv4() == v4 && !kernel_address(a, was));
             let mut all: Vec<Address> = all.map(verify::address).collect();
             if !v4 {
                 all.reverse();
