@@ -521,7 +521,12 @@ impl Host {
             alias: l.alias.then(|| format!("rail {i}")),
         };
         kernel.does(Step::Settings { side, dev: dev.clone(), settings }).unwrap();
-        if l.txqlen == 500 {
+        // A token that the kernel would not take again is refused before anything moves.
+        let deaf = spec
+            .sysctls
+            .iter()
+            .any(|(key, value)| SYSCTLS[*key].0.ends_with("accept_ra") && SYSCTLS[*key].1[*value] == "0");
+        if l.txqlen == 500 && !deaf {
             let token = Some(std::net::Ipv6Addr::from(5));
             kernel.does(Step::Token { side, dev: dev.clone(), token }).unwrap();
         }
