@@ -15,7 +15,7 @@ use crate::snapshot::{Netdev, Nexthop, Rule, Snapshot};
 use crate::stack;
 use crate::step::{Made, NicState, Side, Step, configure, connect};
 use difference::{difference, differences, link_settings, remnants};
-use place::{Place, in_place, name_taken, names_home, place};
+use place::{Place, double, in_place, name_taken, names_home, place};
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
 const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
@@ -103,6 +103,8 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) => {
+                let there = inside.and_then(|i| double(h, held, i)).map(|d| d.name.clone());
+                home.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
                 home.notes.extend(notes(&h.before.netdev, dev));
                 home.steps.extend(stack::gather(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {

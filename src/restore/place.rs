@@ -5,6 +5,7 @@ use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
 use crate::snapshot::{Netdev, Snapshot};
+use crate::stack;
 use crate::step::{Made, Side, Step};
 
 /// Where a NIC is now.
@@ -26,12 +27,25 @@ pub(super) fn place<'a>(
     host: &'a Snapshot,
     inside: Option<&'a Snapshot>,
 ) -> Option<Place<'a>> {
+    if let Some(dev) = find(held, all, host).filter(|_| is_made(held)) {
+        return Some(Place::Host(dev));
+    }
     // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
     let index = held.inside.netdev.ifindex;
     if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, all, i))) {
         return Some(Place::Inside(dev));
     }
     find(held, all, host).map(Place::Host)
+}
+
+/// What was made anew here although it could not be deleted there.
+pub(super) fn double<'a>(held: &Held, all: &[Held], inside: &'a Snapshot) -> Option<&'a Netdev> {
+    known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside)).filter(|_| is_made(held))
+}
+
+/// Whether it does not come home, but is made anew.
+fn is_made(held: &Held) -> bool {
+    held.nic.over.is_some() || stack::is_bond(&held.before.netdev)
 }
 
 /// Whether a permanent address or a PCI function tells it from all others. An ipvlan counts the address of the device below
