@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use crate::exclusive;
-use crate::ident::BusId;
+use crate::fault::Fault;
+use crate::ident::{BusId, IfName};
 use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
 use crate::nccl::version::Version;
@@ -103,6 +104,32 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
         }));
     }
     Ok(all)
+}
+
+/// A plan is older than the records: what another container holds by now may sit on a NIC of it.
+pub fn free_below(plan: &Plan, store: &Store) -> Result<()> {
+    let below = |h: &select::Held| plan.nics.iter().any(|n| h.over.as_ref() == Some(&n.identity.name));
+    match held(store)?.into_iter().find(below) {
+        Some(held) => Err(Fault::Refused.error(format!(
+            "{}, which {} holds, sits on a NIC of plan {}: stop that container first",
+            held.netdev, held.by, plan.name
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
+/// namespace would be overwritten.
+pub fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
+    for (path, record) in store.all_records()? {
+        let Err(e) = record else { continue };
+        let remains = store.remains(&path);
+        let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
+        if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
+            return Err(Fault::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
+        }
+    }
+    Ok(())
 }
 
 /// What besides the NICs decides the environment.

@@ -132,20 +132,26 @@ fn bare(record: &Record) -> &[HcaName] {
 fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Homecoming> {
     let deadline = Instant::now() + patience;
     loop {
-        let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-        let host = live.observe(Side::Host, &Scope::links())?;
-        let mut home = restore(&record.held, &host, inside.as_ref());
-        let bare = bare(record);
-        home.steps.splice(0..0, exclusive::home(bare.iter(), &host, inside.as_ref()));
-        let lost = exclusive::lost(bare, &host, inside.as_ref());
-        home.missing += lost.len();
-        home.notes
-            .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
+        let home = way(live, record)?;
         if home.missing == 0 || Instant::now() >= deadline {
             return Ok(home);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The way home as it is now, of HCAs without a NIC, too.
+pub fn way(live: &mut Live, record: &Record) -> Result<Homecoming> {
+    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
+    let host = live.observe(Side::Host, &Scope::links())?;
+    let mut home = restore(&record.held, &host, inside.as_ref());
+    let bare = bare(record);
+    home.steps.splice(0..0, exclusive::home(bare.iter(), &host, inside.as_ref()));
+    let lost = exclusive::lost(bare, &host, inside.as_ref());
+    home.missing += lost.len();
+    home.notes
+        .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
+    Ok(home)
 }
 
 /// Names of NICs on the host.

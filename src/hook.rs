@@ -11,14 +11,11 @@ use crate::dressing::{Dressing, Fitting, fit};
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
-use crate::ident::IfName;
 use crate::journal::{Member, Phase, Record, SCHEMA};
-use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::reassert;
-use crate::select;
 use crate::snapshot::Snapshot;
 use crate::state::State;
 use crate::step::{NicState, Side, Step};
@@ -65,13 +62,13 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
         Some(plan) => plan,
         None => fresh_plan(request, name.as_str(), &mut live, hook.store)?,
     };
-    free_below(&plan, hook.store)?;
+    decide::free_below(&plan, hook.store)?;
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
     let mut plan = request.narrowed_plan(plan, &outside);
     // Reclaiming has told of each record that cannot be read.
     if !report.notes.is_empty() {
-        unclaimed(hook.store, netns, &plan)?;
+        decide::unclaimed(hook.store, netns, &plan)?;
     }
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
@@ -99,32 +96,6 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     };
     report.nics = home::names(&record.held);
     carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
-}
-
-/// A plan is older than the records: what another container holds by now may sit on a NIC of it.
-fn free_below(plan: &Plan, store: &Store) -> Result<()> {
-    let below = |h: &select::Held| plan.nics.iter().any(|n| h.over.as_ref() == Some(&n.identity.name));
-    match decide::held(store)?.into_iter().find(below) {
-        Some(held) => Err(Fault::Refused.error(format!(
-            "{}, which {} holds, sits on a NIC of plan {}: stop that container first",
-            held.netdev, held.by, plan.name
-        ))),
-        None => Ok(()),
-    }
-}
-
-/// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
-/// namespace would be overwritten.
-fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
-    for (path, record) in store.all_records()? {
-        let Err(e) = record else { continue };
-        let remains = store.remains(&path);
-        let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
-        if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
-            return Err(Fault::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
-        }
-    }
-    Ok(())
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.

@@ -7,7 +7,7 @@
 //!                                Snapshot  ◄─ observe (route netlink, RDMA netlink, sysfs)
 //! Request + Snapshot         ─► Selection  every NIC kept or dropped, each with a reason
 //! Request + Selection        ─► Plan       the stored decision: NICs, environment, device nodes
-//! kept NICs' state          ─► Rails      ARP profile, and a routing table per rail where one for all will not do
+//! kept NICs' state           ─► Rails      ARP profile, and a routing table per rail where one for all will not do
 //! Plan + Tree of /sys        ─► View       what the container sees: a Tree, too
 //! Snapshot + the kept HCAs   ─► Topology   NCCL_TOPO_FILE; Picture: the same for people
 //! Plan + View + config.json  ─► config.json                                  before the runtime reads it

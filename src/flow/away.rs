@@ -13,11 +13,9 @@ use crate::fault::Fault;
 use crate::home;
 use crate::journal::Record;
 use crate::report::{self, PhaseName, Report, Stopwatch};
-use crate::restore;
-use crate::step::Side;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id};
+use crate::world::{Live, boot_id};
 
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
@@ -162,8 +160,7 @@ fn foretell(store: &Store, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.past.iter().try_for_each(|(_, r)| past::foretell(r, args.how.after_reboot))?;
     for (_, record) in &found.now {
         let mut live = Live::open(Netns::current()?, home::namespace(store, record))?;
-        let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-        let home = restore::restore(&record.held, &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
+        let home = home::way(&mut live, record)?;
         home.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
         home.steps.iter().try_for_each(|step| say(&step.to_string()))?;
     }

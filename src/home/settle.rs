@@ -72,7 +72,7 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
                 if over {
                     return Ok(Settled { drift, fought: None });
                 }
-                idle = Some(drift.clone());
+                idle = (!failed).then(|| drift.clone());
             }
             Some(first) if over && !drift.is_empty() => {
                 let fought = if first.is_empty() { None } else { told(&drift, Outcome::Lost, root, held, &host) };
@@ -96,7 +96,7 @@ fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
     let inside = match world.has_inside().then(|| world.observe(Side::Inside, &Scope::links())) {
         Some(Ok(inside)) => Some(inside),
         // Whoever is root there can make it hard to look: nothing is taken for gone that may still be there.
-        Some(Err(_)) => return (true, true),
+        Some(Err(_)) => return (false, true),
         None => None,
     };
     let steps = restore(held, host, inside.as_ref()).steps;

@@ -32,7 +32,7 @@ case_under_its_own_name() {
   lose dead
   equal "its name" rdma0 "$came"
   said=$(rdmaprep status)
-  says "rdmaprep restore dead"
+  says "rdmaprep restore --all --stale"
   rdmaprep restore dead
 }
 
