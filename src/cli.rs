@@ -180,6 +180,10 @@ pub struct HookArgs {
     #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub deadline: u32,
+    /// How much of the deadline to wait for NICs that other containers hold; `hook_wait_s` of the config file is its default,
+    /// else 0
+    #[arg(long, env = "RDMAPREP_WAIT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
+    pub wait: Option<u32>,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,

@@ -42,6 +42,8 @@ pub struct Host {
     pub run_dir: PathBuf,
     /// How long to wait for another rdmaprep.
     pub lock_timeout: Duration,
+    /// How long a hook waits for NICs that other containers hold.
+    pub hook_wait: Duration,
     /// Where hooks write a line each; empty: nowhere.
     pub hook_log: PathBuf,
     /// Numbers of the routing tables that rails get inside, and of their rules' priorities.
@@ -238,6 +240,8 @@ pub struct Config {
     pub run_dir: Option<PathBuf>,
     /// How long to wait for another rdmaprep.
     pub lock_timeout_ms: Option<u64>,
+    /// How long a hook waits, within its deadline, for NICs that other containers hold.
+    pub hook_wait_s: Option<u32>,
     /// Where hooks write; an empty text: nowhere.
     pub hook_log: Option<PathBuf>,
     /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
@@ -295,6 +299,7 @@ impl Host {
             state_dir: dir(&global.state_dir, &config.state_dir, STATE),
             run_dir: dir(&global.run_dir, &config.run_dir, RUN),
             lock_timeout: Duration::from_millis(config.lock_timeout_ms.unwrap_or(5000)),
+            hook_wait: Duration::from_secs(config.hook_wait_s.unwrap_or(0).into()),
             hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
             rail_tables: config.rail_tables.unwrap_or(NUMBERS),
         }

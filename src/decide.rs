@@ -106,16 +106,21 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
     Ok(all)
 }
 
-/// A plan is older than the records: what another container holds by now may sit on a NIC of it.
-pub fn free_below(plan: &Plan, store: &Store) -> Result<()> {
-    let below = |h: &select::Held| plan.nics.iter().any(|n| h.over.as_ref() == Some(&n.identity.name));
-    match held(store)?.into_iter().find(below) {
-        Some(held) => Err(Fault::Refused.error(format!(
-            "{}, which {} holds, sits on a NIC of plan {}: stop that container first",
-            held.netdev, held.by, plan.name
-        ))),
-        None => Ok(()),
+/// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one.
+///
+/// # Errors
+/// [`Fault::Locked`] with who holds it.
+pub fn free(plan: &Plan, store: &Store) -> Result<()> {
+    let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
+    for held in held(store)? {
+        let what = match &held.over {
+            _ if planned(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
+            Some(below) if planned(below) => format!("{}, on {below}, is held by {}", held.netdev, held.by),
+            _ => continue,
+        };
+        return Err(Fault::Locked.error(format!("{what}: stop that container first, or wait for it with --wait")));
     }
+    Ok(())
 }
 
 /// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very

@@ -24,7 +24,7 @@ pub enum Fault {
     Timeout = 7,
     /// An undo or restore is incomplete; the message says what to run.
     Incomplete = 8,
-    /// Another rdmaprep holds the lock.
+    /// Another rdmaprep holds the lock, or another container a NIC of the plan.
     Locked = 9,
 }
 
@@ -58,7 +58,7 @@ impl Fault {
             Fault::Kernel => "the kernel refused a change; what came before it is undone",
             Fault::Timeout => "the deadline passed; everything done is undone",
             Fault::Incomplete => "undo or restore incomplete; the message says what to run",
-            Fault::Locked => "another rdmaprep holds the lock",
+            Fault::Locked => "another rdmaprep holds the lock, or another container a NIC",
         }
     }
 

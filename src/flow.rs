@@ -123,13 +123,14 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             asked => asked?,
         };
         let store = store(&request.host);
-        let hook = Hook { state: &state, store: &store, deadline };
+        let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
+        let hook = Hook { state: &state, store: &store, deadline, patience: deadline.min(Instant::now() + wait) };
         let result = hook::create(&hook, &request, &mut report, &mut watch);
         (request.host, result)
     } else {
         let host = Host::new(global, &config_or_default(global));
         let store = store(&host);
-        let hook = Hook { state: &state, store: &store, deadline };
+        let hook = Hook { state: &state, store: &store, deadline, patience: Instant::now() };
         let result = match args.stage {
             Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
             _ => hook::stop(&hook, &mut report, &mut watch),

@@ -1,11 +1,12 @@
 //! The OCI hooks: one short function for each moment of a container's life.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::apply::apply;
 use crate::attach::attach;
+use crate::config::PlanName;
 use crate::decide::{self, fresh_plan};
 use crate::dressing::{Dressing, Fitting, fit};
 use crate::exclusive;
@@ -33,6 +34,8 @@ pub struct Hook<'a> {
     pub store: &'a Store,
     /// When the work has to be done; an undo comes after it.
     pub deadline: Instant,
+    /// Until when to wait for NICs that other containers hold.
+    pub patience: Instant,
 }
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
@@ -40,6 +43,25 @@ pub struct Hook<'a> {
 pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
     let Some(name) = request.plan() else { return Ok(()) };
     report.plan = Some(name.to_string());
+    let mut pause = Duration::from_millis(25);
+    loop {
+        match take(hook, request, name, report, watch) {
+            Err(e) if Fault::of(&e) == Fault::Locked && Instant::now() < hook.patience => {
+                let waited = format!("waited: {e:#}");
+                if !report.notes.contains(&waited) {
+                    report.notes.push(waited);
+                }
+            }
+            result => return result,
+        }
+        // Without the lock: who holds them needs it to give them back.
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(400));
+    }
+}
+
+/// One try: the container's namespace may be another's, or its init dead, after each wait.
+fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
     let (process, host, inside) = enter(hook.state)?;
     if host.inode() == inside.inode() {
         // Only one that asked by itself is told so: the host's default plan is for containers that can use it.
@@ -50,7 +72,10 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     hook.store.prepare()?;
     let _lock = hook.store.lock(hook.deadline)?;
     watch.lap(PhaseName::Lock);
-    report.notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
+    let notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
+    let damaged = !notes.is_empty();
+    let said: Vec<String> = notes.into_iter().filter(|n| !report.notes.contains(n)).collect();
+    report.notes.extend(said);
     let netns = inside.inode();
     let mut live = Live::open(host, Some(inside))?;
     match join(hook, request, &process, netns, report)? {
@@ -62,12 +87,13 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
         Some(plan) => plan,
         None => fresh_plan(request, name.as_str(), &mut live, hook.store)?,
     };
-    decide::free_below(&plan, hook.store)?;
+    // Which NICs are left of it takes no look at the machine, and who only waits keeps nobody from the lock by one.
+    decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
     let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
     let outside = live.observe(Side::Host, &scope)?;
     let mut plan = request.narrowed_plan(plan, &outside);
     // Reclaiming has told of each record that cannot be read.
-    if !report.notes.is_empty() {
+    if damaged {
         decide::unclaimed(hook.store, netns, &plan)?;
     }
     if plan.nics.is_empty() && plan.ib.is_empty() {

@@ -137,7 +137,7 @@ fn the_nic_below_stays_while_the_macvlan_is_away() {
         a.create(host).ok();
         host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &["m0, which container a holds, sits on r0"]);
         let b = Container::new("b").annotated(serde_json::json!({"rdmaprep.io/plan": "older"}));
-        b.create(host).fails(3, &["m0, which container a holds, sits on a NIC of plan older"]);
+        b.create(host).fails(9, &["m0, on r0, is held by container a", "--wait"]);
         a.stop(host).ok();
         host.is_as(&before);
     });

@@ -61,8 +61,9 @@ case_a_vlan_comes_along() {
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
   equal "the VLAN at home" "$state" "$(details "$vlan")"
 
-  # A container that dies without a word, its namespace with it.
+  # A container that dies without a word, its namespace with it. (The card needs a moment to find its carrier again.)
   sandbox d
+  roce_is ACTIVE roce0
   plan d "$nic"
   hook createRuntime d
   home "$vlan" && die "$vlan is still here"
@@ -75,6 +76,7 @@ case_a_vlan_comes_along() {
 
   # One that deletes it.
   sandbox e
+  roce_is ACTIVE roce0
   plan e "$nic"
   hook createRuntime e
   nsenter "--net=$(pin e)" ip link delete "$vlan"
@@ -83,8 +85,10 @@ case_a_vlan_comes_along() {
   says "$vlan had been deleted"
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
   equal "the VLAN made anew" "$state" "$(details "$vlan")"
+
   # One that changes it.
   sandbox f
+  roce_is ACTIVE roce0
   plan f "$nic"
   hook createRuntime f
   nsenter "--net=$(pin f)" ip link set "$vlan" type vlan loose_binding off egress-qos-map 0:5 ingress-qos-map 7:1
@@ -312,6 +316,8 @@ case_one_port_of_two() {
   roce_is ACTIVE two0 1
   stop crun c "$runner"
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
+  roce_is ACTIVE two0 1
+  roce_is ACTIVE two0 2
   bundle d
   prepare d "${roce_nics[2]} ${roce_nics[3]}"
   said=$(cat /tmp/ctr/d.prepared)
