@@ -163,7 +163,8 @@ impl Round<'_> {
             }
         }
         let stops: Vec<Child> = winners.iter().map(|&i| stop(host, &mut containers[i])).collect();
-        self.count.won += stops.into_iter().map(|c| end(c).ok()).count();
+        self.count.won += stops.len();
+        stops.into_iter().for_each(|c| drop(end(c).ok()));
         while !patient.is_empty() {
             let mut rest = Vec::new();
             for (i, mut child) in patient {
