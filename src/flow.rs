@@ -29,7 +29,7 @@ use crate::step::Side;
 use crate::verify;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, files, sysfs as sys};
+use crate::world::{Live, Scope, World, files, privilege, sysfs as sys};
 
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
@@ -110,6 +110,7 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
 fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
+    privilege::shed()?;
     let mut watch = Stopwatch::start();
     let state = read_state()?;
     let mut report = Report::new(format!("hook {}", args.stage.name()));

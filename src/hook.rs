@@ -24,7 +24,7 @@ use crate::verify;
 use crate::world::handle::{Process, start_time};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id};
+use crate::world::{Live, Scope, World, boot_id, privilege};
 
 /// What every hook works with.
 pub struct Hook<'a> {
@@ -62,6 +62,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
 
 /// One try: the container's namespace may be another's, or its init dead, after each wait.
 fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    privilege::require()?;
     let (process, host, inside) = enter(hook.state)?;
     if host.inode() == inside.inode() {
         // Only one that asked by itself is told so: the host's default plan is for containers that can use it.

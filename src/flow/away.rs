@@ -15,10 +15,11 @@ use crate::journal::Record;
 use crate::report::{self, PhaseName, Report, Stopwatch};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, boot_id};
+use crate::world::{Live, boot_id, privilege};
 
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
+    privilege::shed()?;
     let host = Host::new(global, &config(global)?);
     let store = store(&host);
     let found = Found::new(&store, args)?;
@@ -29,6 +30,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if args.how.stale && found.is_empty() {
         return if args.output.json { say("[]") } else { Ok(()) };
     }
+    privilege::require()?;
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     store.sweep()?;

@@ -31,6 +31,7 @@ pub mod nexthop;
 pub mod nldev;
 pub mod nlreplies;
 pub mod qdisc;
+pub mod privilege;
 pub mod rdma;
 pub mod rootfs;
 pub mod route;

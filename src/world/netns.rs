@@ -9,6 +9,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::NSFS_MAGIC;
 
+use crate::world::privilege;
+
 /// An open network namespace; it lives as long as this.
 #[derive(Debug)]
 pub struct Netns {
@@ -53,7 +55,10 @@ impl Netns {
         let fd: BorrowedFd<'_> = self.file.as_fd();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                setns(fd, CloneFlags::CLONE_NEWNET).context("entering the network namespace")?;
+                setns(fd, CloneFlags::CLONE_NEWNET).or_else(|e| {
+                    privilege::require()?;
+                    Err(e).context("entering the network namespace")
+                })?;
                 visit()
             });
             thread.join().map_err(|_| anyhow!("a thread inside the network namespace panicked"))?
