@@ -54,7 +54,8 @@ fn traced(host: &Host, stage: &str, state: &str) {
     strace.args(["-f", "-qq", "-e", "trace=execve,execveat,fork,vfork,clone,clone3", "-o"]).arg(&trace);
     run(strace.arg(bare.get_program()).args(bare.get_args()), state).ok();
     let trace = fs::read_to_string(trace).unwrap();
-    let started: Vec<&str> = trace.lines().filter(|l| !l.contains("CLONE_THREAD") && !l.contains(" resumed>")).collect();
+    let started: Vec<&str> =
+        trace.lines().filter(|l| !l.contains("CLONE_THREAD") && !l.contains(" resumed>")).collect();
     assert_eq!(started.len(), 1, "more than itself: {started:#?}");
     assert!(started[0].contains("execve(") && trace.contains("CLONE_THREAD"), "{trace}");
 }
