@@ -1,6 +1,7 @@
 //! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
 
 mod settle;
+mod strays;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -87,7 +88,7 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that the way home takes.
     let unsaved = store.save(&record).err();
-    let home = plan_home(live, &record, patience)?;
+    let (home, strayed) = plan_home(live, &record, patience)?;
     let deadline = Instant::now() + SETTLE;
     let errors = apply_all(&home.steps, live, deadline);
     let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
@@ -100,7 +101,7 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
         mount::unpin(&store.pin(record.netns))?;
         files::remove(&store.profile(record.netns))?;
         store.forget(&record)?;
-        let notes = home.notes.into_iter().chain(fought).collect();
+        let notes = strayed.into_iter().chain(home.notes).chain(fought).collect();
         return Ok(Done { steps: home.steps.len(), notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
@@ -129,12 +130,23 @@ fn bare(record: &Record) -> &[HcaName] {
 }
 
 /// A namespace that has ended, the container's or one that it made, returns its physical NICs some time later.
-fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<Homecoming> {
+fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Homecoming, Vec<String>)> {
     let deadline = Instant::now() + patience;
+    let mut strayed = Vec::new();
+    let mut looked = false;
     loop {
         let home = way(live, record)?;
-        if home.missing == 0 || Instant::now() >= deadline {
-            return Ok(home);
+        let over = Instant::now() >= deadline;
+        if home.missing == 0 || over && looked {
+            return Ok((home, strayed));
+        }
+        // Every namespace of the machine is looked into: once.
+        if !looked {
+            looked = true;
+            let missing = |h: &&Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+            let missing: Vec<Held> = record.held.iter().filter(missing).cloned().collect();
+            strayed.extend(strays::fetch(record, &missing)?);
+            continue;
         }
         std::thread::sleep(Duration::from_millis(20));
     }

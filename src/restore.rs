@@ -15,6 +15,7 @@ use crate::snapshot::{Netdev, Nexthop, Rule, Snapshot};
 use crate::stack;
 use crate::step::{Made, NicState, Side, Step, configure, connect};
 use difference::{difference, differences, link_settings, remnants};
+pub use place::is_surely_in;
 use place::{Place, double, in_place, name_taken, names_home, place};
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.

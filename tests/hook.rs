@@ -355,6 +355,31 @@ fn what_a_containers_root_did_to_its_nics_is_undone() {
 }
 
 #[test]
+fn a_nic_that_was_moved_on_is_found_and_nobody_elses_is() {
+    alone(|host| {
+        host.rails(2);
+        let before = host.look();
+        host.prepare("r0,r1");
+        let mut c = Container::new("vandal");
+        c.create(host).ok();
+        let index = |c: &Container, dev: &str| c.sh(&format!("ip -o link show {dev} | cut -d: -f1")).trim().to_owned();
+        // Another container has a NIC of that name, kind and index.
+        let bystander = Container::new("bystander");
+        bystander.sh(&format!("ip link add r1 index {} type veth peer name other", index(&c, "r1")));
+        let theirs = bystander.sh("ip -o link show r1");
+        let nested = Container::new("nested");
+        c.sh(&format!("ip link set r1 netns {0}; ip link set r0 netns {0}", nested.pid()));
+        let said = c.stop(host).ok();
+        assert_eq!(said.err, "");
+        host.is_as(&before);
+        host.is_clean();
+        let notes = host.report("vandal")["notes"].to_string();
+        assert!(notes.contains("r1 had been moved on to network namespace "), "{notes}");
+        same("the other container's NIC", &theirs, &bystander.sh("ip -o link show r1"));
+    });
+}
+
+#[test]
 fn poststart_repeats_what_a_runtime_tore_down() {
     alone(|host| {
         rich(host);

@@ -93,6 +93,17 @@ fn find<'a>(held: &Held, all: &[Held], snapshot: &'a Snapshot) -> Option<&'a Net
     best.map(|(_, dev)| dev)
 }
 
+/// Whether it is there beyond doubt, in a namespace that may be anybody's: what is no hardware has nothing to be known by that
+/// another container's NIC could not have, too, unless all of it fits.
+pub fn is_surely_in(held: &Held, all: &[Held], snapshot: &Snapshot) -> bool {
+    let (was, inside) = (&held.before.netdev, &held.inside.netdev);
+    let known = |d: &Netdev| {
+        is_hardware(held)
+            || [was, inside].iter().any(|w| d.ifindex == w.ifindex) && d.name == was.name && d.mac == was.mac
+    };
+    !is_made(held) && find(held, all, snapshot).is_some_and(known)
+}
+
 /// Whether a netdev sits on what the NIC sat on, as far as that is in this namespace, too.
 fn sits_as_before(held: &Held, all: &[Held], dev: &Netdev, snapshot: &Snapshot) -> bool {
     let Some(over) = &held.nic.over else { return false };

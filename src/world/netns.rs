@@ -66,6 +66,20 @@ impl Netns {
     }
 }
 
+/// Every network namespace that a process has or a file of this mount namespace keeps, apart from `known`, by inode.
+pub fn others(known: &[u64]) -> Vec<Netns> {
+    let mut all: Vec<Netns> = Vec::new();
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let kept = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    for found in pids.map(Netns::of).chain(kept.map(|e| Netns::open(&e.path()))).flatten() {
+        if !known.contains(&found.inode) && !all.iter().any(|n| n.inode == found.inode) {
+            all.push(found);
+        }
+    }
+    all
+}
+
 /// A process in the namespace with that inode. Whoever forks may do so behind the reader's back, so one look that finds nobody
 /// is no proof; two are, since a process that enters from outside is a container's, whose hook waits for the lock.
 /// What we may not look into is not seen: run with CAP_SYS_PTRACE, as root is.
