@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use rdmaprep::cli::{Cli, Command};
 use rdmaprep::state::State;
+use rdmaprep::world::privilege::KEPT;
 
 /// Files below a folder of the repository whose names begin like this, with their texts.
 fn files(folder: &str, prefix: &str) -> Vec<(PathBuf, String)> {
@@ -36,6 +37,19 @@ fn hook_definitions_call_a_stage_that_exists() {
         let (key, value) = when.as_object().unwrap().iter().next().unwrap();
         assert!(regex::Regex::new(key).unwrap().is_match(rdmaprep::inject::PLAN_ANNOTATION));
         assert!(regex::Regex::new(value.as_str().unwrap()).unwrap().is_match("default"));
+    }
+}
+
+#[test]
+fn units_call_what_exists_and_allow_what_it_needs() {
+    for (path, text) in files("hooks/systemd", "rdmaprep-").into_iter().filter(|(_, t)| t.contains("[Service]")) {
+        let value =
+            |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_else(|| panic!("{key} {path:?}"));
+        let args: Vec<&str> = value("ExecStart=").split(' ').collect();
+        let Command::Restore(parsed) = Cli::read(&args).unwrap().command else { panic!("{}", path.display()) };
+        assert!(parsed.all, "{}", path.display());
+        let kept: Vec<&str> = KEPT.iter().map(|(_, name, _)| *name).collect();
+        assert_eq!(value("CapabilityBoundingSet="), kept.join(" "), "{}", path.display());
     }
 }
 

@@ -5,27 +5,29 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 
 use crate::fault::Fault;
 
-/// What hooks and `restore` keep, and why (capabilities(7)):
-/// links, addresses, routes, RDMA links and their sysctls; entering namespaces and mounting; reading what belongs to processes
-/// of other users, their namespaces foremost; entering a mount namespace, which sets the root; writing where the root of a
-/// user namespace owns the folder; giving it what was made for it.
-const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
-    .union(CapabilitySet::SYS_ADMIN)
-    .union(CapabilitySet::SYS_PTRACE)
-    .union(CapabilitySet::SYS_CHROOT)
-    .union(CapabilitySet::DAC_OVERRIDE)
-    .union(CapabilitySet::CHOWN);
+/// What hooks and `restore` keep, by its name in capabilities(7), and what for. SECURITY.md and the systemd unit follow it.
+pub const KEPT: [(CapabilitySet, &str, &str); 6] = [
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "links, addresses, routes, rules, their sysctls, and RDMA links"),
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "entering namespaces, and mounts"),
+    (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE", "finding the namespaces of other users' processes"),
+    (CapabilitySet::SYS_CHROOT, "CAP_SYS_CHROOT", "entering a mount namespace, which sets the root (setns(2))"),
+    (
+        CapabilitySet::DAC_OVERRIDE,
+        "CAP_DAC_OVERRIDE",
+        "an overlay in a root file system that the root of a user namespace owns",
+    ),
+    (CapabilitySet::CHOWN, "CAP_CHOWN", "giving that root the files which are made for it"),
+];
 
-/// Without these nothing can be moved.
-const NEEDED: [(CapabilitySet, &str); 2] =
-    [(CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"), (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN")];
+/// Without these, the first two, nothing can be moved.
+const NEEDED: usize = 2;
 
 /// Gives up every other capability and the way to new ones, for this thread and those that it starts: call it before there are
 /// others.
 pub fn shed() -> Result<()> {
     set_no_new_privs(true).context("setting no_new_privs")?;
     let now = capabilities(None).context("reading the capabilities")?;
-    let kept = now.permitted & KEPT;
+    let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (one, ..)| all | (now.permitted & *one));
     let sets = CapabilitySets { effective: now.effective & kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).context("giving up capabilities")
 }
@@ -36,7 +38,8 @@ pub fn shed() -> Result<()> {
 /// [`Fault::Refused`] that names what is missing and the user.
 pub fn require() -> Result<()> {
     let effective = capabilities(None).context("reading the capabilities")?.effective;
-    let missing: Vec<&str> = NEEDED.iter().filter(|(c, _)| !effective.contains(*c)).map(|(_, name)| *name).collect();
+    let needed = KEPT.iter().take(NEEDED);
+    let missing: Vec<&str> = needed.filter(|(c, ..)| !effective.contains(*c)).map(|(_, name, _)| *name).collect();
     if missing.is_empty() {
         return Ok(());
     }
