@@ -59,9 +59,7 @@ case_the_host_is_whole_within_15_s() {
     runner=$!
     until_true 20 record lost
     kill -KILL "$runner"
-    # Its init waits for a runtime that will never speak to it again.
-    pkill -KILL -f '^(runc init|.*crun.* run .*lost)' || true
-    until_true 30 sh -c '! pgrep -x rdmaprep'
+    wait "$runner" || true
     whole_again "$runtime" "killed with its hook at work"
   done
 }
