@@ -26,11 +26,13 @@ pub enum Fault {
     Incomplete = 8,
     /// Another rdmaprep holds the lock, or another container a NIC of the plan.
     Locked = 9,
+    /// The nodes came to no agreement on their rails, or the store for it was lost; nothing was changed.
+    Disagreed = 10,
 }
 
 impl Fault {
     /// All classes, in the order of their numbers.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 10] = [
         Fault::Other,
         Fault::Usage,
         Fault::Refused,
@@ -40,6 +42,7 @@ impl Fault {
         Fault::Timeout,
         Fault::Incomplete,
         Fault::Locked,
+        Fault::Disagreed,
     ];
 
     /// The process's exit code.
@@ -59,6 +62,7 @@ impl Fault {
             Fault::Timeout => "the deadline passed; everything done is undone",
             Fault::Incomplete => "undo or restore incomplete; the message says what to run",
             Fault::Locked => "another rdmaprep holds the lock, or another container a NIC",
+            Fault::Disagreed => "the nodes did not agree on their rails, or lost their store; nothing changed",
         }
     }
 
@@ -106,7 +110,7 @@ mod tests {
 
     #[test]
     fn codes_are_stable_and_survive_contexts() {
-        assert_eq!(Fault::ALL.map(Fault::code), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(Fault::ALL.map(Fault::code), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
         let e: anyhow::Result<()> = Err(anyhow::anyhow!("EBUSY")).fault(Fault::Kernel, "moving rdma0");
         let e = e.map_err(|e| e.context("attaching")).err();
         assert_eq!(e.as_ref().map(Fault::of), Some(Fault::Kernel));

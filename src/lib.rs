@@ -44,6 +44,7 @@ pub mod uplink;
 pub mod inject;
 pub mod nccl;
 pub mod outfit;
+pub mod peers;
 pub mod plan;
 pub mod rails;
 pub mod view;

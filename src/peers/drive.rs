@@ -1,0 +1,98 @@
+//! Runs a [`Node`] over a [`Store`], within one deadline.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::node::{Act, Agreement, Event, Node, Setup, Stage};
+use super::{Store, message};
+use crate::fault::{Fault, WithFault};
+
+/// What a node is waiting for, for people.
+#[derive(Debug)]
+pub struct Waiting {
+    /// What for.
+    pub stage: Stage,
+    /// The first ranks that it waits for; empty where that is rank 0.
+    pub missing: Vec<u32>,
+    /// Since when.
+    pub elapsed: Duration,
+}
+
+impl Waiting {
+    /// `12 s: waiting for ranks 4, 7`.
+    pub fn line(&self) -> String {
+        let whom = match self.missing.is_empty() {
+            true => "rank 0".to_owned(),
+            false => message::ranks(&self.missing),
+        };
+        let what = match self.stage {
+            Stage::Offers | Stage::Leader => "to publish",
+            Stage::Proposal => "to propose",
+            Stage::Acks => "to answer",
+            Stage::Verdict => "to decide",
+            Stage::Farewell => "to hear of the end",
+        };
+        format!("{} s: waiting for {whom} {what}", self.elapsed.as_secs())
+    }
+}
+
+/// What every failure of the store is told as.
+const LOST: &str = "the rendezvous store";
+/// How many of those that are waited for are looked up.
+const NAMED: usize = 8;
+
+/// Rank 0 gives up a little earlier than the others, who can hear why then.
+fn own_deadline(rank: u32, deadline: Instant) -> Instant {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let early = if rank == 0 { (left / 10).min(Duration::from_secs(2)) } else { Duration::ZERO };
+    deadline.checked_sub(early).unwrap_or(deadline)
+}
+
+/// Agrees with all other nodes, or fails by the deadline with the missing ranks, or what else the reason is.
+///
+/// # Errors
+/// [`Fault::Disagreed`]: nothing holds, and each node that hears of it says so. Nothing was changed but keys in the store.
+pub fn agree(
+    store: &mut dyn Store,
+    setup: Setup,
+    deadline: Instant,
+    mut watch: Option<&mut dyn FnMut(Waiting)>,
+) -> Result<Agreement> {
+    let (rank, start) = (setup.rank, Instant::now());
+    let deadline = own_deadline(rank, deadline);
+    let mut node = Node::new(setup, store.persists())?;
+    let mut event = Event::Begin;
+    loop {
+        event = match node.next(event) {
+            Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
+            // What cannot be tidied up does not change what was decided.
+            Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
+            Act::Read(keys) => store.read(&keys).map(Event::Read).fault(Fault::Disagreed, LOST)?,
+            // Nor does it that somebody may not have heard of it.
+            Act::Await { keys, slice, stage: Stage::Farewell } => {
+                store.get(&keys, Instant::now() + slice).ok().flatten().map_or(Event::Missing, Event::Values)
+            }
+            Act::Await { keys, slice, stage } => {
+                let until = deadline.min(Instant::now() + slice);
+                match store.get(&keys, until).fault(Fault::Disagreed, LOST)? {
+                    Some(values) => Event::Values(values),
+                    None if Instant::now() >= deadline => Event::Late,
+                    None => {
+                        if let Some(watch) = watch.as_mut().filter(|_| !slice.is_zero()) {
+                            let missing = if rank == 0 {
+                                store.missing(&keys, NAMED).fault(Fault::Disagreed, LOST)?
+                            } else {
+                                Vec::new()
+                            };
+                            let missing = missing.into_iter().map(|at| at as u32 + 1).collect();
+                            watch(Waiting { stage, missing, elapsed: start.elapsed() });
+                        }
+                        Event::Missing
+                    }
+                }
+            }
+            Act::End(result) => return result,
+        };
+    }
+}

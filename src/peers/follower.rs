@@ -1,0 +1,259 @@
+//! Any rank but 0: publishes, hears what rank 0 proposes, says yes or no, and hears how it ended.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+
+use super::keys::Turn;
+use super::message::{self, Ack, Proposal, Verdict, clipped};
+use super::node::{Act, Agreement, Event, Setup, Slices, Stage, failed};
+use super::{Digest, MAX_RAILS, Nonce, Offer, Rail, Value};
+
+/// Where it is.
+#[derive(Debug)]
+enum State {
+    Begin,
+    Coming,
+    /// Waiting for rank 0's nonce.
+    Leader,
+    Publishing,
+    /// Waiting for a proposal.
+    Proposal,
+    /// Looking whether rank 0 has begun anew.
+    Looking,
+    /// Saying yes.
+    Acking,
+    /// Waiting for the end.
+    Verdict,
+    /// Saying that it knows.
+    Leaving(Box<Result<Agreement>>),
+    /// Taking back what it wrote.
+    Sweeping(Box<Result<Agreement>>),
+    /// Nobody has answered: who is there at all?
+    Counting,
+    Ended,
+}
+
+/// How many nodes there may be for each of them to look who is missing: beyond that, only rank 0 does.
+const FEW: u32 = 256;
+
+/// Any rank but 0.
+#[derive(Debug)]
+pub struct Follower {
+    setup: Setup,
+    persists: bool,
+    state: State,
+    slices: Slices,
+    /// Rank 0's attempt, as far as it is known.
+    leader: Option<Nonce>,
+    /// How many proposals of it were read.
+    read: u32,
+    /// What was said yes to, and in which turn.
+    said: Option<(u32, Agreement)>,
+}
+
+impl Follower {
+    pub(super) fn new(setup: Setup, persists: bool) -> Follower {
+        Follower { setup, persists, state: State::Begin, slices: Slices::from(1000), leader: None, read: 0, said: None }
+    }
+
+    pub(super) fn next(&mut self, event: Event) -> Act {
+        let state = std::mem::replace(&mut self.state, State::Ended);
+        match (state, event) {
+            (State::Begin, Event::Begin) => {
+                let key = self.setup.run.here(self.setup.rank);
+                self.put(State::Coming, key, self.setup.offer.host.to_string().into_bytes())
+            }
+            (State::Coming, Event::Done) | (State::Leader | State::Looking, Event::Missing) => {
+                let slice = self.slices.slice();
+                self.wait(State::Leader, slice)
+            }
+            (State::Leader | State::Looking, Event::Values(values)) => self.led(&values),
+            (State::Proposal | State::Verdict, Event::Missing) => self.wait(State::Looking, Duration::ZERO),
+            (State::Proposal, Event::Values(values)) => self.proposed(&values),
+            (State::Publishing | State::Acking, Event::Done) => self.resume(),
+            (State::Verdict, Event::Values(values)) => self.ended(&values),
+            (State::Leaving(result), Event::Done) => self.sweep(result),
+            (State::Sweeping(result), _) => Act::End(*result),
+            (State::Leader | State::Looking | State::Proposal | State::Verdict, Event::Late) => self.late(),
+            (State::Counting, Event::Read(values)) => self.counted(&values),
+            (state, event) => failed(format!("rank {}: {event:?} in {state:?}", self.setup.rank)),
+        }
+    }
+
+    /// Where this node has published.
+    fn own(&self) -> Option<String> {
+        Some(self.setup.run.offer(self.leader.as_ref()?, self.setup.rank))
+    }
+
+    fn put(&mut self, state: State, key: String, value: Value) -> Act {
+        self.state = state;
+        Act::Put(vec![(key, value)])
+    }
+
+    fn turn(&self) -> Option<Turn<'_>> {
+        Some(Turn { leader: self.leader.as_ref()?, count: self.said.as_ref()?.0 })
+    }
+
+    /// Waits for what belongs to that state.
+    fn wait(&mut self, state: State, slice: Duration) -> Act {
+        let (run, rank, nonce) = (&self.setup.run, self.setup.rank, &self.setup.offer.nonce);
+        let (key, stage) = match (&state, &self.leader, self.turn()) {
+            (State::Proposal, Some(leader), _) => (run.proposal(leader, rank, nonce, self.read), Stage::Proposal),
+            (State::Verdict, _, Some(turn)) => (run.verdict(&turn), Stage::Verdict),
+            (State::Looking, _, Some(_)) => (run.leader(), Stage::Verdict),
+            (State::Looking, _, None) => (run.leader(), Stage::Proposal),
+            _ => (run.leader(), Stage::Leader),
+        };
+        self.state = state;
+        Act::Await { keys: vec![key], slice, stage }
+    }
+
+    /// Rank 0 is there, or there again.
+    fn led(&mut self, values: &[Value]) -> Act {
+        let leader = match values.first().map(|v| Offer::parse(v)) {
+            Some(Ok(offer)) => offer.nonce,
+            Some(Err(e)) => return self.withdraw(format!("what rank 0 published cannot be used: {e:#}")),
+            None => return self.withdraw("the store gave no value".to_owned()),
+        };
+        if self.leader.as_ref() == Some(&leader) {
+            return self.resume();
+        }
+        let key = self.setup.run.offer(&leader, self.setup.rank);
+        (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, Slices::from(1000));
+        match self.setup.offer.print() {
+            Ok(value) => self.put(State::Publishing, key, value),
+            Err(e) => failed(format!("publishing: {e:#}")),
+        }
+    }
+
+    /// Waits for the verdict if it has said yes, else for a proposal.
+    fn resume(&mut self) -> Act {
+        let slice = self.slices.slice();
+        let state = if self.said.is_some() { State::Verdict } else { State::Proposal };
+        self.wait(state, slice)
+    }
+
+    fn proposed(&mut self, values: &[Value]) -> Act {
+        let proposal = values.first().map(|v| message::parse::<Proposal>(v));
+        let (turn, judged) = match proposal {
+            Some(Ok(Proposal::Rails { turn, rails, nonces, digest, lost })) => {
+                (turn, self.judge(rails, nonces, digest, lost))
+            }
+            Some(Ok(Proposal::Abort { turn, why })) => return self.leave(turn, clipped(&why, 4096)),
+            Some(Err(e)) => return self.withdraw(format!("what rank 0 proposes cannot be used: {e:#}")),
+            None => return self.withdraw("the store gave no value".to_owned()),
+        };
+        let Some(leader) = self.leader.clone() else { return failed("a proposal without a leader") };
+        let key = self.setup.run.ack(&Turn { leader: &leader, count: turn }, self.setup.rank);
+        self.slices = Slices::from(1000);
+        let (ack, after) = match judged {
+            Ok(agreement) => {
+                let yes = Ack::Yes(agreement.digest.clone());
+                self.said = Some((turn, agreement));
+                (yes, State::Acking)
+            }
+            Err(e) => {
+                let why = clipped(&format!("{e:#}"), 512);
+                (Ack::No(why.clone()), State::Leaving(Box::new(Err(refused(&why)))))
+            }
+        };
+        let done = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
+        let done = matches!(ack, Ack::No(_)).then(|| (done, b"1".to_vec()));
+        self.state = after;
+        match message::print(&ack) {
+            Ok(value) => Act::Put([(key, value)].into_iter().chain(done).collect()),
+            Err(e) => failed(format!("{e:#}")),
+        }
+    }
+
+    /// Rank 0 can take rails away from this node, and order them; it cannot add one.
+    fn judge(&self, keys: Vec<super::RailKey>, nonces: Digest, digest: Digest, lost: Vec<String>) -> Result<Agreement> {
+        let Setup { run, rank, offer } = &self.setup;
+        ensure!(!keys.is_empty() && keys.len() <= MAX_RAILS, "rank 0 proposes {} rails", keys.len());
+        let mut rails: Vec<Rail> = Vec::new();
+        for key in &keys {
+            let Some(iface) = offer.iface(key) else {
+                bail!("rank 0 proposes rail {key}, which this node did not offer")
+            };
+            ensure!(!rails.iter().any(|Rail(k, _)| k == key), "rank 0 proposes rail {key} twice");
+            rails.push(Rail(key.clone(), iface.clone()));
+        }
+        let own = Digest::of_result(run, offer.nodes, offer.policy, &nonces, &keys);
+        ensure!(own == digest, "rank 0's digest {} is not that of what it proposes", digest.short());
+        let lost = lost.iter().map(|line| clipped(line, 512)).collect();
+        let (run, nodes) = (run.clone(), offer.nodes);
+        Ok(Agreement { run, rank: *rank, nodes, policy: offer.policy, nonces, digest, rails, lost })
+    }
+
+    fn ended(&mut self, values: &[Value]) -> Act {
+        let Some((turn, agreement)) = self.said.take() else { return failed("a verdict on nothing") };
+        match values.first().map(|v| message::parse::<Verdict>(v)) {
+            Some(Ok(Verdict::Commit(digest))) if digest == agreement.digest => self.tell(turn, Ok(agreement)),
+            Some(Ok(Verdict::Commit(_))) => {
+                self.withdraw("rank 0 commits to something else than it proposed".to_owned())
+            }
+            Some(Ok(Verdict::Abort(why))) => self.leave(turn, clipped(&why, 4096)),
+            Some(Ok(Verdict::Again)) => {
+                self.read += 1;
+                self.slices = Slices::from(1000);
+                self.resume()
+            }
+            Some(Err(e)) => self.withdraw(format!("rank 0's verdict cannot be used: {e:#}")),
+            None => self.withdraw("the store gave no value".to_owned()),
+        }
+    }
+
+    fn leave(&mut self, turn: u32, why: String) -> Act {
+        self.tell(turn, Err(refused(&why)))
+    }
+
+    fn tell(&mut self, turn: u32, result: Result<Agreement>) -> Act {
+        let Some(leader) = self.leader.clone() else { return Act::End(result) };
+        let key = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
+        self.put(State::Leaving(Box::new(result)), key, b"1".to_vec())
+    }
+
+    /// Nobody shall count on this attempt any more. After a commit that is of interest only where it would stay for good.
+    fn sweep(&mut self, result: Box<Result<Agreement>>) -> Act {
+        if result.is_ok() && !self.persists {
+            return Act::End(*result);
+        }
+        self.state = State::Sweeping(result);
+        Act::Delete(self.own().into_iter().collect())
+    }
+
+    fn withdraw(&mut self, why: String) -> Act {
+        self.sweep(Box::new(Err(refused(&why))))
+    }
+
+    fn late(&mut self) -> Act {
+        if self.said.is_some() {
+            let why =
+                "this node said yes, and has not heard how it ended: others may have committed; here nothing was moved";
+            return self.withdraw(why.to_owned());
+        }
+        if self.setup.nodes() > FEW {
+            let who =
+                if self.leader.is_some() { "has proposed nothing in time; its message says why" } else { "is missing" };
+            return self.withdraw(format!("rank 0 {who}"));
+        }
+        self.state = State::Counting;
+        Act::Read((1..self.setup.nodes()).map(|rank| self.setup.run.here(rank)).collect())
+    }
+
+    fn counted(&mut self, values: &[Option<Value>]) -> Act {
+        let absent = (1..self.setup.nodes()).zip(values).filter(|(_, v)| v.is_none()).map(|(rank, _)| rank);
+        // A rank that has died since has come as well: it is rank 0 that knows.
+        let zero = self.leader.is_none().then_some(0);
+        let absent: Vec<u32> = zero.into_iter().chain(absent).collect();
+        if absent.is_empty() {
+            return self.withdraw("all have come, but rank 0 has proposed nothing in time".to_owned());
+        }
+        self.withdraw(format!("missing {}: nothing was published in time", message::ranks(&absent)))
+    }
+}
+
+fn refused(why: &str) -> anyhow::Error {
+    crate::fault::Fault::Disagreed.error(why)
+}

@@ -1,0 +1,94 @@
+//! How rank 0 ends: it tells all how, stays until they have heard it, and tidies up.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{Leader, State};
+use crate::fault::Fault;
+use crate::peers::keys::Turn;
+use crate::peers::message::{self, Proposal, Verdict, clipped, ranks};
+use crate::peers::node::{Act, Agreement, Stage, failed};
+use crate::peers::{MAX_VALUE, Offer, Value};
+
+/// How long rank 0 stays for the others to find out how it ended: the store may go with it.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// The longest reason that is sent.
+const REASON: usize = MAX_VALUE / 2;
+
+impl Leader {
+    pub(super) fn end(&mut self, verdict: &Verdict, result: Result<Agreement>) -> Act {
+        let key = self.setup.run.verdict(&self.turn());
+        let ranks = self.others().collect();
+        match message::print(verdict) {
+            Ok(value) => self.put(State::Ending(Box::new(result), ranks), vec![(key, value)]),
+            Err(e) => failed(format!("{e:#}")),
+        }
+    }
+
+    /// Tells all that are there that nothing holds.
+    pub(super) fn abort(&mut self, why: String) -> Act {
+        let why = clipped(&why, REASON);
+        let ranks: Vec<u32> = self.others().collect();
+        let mut pairs = self.verdict(&why);
+        // Who has not read its proposal yet, or was never given one.
+        if let Ok(value) = (Proposal::Abort { turn: self.turn, why: why.clone() }).print() {
+            if self.offers.len() == self.setup.nodes() as usize {
+                pairs.extend(self.address(&value));
+            }
+        }
+        let result = Err(Fault::Disagreed.error(why));
+        self.put(State::Ending(Box::new(result), ranks), pairs)
+    }
+
+    pub(super) fn verdict(&self, why: &str) -> Vec<(String, Value)> {
+        let key = self.setup.run.verdict(&self.turn());
+        message::print(&Verdict::Abort(why.to_owned())).map(|value| (key, value)).into_iter().collect()
+    }
+
+    /// The same when some have not published, or one published nonsense: only those whose offer can be read are told.
+    pub(super) fn give_up(&mut self, values: &[Option<Value>]) -> Act {
+        let absent: Vec<u32> = self.others().zip(values).filter(|(_, v)| v.is_none()).map(|(rank, _)| rank).collect();
+        self.tell(values, format!("missing {}: nothing was published in time", ranks(&absent)))
+    }
+
+    pub(super) fn refuse(&mut self, values: &[Value], why: String) -> Act {
+        let values: Vec<Option<Value>> = values.iter().cloned().map(Some).collect();
+        self.tell(&values, why)
+    }
+
+    pub(super) fn tell(&mut self, values: &[Option<Value>], why: String) -> Act {
+        let why = clipped(&why, REASON);
+        let mut pairs = self.verdict(&why);
+        let mut told = Vec::new();
+        let abort = Proposal::Abort { turn: self.turn, why: why.clone() }.print();
+        for (rank, value) in self.others().zip(values) {
+            let offer = value.as_ref().and_then(|v| Offer::parse(v).ok());
+            if let (Some(offer), Ok(abort)) = (offer, &abort) {
+                pairs.push((self.proposal_key(rank, offer.nonce), abort.clone()));
+                told.push(rank);
+            }
+        }
+        let result = Err(Fault::Disagreed.error(why));
+        self.put(State::Ending(Box::new(result), told), pairs)
+    }
+
+    /// All that this attempt has left in the store.
+    pub(super) fn litter(&mut self) -> Vec<String> {
+        let mut keys = std::mem::take(&mut self.written);
+        keys.extend(self.offer_keys());
+        keys.extend(self.others().map(|rank| self.setup.run.here(rank)));
+        for count in 0..=self.turn {
+            let turn = Turn { leader: &self.setup.offer.nonce, count };
+            keys.extend(self.others().map(|rank| self.setup.run.ack(&turn, rank)));
+            keys.extend(self.others().map(|rank| self.setup.run.done(&turn, rank)));
+        }
+        keys
+    }
+
+    pub(super) fn leave(&mut self, result: Box<Result<Agreement>>, ranks: &[u32]) -> Act {
+        let keys = ranks.iter().map(|rank| self.setup.run.done(&self.turn(), *rank)).collect();
+        self.state = State::Leaving(result);
+        Act::Await { keys, slice: FAREWELL, stage: Stage::Farewell }
+    }
+}

@@ -1,0 +1,372 @@
+//! The agreement: whoever dies, comes late, begins anew or lies, all who commit hold the same list, and nobody commits alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod support_peers;
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use rdmaprep::fault::Fault;
+use rdmaprep::peers::message::{self, Ack, Proposal, Verdict};
+use rdmaprep::peers::node::Agreement;
+use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, agree};
+use rdmaprep::select::DropCode;
+use support_peers::sim::{Ended, Sim};
+use support_peers::{Memory, nonce, setup};
+
+const RAILS: [&str; 4] = ["rdma0", "rdma1", "rdma2", "rdma3"];
+
+fn keys(a: &Agreement) -> Vec<String> {
+    a.rails.iter().map(|r| r.0.to_string()).collect()
+}
+
+/// What all came to, where all ended well.
+fn all(ended: Vec<Ended>) -> Vec<Agreement> {
+    ended.into_iter().map(|e| e.expect("it died").1.unwrap_or_else(|e| panic!("{e:#}"))).collect()
+}
+
+#[test]
+fn all_nodes_hold_the_same_list_in_rank_0s_order() {
+    for nodes in [1, 2, 3, 8, 64] {
+        let mut sim = Sim::new(u64::from(nodes));
+        for rank in 0..nodes {
+            let order: Vec<&str> = if rank == 0 { vec!["rdma3", "rdma0", "rdma1"] } else { RAILS.to_vec() };
+            sim.add(setup(rank, nodes, &order, 1), 0, 60_000, None);
+        }
+        let (ended, _) = sim.run();
+        let agreed = all(ended);
+        for a in &agreed {
+            assert_eq!((keys(a), &a.digest), (vec!["rdma3".into(), "rdma0".into(), "rdma1".into()], &agreed[0].digest));
+            a.check().unwrap();
+        }
+        assert_eq!(agreed[0].lost.is_empty(), nodes == 1, "rank 0 has no rdma2");
+    }
+}
+
+#[test]
+fn what_some_lack_is_told_by_rail_and_node() {
+    let mut sim = Sim::new(3);
+    for rank in 0..3 {
+        let mut setup = setup(rank, 3, &RAILS, 1);
+        if rank > 0 {
+            setup.offer.rails.retain(|r| r.0.as_str() != RAILS[rank as usize + 1]);
+        }
+        if rank == 2 {
+            setup.offer.lacks.push(Lack("rdma3".parse().unwrap(), DropCode::NoAddress));
+        }
+        sim.add(setup, 0, 60_000, None);
+    }
+    for a in all(sim.run().0) {
+        assert_eq!(keys(&a), ["rdma0", "rdma1"]);
+        assert_eq!(a.lost, ["rdma2: missing on node-1: no such NIC", "rdma3: missing on node-2: no IPv4 address"]);
+    }
+}
+
+#[test]
+fn without_a_common_rail_nobody_moves_and_all_know_why() {
+    let mut sim = Sim::new(5);
+    sim.add(setup(0, 3, &["rdma0"], 1), 0, 60_000, None);
+    sim.add(setup(1, 3, &["rdma0"], 1), 0, 60_000, None);
+    sim.add(setup(2, 3, &["rdma1"], 1), 0, 60_000, None);
+    for (_, result) in sim.run().0.into_iter().flatten() {
+        let e = result.unwrap_err();
+        assert_eq!(Fault::of(&e), Fault::Disagreed);
+        let text = format!("{e:#}");
+        assert!(text.contains("no rail is on all nodes: rdma0: missing on node-2: no such NIC"), "{text}");
+    }
+}
+
+#[test]
+fn nodes_that_compare_or_count_otherwise_are_named() {
+    for (change, words) in [
+        (
+            (|o: &mut Offer| o.policy.by = Match::Subnet) as fn(&mut Offer),
+            "node-1 (rank 1) has --match subnet --family 4",
+        ),
+        (|o| o.nodes = 5, "node-1 (rank 1) counts 5 nodes, rank 0 2"),
+    ] {
+        let mut sim = Sim::new(7);
+        sim.add(setup(0, 2, &RAILS, 1), 0, 10_000, None);
+        let mut other = setup(1, 2, &RAILS, 1);
+        change(&mut other.offer);
+        sim.add(other, 0, 10_000, None);
+        for (_, result) in sim.run().0.into_iter().flatten() {
+            let text = format!("{:#}", result.unwrap_err());
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_rank_is_named_by_all_before_the_deadline() {
+    let mut sim = Sim::new(11);
+    for rank in [0, 1, 2, 3, 5] {
+        sim.add(setup(rank, 6, &RAILS, 1), u64::from(rank) * 10, 30_000, None);
+    }
+    for (when, result) in sim.run().0.into_iter().flatten() {
+        assert_eq!(format!("{:#}", result.unwrap_err()), "missing rank 4: nothing was published in time");
+        assert!(when < Duration::from_secs(31), "{when:?}");
+    }
+    // Without rank 0 the others find out by themselves.
+    let mut sim = Sim::new(11);
+    for rank in [1, 2] {
+        sim.add(setup(rank, 4, &RAILS, 1), 0, 30_000, None);
+    }
+    for (_, result) in sim.run().0.into_iter().flatten() {
+        let text = format!("{:#}", result.unwrap_err());
+        assert!(text == "missing ranks 0, 3: nothing was published in time", "{text}");
+    }
+}
+
+/// One of three nodes dies after each of its steps, and stays dead.
+#[test]
+fn a_rank_that_dies_at_any_step_leaves_nobody_committed_alone() {
+    let mut committed = 0;
+    for (victim, step) in (0..3).flat_map(|v| (0..16).map(move |s| (v, s))) {
+        for seed in 0..20 {
+            let mut sim = Sim::new(seed);
+            for rank in 0..3 {
+                sim.add(setup(rank, 3, &RAILS, 1), 0, 20_000, (rank == victim).then_some(step));
+            }
+            let (ended, store) = sim.run();
+            let verdict =
+                store.iter().find(|(k, _)| k.contains("/end/")).map(|(_, v)| message::parse::<Verdict>(v).unwrap());
+            let commit = matches!(verdict, Some(Verdict::Commit(_)));
+            for (rank, end) in ended.into_iter().enumerate().filter(|(rank, _)| *rank as u32 != victim) {
+                let (when, result) = end.unwrap();
+                assert!(when < Duration::from_secs(23), "{victim} dies after {step}: rank {rank} at {when:?}");
+                // Who commits does so on the written word of rank 0, which it gives when all have said yes.
+                assert!(result.is_err() || commit, "{victim} dies after {step}: rank {rank} alone");
+                committed += usize::from(result.is_ok());
+            }
+            let acks = store.keys().filter(|k| k.contains("/ack/")).count();
+            assert!(!commit || acks == 2, "{victim} dies after {step}: a commit on {acks} acks");
+        }
+    }
+    assert!(committed > 0, "who dies after the end does no harm");
+}
+
+/// One of three nodes dies after each of its steps, and begins anew, with other rails.
+#[test]
+fn a_rank_that_begins_anew_at_any_step_is_heard_with_what_it_has_then() {
+    let mut together = 0;
+    for (victim, step) in (0..3).flat_map(|v| (0..12).map(move |s| (v, s))) {
+        for seed in 0..20 {
+            let mut sim = Sim::new(seed);
+            for rank in 0..3 {
+                sim.add(setup(rank, 3, &RAILS, 1), 0, 40_000, (rank == victim).then_some(step));
+            }
+            sim.add(setup(victim, 3, &RAILS[..2], 2), 3_000, 40_000, None);
+            let (mut ended, store) = sim.run();
+            let again = ended.pop().unwrap().unwrap().1;
+            let through = ended[victim as usize].is_some();
+            let commit = store.iter().any(|(k, v)| k.contains("/end/") && v.starts_with(b"{\"commit"));
+            let others: Vec<_> = ended.into_iter().flatten().map(|(_, r)| r).collect();
+            let Ok(again) = again else {
+                assert!(through || commit, "{victim} after {step} is not heard");
+                continue;
+            };
+            together += 1;
+            assert_eq!(keys(&again), ["rdma0", "rdma1"]);
+            for other in others {
+                assert_eq!(other.unwrap_or_else(|e| panic!("{victim} after {step}: {e:#}")).digest, again.digest);
+            }
+        }
+    }
+    assert!(together > 200, "{together} of 720 came together");
+}
+
+#[test]
+fn runs_under_one_id_do_not_disturb_one_another() {
+    let mut store = std::collections::BTreeMap::new();
+    for (attempt, rails) in [(1, &RAILS[..]), (2, &RAILS[1..]), (3, &RAILS[..1])] {
+        let mut sim = Sim::new(attempt);
+        sim.store = store;
+        for rank in 0..4 {
+            // The last one is late, and what it published the last time is still there.
+            sim.add(setup(rank, 4, rails, attempt), if rank == 3 { 2_500 } else { 0 }, 60_000, None);
+        }
+        let (ended, after) = sim.run();
+        for a in all(ended) {
+            assert_eq!(keys(&a), rails);
+        }
+        store = after;
+    }
+}
+
+/// Real threads and a real clock, through the driver.
+#[test]
+fn thirty_two_threads_agree() {
+    let store = Memory::default();
+    let start = Instant::now();
+    let all: Vec<_> = (0..32)
+        .map(|rank| {
+            let mut store = store.clone();
+            std::thread::spawn(move || {
+                let deadline = Instant::now() + Duration::from_secs(30);
+                agree(&mut store, setup(rank, 32, &RAILS, 1), deadline, None)
+            })
+        })
+        .collect();
+    let all: Vec<Agreement> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
+    assert!(all.iter().all(|a| a.digest == all[0].digest && keys(a) == RAILS));
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // 32 offers, 31 hellos, proposals, acks and goodbyes, one verdict: nothing grows with the square of the nodes.
+    assert_eq!(store.len(), 32 + 4 * 31 + 1);
+}
+
+#[test]
+fn a_store_that_is_lost_is_an_error_of_its_own() {
+    struct Lost;
+    impl rdmaprep::peers::Store for Lost {
+        fn put(&mut self, _: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
+            anyhow::bail!("connection reset")
+        }
+        fn get(&mut self, _: &[String], _: Instant) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
+            unreachable!()
+        }
+        fn check(&mut self, _: &[String]) -> anyhow::Result<bool> {
+            unreachable!()
+        }
+        fn delete(&mut self, _: &[String]) -> anyhow::Result<()> {
+            unreachable!()
+        }
+    }
+    let e = agree(&mut Lost, setup(1, 2, &RAILS, 1), Instant::now() + Duration::from_secs(5), None).unwrap_err();
+    assert_eq!(
+        (Fault::of(&e), format!("{e:#}").as_str()),
+        (Fault::Disagreed, "the rendezvous store: connection reset")
+    );
+}
+
+#[test]
+fn wrong_ranks_counts_and_run_ids_are_wrong_usage() {
+    for (rank, nodes) in [(1, 1), (7, 3), (0, 0), (0, 16385)] {
+        let e = agree(&mut Memory::default(), setup(rank, nodes, &RAILS, 1), Instant::now(), None).unwrap_err();
+        assert_eq!(Fault::of(&e), Fault::Usage, "{rank} of {nodes}");
+    }
+    for bad in ["", "none", "a/b", "a b", "a\n", "é", &"x".repeat(129)] {
+        assert!(bad.parse::<RunId>().is_err(), "{bad:?}");
+    }
+    assert!("4711.0.1".parse::<RunId>().is_ok());
+}
+
+#[test]
+fn what_does_not_fit_is_left_out_or_refused() {
+    let mut offer = setup(0, 2, &RAILS, 1).offer;
+    offer.lacks = (0..2000).map(|i| Lack(format!("rdma{i}").parse().unwrap(), DropCode::NoAddress)).collect();
+    let value = offer.print().unwrap();
+    assert!(value.len() <= MAX_VALUE && value.len() > MAX_VALUE - 100);
+    let read = Offer::parse(&value).unwrap();
+    assert_eq!(read.rails, offer.rails);
+    let long: Vec<String> = (0..64).map(|i| format!("{i:060}")).collect();
+    offer.rails = long
+        .iter()
+        .enumerate()
+        .map(|(i, k)| rdmaprep::peers::Rail(k.parse().unwrap(), format!("r{i}").parse().unwrap()))
+        .collect();
+    assert!(format!("{:#}", offer.print().unwrap_err()).contains("4096 are the most"));
+    let line = message::clipped(&"ü\n".repeat(300), 101);
+    assert!(line.len() <= 101 && !line.contains('\n'));
+}
+
+/// A value that nobody of ours would write.
+fn garbage() -> impl Strategy<Value = Vec<u8>> {
+    let mut good: Vec<Vec<u8>> = vec![setup(1, 3, &["rdma0", "evil\"0"], 9).offer.print().unwrap()];
+    good.push(message::print(&Ack::No("x".repeat(500))).unwrap());
+    good.push(message::print(&Verdict::Again).unwrap());
+    good.push(Proposal::Abort { turn: 3, why: "\u{1b}[2J".into() }.print().unwrap());
+    let bent =
+        (prop::sample::select(good.clone()), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut v, at, b)| {
+            let at = at.index(v.len());
+            v[at] = b;
+            v
+        });
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..64),
+        Just(b"[".repeat(4000)),
+        Just(b"{\"v\":1,".repeat(3000)),
+        Just(vec![0; 1 << 20]),
+        Just(b"{\"abort\":{\"turn\":0,\"why\":\"a\\nb\\u001b[31m\"}}".to_vec()),
+        prop::sample::select(good),
+        bent,
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Each ends with a part of what it has offered, in the same order everywhere, or all end without.
+    #[test]
+    fn a_subset_in_one_order(
+        seed in any::<u64>(),
+        rails in prop::collection::vec(prop::sample::subsequence((0..8).collect::<Vec<u32>>(), 0..8).prop_shuffle(), 1..7),
+        late in prop::collection::vec(0..3000u64, 7),
+    ) {
+        let mut sim = Sim::new(seed);
+        let nodes = rails.len() as u32;
+        let names: Vec<Vec<String>> = rails.iter().map(|r| r.iter().map(|i| format!("rdma{i}")).collect()).collect();
+        for (rank, names) in names.iter().enumerate() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            sim.add(setup(rank as u32, nodes, &names, 1), late[rank], 60_000, None);
+        }
+        let ended: Vec<_> = sim.run().0.into_iter().map(|e| e.unwrap().1).collect();
+        let common: Vec<&String> = names[0].iter().filter(|k| names.iter().all(|n| n.contains(k))).collect();
+        for (rank, end) in ended.iter().enumerate() {
+            match end {
+                Ok(a) => {
+                    prop_assert_eq!(keys(a), common.iter().map(|k| (*k).clone()).collect::<Vec<_>>());
+                    prop_assert!(a.ifaces().all(|i| names[rank].contains(&i.to_string())));
+                    prop_assert_eq!(&a.digest, &ended[0].as_ref().unwrap().digest);
+                }
+                Err(e) => {
+                    prop_assert!(common.is_empty(), "{:#}", e);
+                    prop_assert_eq!(format!("{e:#}").lines().count(), 1);
+                }
+            }
+        }
+    }
+
+    /// A stranger writes what it likes, where it likes, as often as it likes: all end, in time, in one line, and who
+    /// commits has nothing that it did not offer.
+    #[test]
+    fn a_stranger_in_the_store(seed in any::<u64>(), lies in prop::collection::vec((any::<prop::sample::Index>(), garbage(), 0..40usize), 1..6)) {
+        let mut sim = Sim::new(seed);
+        for rank in 0..3 {
+            sim.add(setup(rank, 3, &RAILS, 1), 0, 10_000, None);
+        }
+        let mut count = 0;
+        sim.stranger = Some(Box::new(move |store| {
+            count += 1;
+            for (at, value, when) in &lies {
+                let keys: Vec<String> = store.keys().cloned().collect();
+                if count % 40 == *when && !keys.is_empty() {
+                    store.insert(keys[at.index(keys.len())].clone(), value.clone());
+                }
+            }
+        }));
+        for (when, result) in sim.run().0.into_iter().flatten() {
+            prop_assert!(when < Duration::from_secs(13), "{:?}", when);
+            match result {
+                Ok(a) => {
+                    prop_assert!(a.check().is_ok());
+                    prop_assert!(a.ifaces().all(|i| RAILS.contains(&i.as_str())));
+                }
+                Err(e) => {
+                    let text = format!("{e:#}");
+                    prop_assert!(!text.contains(char::is_control) && text.len() < 5000, "{}", text);
+                    prop_assert_eq!(Fault::of(&e), Fault::Disagreed);
+                }
+            }
+        }
+    }
+
+    /// Nothing that is read makes the reader panic.
+    #[test]
+    fn readers_stand_anything(value in garbage()) {
+        let _ = Offer::parse(&value);
+        let _ = message::parse::<Proposal>(&value);
+        let _ = message::parse::<Ack>(&value);
+        let _ = message::parse::<Verdict>(&value);
+        let _ = nonce(1);
+    }
+}
