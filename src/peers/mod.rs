@@ -14,6 +14,7 @@
 
 pub mod digest;
 pub mod drive;
+pub mod file;
 pub mod follower;
 pub mod keys;
 pub mod leader;

@@ -1,0 +1,279 @@
+//! `file://PATH`: the format of PyTorch's FileStore (torch/csrc/distributed/c10d/FileStore.cpp), on a path that all nodes share.
+//!
+//! The file grows by records `u32 length, key, u32 length, value`, little-endian; the last one of a key counts, and `-/key` with an
+//! empty value takes it away. Who writes holds flock(2) exclusively, who reads shared. The file is opened anew for each look,
+//! which is what makes NFS show what others wrote.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::{MAX_KEY, MAX_VALUE, Store, Value};
+
+/// Keys of ours; what others keep in the same file is passed over.
+const OURS: &[u8] = b"/rdmaprep/";
+/// The most that is kept in memory of a file: all that as many nodes as there may be would write.
+const MOST: usize = 256 << 20;
+/// Between two looks: twice as long each time.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+/// How long one look may wait for the lock.
+const LOCK: Duration = Duration::from_secs(20);
+
+/// The store in a file.
+#[derive(Debug)]
+pub struct FileStore {
+    path: PathBuf,
+    /// What of ours is in it up to `read`.
+    known: BTreeMap<Vec<u8>, Value>,
+    size: usize,
+    read: u64,
+    inode: u64,
+}
+
+/// A record's head, as far as the file has it.
+enum Next {
+    Record {
+        key: Vec<u8>,
+        value: Option<Value>,
+        length: u64,
+    },
+    /// The file ends here.
+    End,
+    /// The file ends within a record: who wrote it has died.
+    Torn,
+}
+
+impl FileStore {
+    /// Opens the file, or makes it for all of this user's nodes.
+    ///
+    /// # Errors
+    /// A path that is no absolute one, or a file that is something else.
+    pub fn open(path: &Path) -> Result<FileStore> {
+        ensure!(path.is_absolute(), "the path {} is not absolute", path.display());
+        let mut store = FileStore { path: path.to_owned(), known: BTreeMap::new(), size: 0, read: 0, inode: 0 };
+        let file = store.file()?;
+        ensure!(file.metadata()?.is_file(), "{} is no plain file", path.display());
+        store.look(FlockArg::LockShared)?;
+        Ok(store)
+    }
+
+    fn file(&self) -> Result<File> {
+        let flags = nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o644).custom_flags(flags);
+        options.open(&self.path).with_context(|| format!("opening {}", self.path.display()))
+    }
+
+    /// Opens the file, locks it and reads what is new in it. A server that has forgotten the file is asked again.
+    fn look(&mut self, how: FlockArg) -> Result<Flock<File>> {
+        let deadline = Instant::now() + LOCK;
+        loop {
+            let stale = |e: &anyhow::Error| {
+                let io = e.root_cause().downcast_ref::<std::io::Error>();
+                io.and_then(std::io::Error::raw_os_error) == Some(nix::libc::ESTALE)
+            };
+            match self.file().and_then(|file| lock(file, how, &self.path, deadline)).and_then(|f| self.catch_up(f)) {
+                Err(e) if stale(&e) && Instant::now() < deadline => std::thread::sleep(PAUSE.0),
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads from where it was left. A file that was removed or cut meanwhile is another one.
+    fn catch_up(&mut self, file: Flock<File>) -> Result<Flock<File>> {
+        let meta = file.metadata()?;
+        if meta.ino() != self.inode || meta.len() < self.read {
+            (self.inode, self.read, self.size) = (meta.ino(), 0, 0);
+            self.known.clear();
+        }
+        if meta.len() == self.read {
+            return Ok(file);
+        }
+        let mut reader = BufReader::with_capacity(1 << 16, &*file);
+        reader.seek(SeekFrom::Start(self.read))?;
+        let doing = format!("reading {}", self.path.display());
+        loop {
+            match next(&mut reader, meta.len() - self.read).with_context(|| doing.clone())? {
+                Next::Record { key, value, length } => {
+                    let known = [&b"/"[..], b"-/", b"refcount/", b"cleanup/"].iter().any(|p| key.starts_with(p));
+                    ensure!(self.read > 0 || known, "{} is no store of c10d", self.path.display());
+                    self.read += length;
+                    if let Some(value) = value {
+                        self.learn(key, value)?;
+                    }
+                }
+                Next::Torn if self.read == 0 => bail!("{} is no store of c10d", self.path.display()),
+                Next::End | Next::Torn => return Ok(file),
+            }
+        }
+    }
+
+    fn learn(&mut self, key: Vec<u8>, value: Value) -> Result<()> {
+        let cost = |key: usize, value: usize| key + value + 64;
+        let (gone, key) = match key.strip_prefix(b"-") {
+            Some(rest) => (true, rest.to_vec()),
+            None => (false, key),
+        };
+        if let Some(old) = self.known.remove(&key) {
+            self.size -= cost(key.len(), old.len());
+        }
+        if !gone {
+            self.size += cost(key.len(), value.len());
+            ensure!(self.size <= MOST, "{} holds more than {MOST} bytes of ours", self.path.display());
+            self.known.insert(key, value);
+        }
+        Ok(())
+    }
+
+    /// Appends records. What a writer that died has left of one is cut off first: readers would wait for its end.
+    fn append(&mut self, records: impl Iterator<Item = Vec<u8>>) -> Result<()> {
+        let doing = format!("writing {}", self.path.display());
+        let mut file = self.look(FlockArg::LockExclusive)?;
+        if file.metadata()?.len() > self.read {
+            file.set_len(self.read).context(doing.clone())?;
+        }
+        file.seek(SeekFrom::End(0))?;
+        for record in records {
+            // In one piece: of one that was cut short, nothing stays.
+            if let Err(e) = file.write_all(&record) {
+                let whole = self.read;
+                let _ = file.set_len(whole);
+                return Err(e).context(doing);
+            }
+            self.read += record.len() as u64;
+            if let Next::Record { key, value: Some(value), .. } = next(&mut record.as_slice(), record.len() as u64)? {
+                self.learn(key, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.known.get(format!("/{key}").as_bytes())
+    }
+}
+
+impl Store for FileStore {
+    fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
+        self.append(pairs.iter().map(|(key, value)| record(&format!("/{key}"), value)))
+    }
+
+    fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
+        let mut pause = PAUSE.0;
+        loop {
+            drop(self.look(FlockArg::LockShared)?);
+            if let Some(values) = keys.iter().map(|key| self.value(key).cloned()).collect() {
+                return Ok(Some(values));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    fn check(&mut self, keys: &[String]) -> Result<bool> {
+        drop(self.look(FlockArg::LockShared)?);
+        Ok(keys.iter().all(|key| self.value(key).is_some()))
+    }
+
+    fn delete(&mut self, keys: &[String]) -> Result<()> {
+        drop(self.look(FlockArg::LockShared)?);
+        let there: Vec<Vec<u8>> =
+            keys.iter().filter(|key| self.value(key).is_some()).map(|key| record(&format!("-/{key}"), b"")).collect();
+        if there.is_empty() { Ok(()) } else { self.append(there.into_iter()) }
+    }
+
+    fn persists(&self) -> bool {
+        true
+    }
+
+    fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
+        drop(self.look(FlockArg::LockShared)?);
+        Ok((0..keys.len()).filter(|at| self.value(&keys[*at]).is_none()).take(most).collect())
+    }
+
+    fn read(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
+        drop(self.look(FlockArg::LockShared)?);
+        Ok(keys.iter().map(|key| self.value(key).cloned()).collect())
+    }
+}
+
+fn record(key: &str, value: &[u8]) -> Vec<u8> {
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+    [&length(key.as_bytes())[..], key.as_bytes(), &length(value), value].concat()
+}
+
+/// The record that begins here; `left` is what the file has. Of a stranger's record the value is not kept, nor is one of ours
+/// that is longer than it may be: it is as if it were empty, which no reader accepts.
+fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
+    if left == 0 {
+        return Ok(Next::End);
+    }
+    let Some(key_length) = length(from, left)? else { return Ok(Next::Torn) };
+    if key_length + 8 > left {
+        return Ok(Next::Torn);
+    }
+    let key = take(from, key_length, MAX_KEY + 64)?;
+    let Some(value_length) = length(from, left - 4 - key_length)? else { return Ok(Next::Torn) };
+    let whole = 8 + key_length + value_length;
+    if whole > left {
+        return Ok(Next::Torn);
+    }
+    let value = take(from, value_length, MAX_VALUE)?;
+    let plain = key.strip_prefix(b"-").unwrap_or(&key);
+    let ours = plain.starts_with(OURS) && key_length as usize == key.len();
+    let value = (value.len() as u64 == value_length).then_some(value).unwrap_or_default();
+    Ok(Next::Record { value: ours.then_some(value), key, length: whole })
+}
+
+fn length(from: &mut (impl Read + ?Sized), left: u64) -> Result<Option<u64>> {
+    if left < 4 {
+        return Ok(None);
+    }
+    let mut bytes = [0; 4];
+    from.read_exact(&mut bytes)?;
+    Ok(Some(u32::from_le_bytes(bytes).into()))
+}
+
+/// Reads so many bytes, and keeps the first `most` of them.
+fn take(from: &mut (impl Read + ?Sized), length: u64, most: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; length.min(most as u64) as usize];
+    from.read_exact(&mut bytes)?;
+    std::io::copy(&mut from.take(length - bytes.len() as u64), &mut std::io::sink())?;
+    Ok(bytes)
+}
+
+/// Takes the lock, waiting until the deadline: somebody may hold it for good.
+fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flock<File>> {
+    let how = match how {
+        FlockArg::LockExclusive => FlockArg::LockExclusiveNonblock,
+        _ => FlockArg::LockSharedNonblock,
+    };
+    let (mut file, mut pause) = (file, Duration::from_micros(100));
+    loop {
+        match Flock::lock(file, how) {
+            Ok(held) => return Ok(held),
+            Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => file = back,
+            Err((_, Errno::EWOULDBLOCK)) => bail!("somebody holds {} locked for {} s", path.display(), LOCK.as_secs()),
+            Err((_, e @ (Errno::ENOSYS | Errno::ENOLCK | Errno::EOPNOTSUPP))) => {
+                let cure = "flock does not work on this file system (Lustre: mount it with -o flock)";
+                return Err(anyhow!("locking {}: {e}: {cure}", path.display()));
+            }
+            Err((_, e)) => {
+                return Err(std::io::Error::from(e)).with_context(|| format!("locking {}", path.display()));
+            }
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    }
+}
