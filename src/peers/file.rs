@@ -232,7 +232,7 @@ fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     let value = take(from, value_length, MAX_VALUE)?;
     let plain = key.strip_prefix(b"-").unwrap_or(&key);
     let ours = plain.starts_with(OURS) && key_length as usize == key.len();
-    let value = (value.len() as u64 == value_length).then_some(value).unwrap_or_default();
+    let value = if value.len() as u64 == value_length { value } else { Vec::new() };
     Ok(Next::Record { value: ours.then_some(value), key, length: whole })
 }
 

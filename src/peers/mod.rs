@@ -12,8 +12,10 @@
 //! A store has neither guards nor walls: what comes from it is text of strangers. It is bounded before it is read, strictly
 //! parsed, and can take rails away from this node, but never add one.
 
+pub mod c10d;
 pub mod digest;
 pub mod drive;
+pub mod endpoint;
 pub mod file;
 pub mod follower;
 pub mod keys;

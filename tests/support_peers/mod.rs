@@ -1,6 +1,7 @@
 //! What the tests of the agreement share: offers, a store in memory, and a world of nodes with a clock of its own.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod fake;
 pub mod sim;
 
 use std::collections::BTreeMap;

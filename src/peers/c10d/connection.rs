@@ -1,0 +1,178 @@
+//! One connection, on which every read and write has an end, however slowly a server trickles.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use super::wire;
+use crate::peers::MAX_VALUE;
+use crate::peers::endpoint::Endpoint;
+
+/// The longest that a server is waited for: one that looks up its peers' names may need 10 s for each of several connections.
+const ANSWER: Duration = Duration::from_secs(60);
+/// The longest for one of several addresses.
+const CONNECT: Duration = Duration::from_secs(10);
+/// An answer later than this is worth a word.
+const SLOW: Duration = Duration::from_secs(3);
+
+/// A connection to a store that answers.
+#[derive(Debug)]
+pub struct Connection {
+    stream: TcpStream,
+    /// Where it leads.
+    pub address: IpAddr,
+    /// Nothing is waited for beyond this.
+    limit: Instant,
+    /// What the user should hear although it worked.
+    pub remark: Option<String>,
+}
+
+impl Connection {
+    /// Connects, trying every address of the host again and again: the store may be started after us, and a name may be known
+    /// later. `jitter` spreads those who start at once.
+    pub fn open(to: &Endpoint, limit: Instant, jitter: Duration) -> Result<Connection> {
+        let (start, mut pause) = (Instant::now(), Duration::from_millis(20));
+        loop {
+            let why = match attempt(to, limit) {
+                Ok(stream) => return Connection::validated(stream, to, limit),
+                Err(why) => why,
+            };
+            let left = limit.saturating_duration_since(Instant::now());
+            std::thread::sleep((pause + jitter).min(left));
+            if Instant::now() >= limit {
+                bail!("no connection to the store {to} in {:.1} s: {why}", start.elapsed().as_secs_f64());
+            }
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// Says the first word, and waits for a sign of life.
+    fn validated(stream: TcpStream, to: &Endpoint, limit: Instant) -> Result<Connection> {
+        let address = stream.peer_addr().context("asking where the connection leads")?.ip().to_canonical();
+        let mut connection = Connection { stream, address, limit, remark: None };
+        let start = Instant::now();
+        let doing = || format!("talking to {to}");
+        connection.stream.set_nodelay(true).with_context(doing)?;
+        connection.send(&wire::VALIDATE).with_context(doing)?;
+        let alive = connection.send(&wire::number()).and_then(|()| connection.bytes(8));
+        match alive {
+            Ok(_) => {}
+            Err(e) if closed(&e) => {
+                bail!("{to} closes the connection: it is no TCPStore, or one of PyTorch before 2.2")
+            }
+            Err(e) if late(&e) => bail!("{to} takes connections, but does not answer as a TCPStore"),
+            Err(e) => return Err(e).with_context(doing),
+        }
+        if start.elapsed() > SLOW {
+            let seconds = start.elapsed().as_secs();
+            connection.remark = Some(format!(
+                "the store {to} took {seconds} s to answer: its host looks up the names of its peers, and its DNS does not know \
+                 them (RES_OPTIONS=\"timeout:1 attempts:1\" there, or an entry ::ffff:ADDRESS in its /etc/hosts)"
+            ));
+        }
+        Ok(connection)
+    }
+
+    fn left(&self, most: Duration) -> Result<Duration> {
+        let left = self.limit.saturating_duration_since(Instant::now()).min(most);
+        ensure!(!left.is_zero(), std::io::Error::from(ErrorKind::TimedOut));
+        Ok(left)
+    }
+
+    /// Sends a whole request.
+    pub fn send(&mut self, request: &[u8]) -> Result<()> {
+        self.stream.set_write_timeout(Some(self.left(ANSWER)?))?;
+        self.stream.write_all(request).context("sending to the store")
+    }
+
+    /// Reads one byte, until then; nothing if none has come.
+    pub fn byte_until(&mut self, until: Instant) -> Result<Option<u8>> {
+        let mut byte = [0];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(&mut byte) {
+                Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof)).context("the store went away"),
+                Ok(_) => return Ok(byte.first().copied()),
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+                Err(e) => return Err(e).context("the store went away"),
+            }
+        }
+    }
+
+    /// Reads one byte of an answer that comes at once.
+    pub fn byte(&mut self) -> Result<u8> {
+        Ok(self.bytes(1)?.first().copied().unwrap_or_default())
+    }
+
+    /// Reads so many bytes of an answer; all of them have to come within one time.
+    pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let (mut done, until) = (0, Instant::now() + self.left(ANSWER)?);
+        while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), std::io::Error::from(ErrorKind::TimedOut));
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(rest) {
+                Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof)).context("the store went away"),
+                Ok(n) => done += n,
+                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {}
+                Err(e) => return Err(e).context("the store went away"),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a number.
+    pub fn number(&mut self) -> Result<u64> {
+        let bytes: [u8; 8] = self.bytes(8)?.try_into().map_err(|_| anyhow!("a number has 8 bytes"))?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Reads a text, which a stranger may have written.
+    pub fn text(&mut self) -> Result<Vec<u8>> {
+        let length = self.number()?;
+        ensure!(length <= MAX_VALUE as u64, "the store holds a value of {length} bytes, {MAX_VALUE} are the most");
+        self.bytes(length as usize)
+    }
+}
+
+/// Whether the other side has closed the connection.
+pub fn closed(e: &anyhow::Error) -> bool {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    kind(e).is_some_and(|k| matches!(k, UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted))
+}
+
+fn late(e: &anyhow::Error) -> bool {
+    kind(e).is_some_and(|k| matches!(k, ErrorKind::TimedOut | ErrorKind::WouldBlock))
+}
+
+fn kind(e: &anyhow::Error) -> Option<ErrorKind> {
+    e.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind)
+}
+
+/// Tries each address once, or says why that came to nothing.
+fn attempt(to: &Endpoint, limit: Instant) -> Result<TcpStream, String> {
+    let found: Vec<SocketAddr> = match (to.host.as_str(), to.port).to_socket_addrs() {
+        Ok(found) => found.collect(),
+        Err(e) => return Err(format!("resolving {}: {e}", to.host)),
+    };
+    let mut tried = Vec::new();
+    for address in &found {
+        let left = limit.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            tried.push(format!("{address}: no time left"));
+            continue;
+        }
+        match TcpStream::connect_timeout(address, left.min(CONNECT)) {
+            Ok(stream) => return Ok(stream),
+            Err(e) => tried.push(format!("{address}: {e}")),
+        }
+    }
+    Err(if tried.is_empty() { format!("{} has no address", to.host) } else { tried.join("; ") })
+}

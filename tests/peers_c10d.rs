@@ -1,0 +1,280 @@
+//! The client of PyTorch's TCPStore, against a server with the manners of both of PyTorch's.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod support_peers;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rdmaprep::peers::c10d::C10d;
+use rdmaprep::peers::endpoint::Endpoint;
+use rdmaprep::peers::{Store, agree};
+use support_peers::fake::{Fake, Manner, rude, trickle};
+use support_peers::setup;
+
+const MANNERS: [Manner; 2] = [Manner::Libuv, Manner::Legacy];
+
+fn endpoint(address: SocketAddr) -> Endpoint {
+    address.to_string().parse().unwrap()
+}
+
+fn connect(address: SocketAddr, seconds: u64) -> anyhow::Result<C10d> {
+    C10d::connect(endpoint(address), Instant::now() + Duration::from_secs(seconds), Duration::ZERO)
+}
+
+fn one(key: &str, value: &[u8]) -> Vec<(String, Vec<u8>)> {
+    vec![(key.to_owned(), value.to_vec())]
+}
+
+fn keys(names: &[&str]) -> Vec<String> {
+    names.iter().map(|n| (*n).to_owned()).collect()
+}
+
+fn soon(millis: u64) -> Instant {
+    Instant::now() + Duration::from_millis(millis)
+}
+
+#[test]
+fn both_servers_do_all_that_is_asked() {
+    for manner in MANNERS {
+        let server = Fake::start(manner);
+        let mut store = connect(server.address, 10).unwrap();
+        store.put(&one("a", b"1")).unwrap();
+        store.put(&[("b".into(), b"2".to_vec()), ("c".into(), b"3".to_vec())]).unwrap();
+        let three = Some(vec![b"1".to_vec(), b"2".to_vec(), b"3".to_vec()]);
+        assert_eq!(store.get(&keys(&["a", "b", "c"]), soon(1000)).unwrap(), three, "{manner:?}");
+        assert_eq!(store.get(&keys(&["a", "x"]), Instant::now()).unwrap(), None);
+        assert_eq!(store.read(&keys(&["x", "b", "y"])).unwrap(), [None, Some(b"2".to_vec()), None]);
+        assert_eq!(store.missing(&keys(&["a", "x", "b", "y", "z"]), 2).unwrap(), [1, 3]);
+        store.delete(&keys(&["a", "x"])).unwrap();
+        assert!(!store.check(&keys(&["a"])).unwrap() && store.check(&keys(&["b", "c"])).unwrap());
+        assert_eq!(store.get(&[], Instant::now()).unwrap(), Some(Vec::new()));
+        assert!(server.keys().contains(&"b".to_owned()) && store.remark().is_none());
+        assert_eq!(server.connections.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn a_wait_ends_with_the_key_or_is_called_off_and_the_connection_stays() {
+    for manner in MANNERS {
+        let server = Fake::start(manner);
+        let mut store = connect(server.address, 10).unwrap();
+        for _ in 0..20 {
+            let start = Instant::now();
+            assert_eq!(store.get(&keys(&["late"]), soon(20)).unwrap(), None);
+            assert!((20..2000).contains(&start.elapsed().as_millis()));
+        }
+        let address = server.address;
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            connect(address, 10).unwrap().put(&one("late", b"v")).unwrap();
+        });
+        assert_eq!(store.get(&keys(&["late"]), soon(8000)).unwrap(), Some(vec![b"v".to_vec()]));
+        other.join().unwrap();
+        assert_eq!(server.connections.load(Ordering::Relaxed), 2);
+    }
+}
+
+/// The key comes just while the wait is called off: the answers to both are read, in whatever order.
+#[test]
+fn a_key_that_comes_while_the_wait_is_called_off_is_there() {
+    for manner in MANNERS {
+        let server = Fake::start(manner);
+        let mut store = connect(server.address, 30).unwrap();
+        let mut came = 0;
+        for round in 0..200 {
+            let key = format!("k{round}");
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_micros(500 + round * 50));
+                    server.set(&key, b"v");
+                });
+                came += usize::from(store.get(&keys(&[&key]), soon(2)).unwrap().is_some());
+            });
+            assert_eq!(store.get(&keys(&[&key]), soon(5000)).unwrap(), Some(vec![b"v".to_vec()]), "{manner:?} {round}");
+        }
+        assert!((1..200).contains(&came), "{came} of 200 came in time: both ways are to be seen");
+    }
+}
+
+#[test]
+fn a_key_that_is_deleted_meanwhile_is_none_whatever_the_server_makes_of_it() {
+    // A server without libuv closes the connection on a MULTI_GET of a missing key: here on each that it sees.
+    let server = Fake::start(Manner::Legacy);
+    let upstream = server.address;
+    let address = rude(move |mut client| {
+        let mut server = std::net::TcpStream::connect(upstream).unwrap();
+        let mut buffer = [0; 4096];
+        let mut back = server.try_clone().unwrap();
+        let mut to = client.try_clone().unwrap();
+        std::thread::spawn(move || std::io::copy(&mut back, &mut to));
+        loop {
+            let n = client.read(&mut buffer).unwrap_or(0);
+            if n == 0 || buffer[0] == 10 {
+                let _ = client.shutdown(std::net::Shutdown::Both);
+                return;
+            }
+            server.write_all(&buffer[..n]).unwrap();
+        }
+    });
+    server.set("a", b"1");
+    let mut store = connect(address, 10).unwrap();
+    assert!(store.get(&keys(&["a"]), soon(1000)).is_err(), "it is there, and is refused twice");
+    let mut store = connect(address, 10).unwrap();
+    assert_eq!(store.get(&keys(&["gone"]), Instant::now()).unwrap(), None);
+}
+
+#[test]
+fn a_server_that_comes_late_is_waited_for_and_one_that_never_comes_is_told() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let start = Instant::now();
+    let e = connect(address, 1).unwrap_err();
+    let text = format!("{e:#}");
+    assert!(text.contains(&format!("no connection to the store {address}")) && text.contains("refused"), "{text}");
+    assert!((900..3000).contains(&start.elapsed().as_millis()));
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        Fake::at(&address.to_string(), Manner::Libuv)
+    });
+    connect(address, 10).unwrap();
+    drop(late.join().unwrap());
+    let e = C10d::connect("no-such-host.invalid:1".parse().unwrap(), soon(300), Duration::ZERO).unwrap_err();
+    assert!(format!("{e:#}").contains("resolving no-such-host.invalid"), "{e:#}");
+}
+
+#[test]
+fn each_address_is_tried_and_ipv6_is_one() {
+    // localhost is both, and the server listens on one of them.
+    let server = Fake::start(Manner::Libuv);
+    let to = format!("localhost:{}", server.address.port()).parse().unwrap();
+    let store = C10d::connect(to, soon(5000), Duration::ZERO).unwrap();
+    assert_eq!(store.address().to_string(), "127.0.0.1");
+    let server = Fake::at("[::1]:0", Manner::Legacy);
+    assert_eq!(connect(server.address, 5).unwrap().address().to_string(), "::1");
+}
+
+#[test]
+fn who_is_no_store_is_found_out_in_time() {
+    let closing = rude(drop);
+    let e = connect(closing, 5).unwrap_err();
+    assert!(format!("{e:#}").contains("no TCPStore, or one of PyTorch before 2.2"), "{e:#}");
+    for silent in [
+        rude(|s| trickle(s, &[], Duration::ZERO)),
+        rude(|mut s| drop(s.read(&mut [0; 1 << 16]).map(|_| std::thread::sleep(Duration::from_secs(20))))),
+    ] {
+        let start = Instant::now();
+        let e = connect(silent, 1).unwrap_err();
+        let text = format!("{e:#}");
+        assert!(text.contains("does not answer as a TCPStore") || text.contains("closes the connection"), "{text}");
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    }
+    // One that answers a byte at a time for ever.
+    let endless = rude(|s| trickle(s, &[1; 4000], Duration::from_millis(50)));
+    let start = Instant::now();
+    let result = connect(endless, 2).and_then(|mut s| s.get(&keys(&["a"]), soon(100)));
+    assert!(result.is_err() && start.elapsed() < Duration::from_secs(5), "{result:?}");
+}
+
+#[test]
+fn a_value_that_is_too_long_is_refused_before_it_is_read() {
+    let server = Fake::start(Manner::Libuv);
+    server.set("big", &vec![b'x'; 7 << 20]);
+    let e = connect(server.address, 10).unwrap().get(&keys(&["big"]), soon(1000)).unwrap_err();
+    assert!(format!("{e:#}").contains("7340032 bytes, 4096 are the most"), "{e:#}");
+}
+
+#[test]
+fn the_first_word_is_one_write_of_five_bytes_and_nothing_is_pinged() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = std::thread::spawn(move || connect(address, 5).map(|_| ()));
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut buffer = [0; 64];
+    let n = stream.read(&mut buffer).unwrap();
+    assert!(n >= 5 && buffer[..5] == [0, 0xce, 0xf7, 0x85, 0x3c], "{:?}", &buffer[..n]);
+    let rest = if n > 5 {
+        buffer[5..n].to_vec()
+    } else {
+        let m = stream.read(&mut buffer).unwrap();
+        buffer[..m].to_vec()
+    };
+    assert_eq!(rest, [7], "GETNUMKEYS, and no PING");
+    stream.write_all(&0u64.to_le_bytes()).unwrap();
+    client.join().unwrap().unwrap();
+}
+
+#[test]
+fn the_fake_has_the_manners_that_were_measured() {
+    let talk = |manner, pieces: &[&[u8]]| {
+        let server = Fake::start(manner);
+        let mut stream = std::net::TcpStream::connect(server.address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        for piece in pieces {
+            let _ = stream.write_all(piece);
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let mut byte = [0];
+        match stream.read(&mut byte) {
+            Ok(0) => "closed",
+            Ok(_) => "answered",
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => "silent",
+            Err(_) => "closed",
+        }
+    };
+    let validate: &[u8] = &[0, 0xce, 0xf7, 0x85, 0x3c];
+    let missing: &[u8] = b"\x0a\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/x";
+    for (pieces, libuv, legacy) in [
+        (vec![&validate[..1], &validate[1..], &[7]], "closed", "answered"),
+        (vec![&[0, 1, 2, 3, 4][..]], "silent", "closed"),
+        (vec![&[0, 1, 2, 3, 4][..], &[7]], "closed", "closed"),
+        (vec![&[13, 0, 0, 0, 0][..]], "silent", "closed"),
+        (vec![validate, missing], "answered", "closed"),
+        (vec![validate, &[99]], "closed", "closed"),
+    ] {
+        assert_eq!((talk(Manner::Libuv, &pieces), talk(Manner::Legacy, &pieces)), (libuv, legacy), "{pieces:?}");
+    }
+}
+
+#[test]
+fn sixty_four_nodes_agree_on_either_server_with_a_connection_each() {
+    for manner in MANNERS {
+        let server = Fake::start(manner);
+        let address = server.address;
+        let part = |rank: u32| {
+            std::thread::spawn(move || {
+                let limit = Instant::now() + Duration::from_secs(30);
+                let mut store = C10d::connect(endpoint(address), limit, Duration::from_millis(u64::from(rank) / 2))?;
+                agree(&mut store, setup(rank, 64, &["rdma0", "rdma1"], 1), limit, None)
+            })
+        };
+        let all: Vec<_> = (0..64).map(part).collect();
+        let all: Vec<_> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
+        assert!(all.iter().all(|a| a.digest == all[0].digest), "{manner:?}");
+        assert_eq!(server.connections.load(Ordering::Relaxed), 64);
+        let each = server.traffic.load(Ordering::Relaxed) / 64;
+        assert!(each < 4000, "{each} bytes of requests per node");
+    }
+}
+
+#[test]
+fn a_store_that_dies_in_the_middle_is_an_error_in_time() {
+    // It takes everything, and dies at the first wait.
+    let address = rude(|mut stream| {
+        let mut buffer = [0; 4096];
+        while let Ok(n) = stream.read(&mut buffer) {
+            if n == 0 || buffer[..n].contains(&6) && n > 20 {
+                return;
+            }
+            if buffer[n - 1] == 7 {
+                stream.write_all(&[0; 8]).unwrap();
+            }
+        }
+    });
+    let mut store = connect(address, 10).unwrap();
+    let start = Instant::now();
+    let e = agree(&mut store, setup(1, 2, &["rdma0"], 1), soon(10_000), None).unwrap_err();
+    assert!(format!("{e:#}").contains("the rendezvous store: the store went away"), "{e:#}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+}
