@@ -4,6 +4,7 @@
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
 mod nccl;
+mod peers;
 mod select;
 mod sysfs;
 
@@ -17,6 +18,7 @@ use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
+pub use peers::RendezvousArgs;
 pub use select::SelectArgs;
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 
@@ -129,6 +131,9 @@ pub struct PrepareArgs {
     /// Which NICs.
     #[command(flatten)]
     pub select: SelectArgs,
+    /// With whom to agree on them.
+    #[command(flatten)]
+    pub rendezvous: RendezvousArgs,
 }
 
 /// `rdmaprep env`.
@@ -184,6 +189,9 @@ pub struct HookArgs {
     /// else 0
     #[arg(long, env = "RDMAPREP_WAIT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub wait: Option<u32>,
+    /// Refuse any plan but the one with this digest, on which all nodes agreed; `prepare --bundle` says so here
+    #[arg(long, env = "RDMAPREP_AGREED", value_name = "DIGEST")]
+    pub agreed: Option<String>,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,

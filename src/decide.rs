@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use crate::exclusive;
-use crate::fault::Fault;
+use crate::fault::{Fault, WithFault};
 use crate::ident::{BusId, IfName};
 use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
@@ -133,6 +133,35 @@ pub fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
         if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
             return Err(Fault::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
         }
+    }
+    Ok(())
+}
+
+/// What all nodes agreed on is all or nothing: with a rail less, or another plan than the one that was committed, the job hangs at
+/// its first collective.
+pub fn as_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
+    let Some(agreement) = &plan.agreement else {
+        let text = |d| {
+            format!("plan {} is not the one that all nodes agreed on ({d:.12}): prepare it on all again", plan.name)
+        };
+        return digest.map_or(Ok(()), |d| Err(Fault::Refused.error(text(d))));
+    };
+    agreement.check().fault(Fault::Refused, format!("plan {}", plan.name))?;
+    if let Some(other) = digest.filter(|d| *d != agreement.digest.as_str()) {
+        return Err(Fault::Refused.error(format!(
+            "plan {} is of digest {}, config.json of {other:.12}: prepare the bundle again, on all nodes",
+            plan.name,
+            agreement.digest.short()
+        )));
+    }
+    let names = |all: &mut dyn Iterator<Item = &IfName>| all.map(IfName::as_str).collect::<Vec<_>>().join(" ");
+    let (agreed, given) = (names(&mut agreement.ifaces()), names(&mut plan.rails().map(|n| &n.identity.name)));
+    if agreed != given {
+        return Err(Fault::Refused.error(format!(
+            "{} nodes agreed on {agreed}, but this container would get {given}: its annotations, or the host's policy, are not \
+             those of then",
+            agreement.nodes
+        )));
     }
     Ok(())
 }

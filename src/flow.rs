@@ -5,6 +5,7 @@ mod edit;
 mod env;
 mod nccl;
 mod past;
+mod peers;
 mod prepare;
 mod status;
 mod sysfs;
@@ -125,13 +126,15 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         };
         let store = store(&request.host);
         let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
-        let hook = Hook { state: &state, store: &store, deadline, patience: deadline.min(Instant::now() + wait) };
+        let patience = deadline.min(Instant::now() + wait);
+        let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
+        let hook = Hook { state: &state, store: &store, deadline, patience, agreed };
         let result = hook::create(&hook, &request, &mut report, &mut watch);
         (request.host, result)
     } else {
         let host = Host::new(global, &config_or_default(global));
         let store = store(&host);
-        let hook = Hook { state: &state, store: &store, deadline, patience: Instant::now() };
+        let hook = Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None };
         let result = match args.stage {
             Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
             _ => hook::stop(&hook, &mut report, &mut watch),

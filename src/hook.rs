@@ -36,6 +36,8 @@ pub struct Hook<'a> {
     pub deadline: Instant,
     /// Until when to wait for NICs that other containers hold.
     pub patience: Instant,
+    /// The digest that config.json was edited for: all nodes agreed on it.
+    pub agreed: Option<&'a str>,
 }
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
@@ -100,6 +102,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
+    decide::as_agreed(&plan, hook.agreed)?;
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
     let fitting = fit(hook, &mut plan, process.pid(), &within, &mut live, report)?;

@@ -162,7 +162,9 @@ pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
     let deadline = timeout.saturating_sub(undo).max(1).to_string();
     let hook = |stage: Stage| {
         let args = ["rdmaprep", "hook", stage.name(), "--plan", &plan.name, "--deadline", &deadline];
-        HookEdit { stage, path: program.to_owned(), args: args.map(str::to_owned).to_vec(), timeout }
+        let agreed = plan.agreement.iter().flat_map(|a| ["--agreed", a.digest.as_str()]);
+        let args = args.into_iter().chain(agreed).map(str::to_owned).collect();
+        HookEdit { stage, path: program.to_owned(), args, timeout }
     };
     Stage::ALL.map(hook).to_vec()
 }

@@ -11,6 +11,7 @@ use crate::config::GidTimeout;
 use crate::exclusive;
 use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
 use crate::nccl::{self, Options, Told};
+use crate::peers::Agreement;
 use crate::rails::{self, ArpProfile, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
@@ -122,6 +123,9 @@ pub struct Plan {
     /// Whether a default route of the main table comes along, where the container has none (`--default-route`).
     #[serde(default)]
     pub default_route: bool,
+    /// What all nodes of the job agreed on (`--rendezvous`): just these NICs.
+    #[serde(default)]
+    pub agreement: Option<Agreement>,
     /// What the container's /sys shows.
     #[serde(default)]
     pub sysfs: Sysfs,
@@ -174,6 +178,7 @@ impl Plan {
             arp,
             rails,
             default_route: request.default_route,
+            agreement: None,
             sysfs: request.sysfs,
             view: None,
             gid_timeout: request.gid_timeout,

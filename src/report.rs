@@ -18,6 +18,7 @@ use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::inject::Injected;
 use crate::journal;
+use crate::peers::{Agreement, Rail};
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
 pub use nccl::explanation_table;
@@ -283,6 +284,7 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     let mut text = format!("plan {}: {}\n\n", printable(&plan.name), parts.join(", "));
     text.push_str(&selection_table(selection));
     text.push_str("\n\n");
+    text.push_str(&plan.agreement.as_ref().map_or(String::new(), agreed));
     text.push_str(&exclusive::told(plan).map_or(String::new(), |line| format!("{}\n\n", printable(&line))));
     plan.rails.told.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
     text.push_str(if plan.rails.told.is_empty() { "" } else { "\n" });
@@ -291,6 +293,23 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));
     text.push('\n');
     text.push_str(&peer_line(plan));
+    text
+}
+
+/// What all nodes came to; other nodes have written a part of it.
+fn agreed(a: &Agreement) -> String {
+    let rail = |Rail(key, iface): &Rail| match key.as_str() == iface.as_str() {
+        true => printable(key.as_str()),
+        false => printable(&format!("{key} ({iface})")),
+    };
+    let rails = a.rails.iter().map(rail).collect::<Vec<_>>().join(", ");
+    let (run, digest) = (printable(&a.run.to_string()), a.digest.short());
+    let mut text = format!("{} nodes agreed on {rails} (run {run}, {}, digest {digest})\n", a.nodes, a.policy);
+    a.lost.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    text.push_str(
+        &a.way.iter().map(|way| format!("the store was reached over {}\n", printable(way))).collect::<String>(),
+    );
+    text.push('\n');
     text
 }
 

@@ -36,6 +36,10 @@ pub struct Request {
     pub narrowing: Narrowing,
     /// Only what the peer has, too; empty: all.
     pub peer_ifaces: Vec<IfName>,
+    /// What all nodes agreed on, in the common order; empty: nothing yet.
+    pub agreed: Vec<IfName>,
+    /// The store of the meeting: the interface that leads there is not taken.
+    pub meeting: Option<IpAddr>,
     /// Its owner is not taken.
     pub bootstrap_address: Option<IpAddr>,
     /// The interface that leads there is not taken.
@@ -115,6 +119,8 @@ impl Request {
             exclude: exclusion(args.exclude.as_deref(), file.exclude.as_deref())?,
             narrowing: Narrowing::default(),
             peer_ifaces: list(&args.peer_ifaces, "--peer-ifaces (RDMA_PEER_IFACES)", file.peer_ifaces)?,
+            agreed: Vec::new(),
+            meeting: None,
             bootstrap_address: address(
                 &args.bootstrap_address,
                 "--bootstrap-address (LOCAL_IP)",

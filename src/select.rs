@@ -212,7 +212,10 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
     let named = |name: &IfName| context.request.ifaces.iter().position(|n| n == name);
     let placeholder = verdict.netdev.as_ref().filter(|_| context.blind()).and_then(named);
     let label = verdict.label();
-    (placeholder, verdict.pci.is_none(), verdict.pci, natural(&label), label)
+    // What comes along with an agreed one is in no list.
+    let agreed = |name: &IfName| context.request.agreed.iter().position(|n| n == name);
+    let agreed = verdict.netdev.as_ref().and_then(agreed).unwrap_or(usize::MAX);
+    (agreed, placeholder, verdict.pci.is_none(), verdict.pci, natural(&label), label)
 }
 
 /// A name in which digits count as numbers.

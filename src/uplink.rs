@@ -84,7 +84,26 @@ pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<Stri
         }
         seeds.extend(devs.into_iter().map(|dev| (dev, format!("leads to the peer address {peer}"))));
     }
+    if let Some(store) = request.meeting {
+        let devs = ways(snapshot, store);
+        if devs.is_empty() {
+            warnings.push(format!(
+                "no route here is known to lead to the rendezvous store {store}: nothing guards its way"
+            ));
+        }
+        seeds.extend(devs.into_iter().map(|dev| (dev, format!("leads to the rendezvous store {store}"))));
+    }
     Ok(spread(snapshot, seeds))
+}
+
+/// The interfaces over which an address is reached, or which own it.
+pub fn ways(snapshot: &Snapshot, to: IpAddr) -> Vec<IfName> {
+    let owners =
+        snapshot.netdevs.iter().filter(|n| n.addresses.iter().any(|a| a.address == to)).map(|n| n.name.clone());
+    let mut found: Vec<IfName> = owners.chain(towards(snapshot, to)).collect();
+    found.sort();
+    found.dedup();
+    found
 }
 
 /// Whether packets to an address have a way out of a container's namespace: over a subnet of its own, or by a route.

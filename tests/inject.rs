@@ -161,6 +161,7 @@ fn a_plan_becomes_an_edit() {
         gid_timeout: Default::default(),
         exclusive: false,
         default_route: false,
+        agreement: None,
         freeze_lifetimes: false,
     };
     let edit = Edit::of(&plan, "/usr/bin/rdmaprep", 60);

@@ -157,6 +157,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         gid_timeout: Default::default(),
         exclusive: false,
         default_route: false,
+        agreement: None,
         freeze_lifetimes: false,
     }
 }

@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use super::edit::edit;
+use super::peers::{self, Meeting};
 use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
-use crate::decide::{inside, moved_away, options, plan_with, view_of};
+use crate::decide::{as_agreed, inside, moved_away, options, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
+use crate::ident::IfName;
 use crate::inject::{self, Injected};
 use crate::nccl::explain;
 use crate::plan::Plan;
@@ -56,6 +58,18 @@ pub(super) fn decide(
     config: Option<&str>,
     store: &Store,
 ) -> Result<Decision> {
+    decide_with(request, name, file, config, store, None)
+}
+
+/// The same, for all nodes of a job where there is a meeting of them.
+fn decide_with(
+    request: &Request,
+    name: &str,
+    file: Option<&Path>,
+    config: Option<&str>,
+    store: &Store,
+    meeting: Option<Meeting>,
+) -> Result<Decision> {
     let pod = config.and_then(pod);
     let mut live = if file.is_some() { None } else { Some(Live::open(Netns::current()?, None)?) };
     let snapshot = match (file, &mut live) {
@@ -63,8 +77,16 @@ pub(super) fn decide(
         (None, Some(live)) => live.observe(Side::Host, &Scope::full())?,
         (None, None) => Snapshot::default(),
     };
-    let (plan, selection) = plan_with(request, name, &snapshot, store, options(request))?;
+    let (mut plan, mut selection) = plan_with(request, name, &snapshot, store, options(request))?;
     warn(&snapshot.warnings);
+    if let Some(meeting) = meeting {
+        let agreement = meeting.agree(request.family, &plan, &selection, &snapshot)?;
+        let ifaces: Vec<IfName> = agreement.ifaces().cloned().collect();
+        let request = Request { peer_ifaces: ifaces.clone(), agreed: ifaces, ..request.clone() };
+        (plan, selection) = plan_with(&request, name, &snapshot, store, options(&request))?;
+        plan.agreement = Some(agreement);
+        as_agreed(&plan, None)?;
+    }
     warn(&selection.warnings);
     warn(&missing_topology(request));
     warn(&moved_away(&plan, request, &snapshot).into_iter().collect::<Vec<_>>());
@@ -125,15 +147,17 @@ impl Decision {
 
 /// `rdmaprep prepare`.
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
-    let request = request(global, Some(&args.plan), &args.select)?;
+    let mut request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
     let config = args.bundle.as_deref().map(read_config).transpose()?;
-    let request = match &config {
-        Some(text) => narrowed(request, text)?,
-        None => request,
-    };
+    if let Some(text) = &config {
+        request = narrowed(request, text)?;
+    }
     let text = config.as_deref();
-    let decision = decide(&request, &args.plan, args.snapshot.as_deref(), text, &store)?;
+    let meeting = peers::open(&args.rendezvous)?;
+    // A recorded machine's routes say nothing of the way that we have just gone.
+    request.meeting = meeting.as_ref().and_then(|m| m.address).filter(|_| args.snapshot.is_none());
+    let decision = decide_with(&request, &args.plan, args.snapshot.as_deref(), text, &store, meeting)?;
     let edited = text.map(|text| edit(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
     if let Some(edited) = &edited {
         warn(&decision.traps(&inject::environment(&edited.injected.json), &request)?);
@@ -210,6 +234,7 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
     }
+    as_agreed(&plan, None)?;
     let (sysfs, _) = plan.sysfs.for_annotations(&inject::annotations(text));
     let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != Sysfs::Snapshot && pod.is_none());
     plan.sysfs = sysfs;

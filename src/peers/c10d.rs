@@ -37,6 +37,13 @@ impl C10d {
         Ok(C10d { to, connection, limit, jitter })
     }
 
+    /// The same with another limit: what comes after the meeting was to begin.
+    pub fn until(mut self, limit: Instant) -> C10d {
+        self.limit = limit;
+        self.connection.limit = limit;
+        self
+    }
+
     /// The address of the server.
     pub fn address(&self) -> IpAddr {
         self.connection.address

@@ -183,7 +183,7 @@ impl Follower {
         ensure!(own == digest, "rank 0's digest {} is not that of what it proposes", digest.short());
         let lost = lost.iter().map(|line| clipped(line, 512)).collect();
         let (run, nodes) = (run.clone(), offer.nodes);
-        Ok(Agreement { run, rank: *rank, nodes, policy: offer.policy, nonces, digest, rails, lost })
+        Ok(Agreement { run, rank: *rank, nodes, policy: offer.policy, nonces, digest, rails, lost, way: None })
     }
 
     fn ended(&mut self, values: &[Value]) -> Act {

@@ -267,6 +267,7 @@ impl Leader {
             digest: self.digest.clone(),
             rails: self.common.rails.iter().filter_map(rail).collect(),
             lost: self.common.lost.clone(),
+            way: None,
         };
         self.end(&Verdict::Commit(self.digest.clone()), Ok(agreement))
     }

@@ -12,6 +12,7 @@
 //! A store has neither guards nor walls: what comes from it is text of strangers. It is bounded before it is read, strictly
 //! parsed, and can take rails away from this node, but never add one.
 
+pub mod asked;
 pub mod c10d;
 pub mod digest;
 pub mod drive;
@@ -22,6 +23,7 @@ pub mod keys;
 pub mod leader;
 pub mod message;
 pub mod node;
+pub mod offer;
 pub mod rail;
 
 use std::time::Instant;

@@ -33,6 +33,9 @@ pub struct Agreement {
     /// What some nodes have and others lack: a line each.
     #[serde(default)]
     pub lost: Vec<String>,
+    /// The interface that the store was reached over, where that is known.
+    #[serde(default)]
+    pub way: Option<String>,
 }
 
 impl Agreement {

@@ -32,6 +32,7 @@ pub mod nldev;
 pub mod nlreplies;
 pub mod privilege;
 pub mod qdisc;
+pub mod random;
 pub mod rdma;
 pub mod rootfs;
 pub mod route;

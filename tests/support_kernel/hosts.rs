@@ -615,6 +615,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         gid_timeout: Default::default(),
         exclusive: false,
         default_route: false,
+        agreement: None,
         freeze_lifetimes: true,
     }
 }

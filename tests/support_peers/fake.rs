@@ -194,19 +194,7 @@ impl Session {
             }
             10 => {
                 let keys = self.keys()?;
-                let shared = lock();
-                let mut answer = Vec::new();
-                for key in keys {
-                    let value = match (shared.map.get(&key), self.manner) {
-                        (Some(value), _) => value.as_slice(),
-                        (None, Manner::Libuv) => &[],
-                        (None, Manner::Legacy) => return close(),
-                    };
-                    answer.extend((value.len() as u64).to_le_bytes());
-                    answer.extend(value);
-                }
-                drop(shared);
-                self.stream.write_all(&answer)?;
+                self.many(&keys, &lock())?;
             }
             11 => {
                 let count = self.number()?;
@@ -230,6 +218,20 @@ impl Session {
             _ => return close(),
         }
         Ok(())
+    }
+
+    fn many(&mut self, keys: &[Vec<u8>], shared: &MutexGuard<Shared>) -> Served<()> {
+        let mut answer = Vec::new();
+        for key in keys {
+            let value = match (shared.map.get(key), self.manner) {
+                (Some(value), _) => value.as_slice(),
+                (None, Manner::Libuv) => &[],
+                (None, Manner::Legacy) => return close(),
+            };
+            answer.extend((value.len() as u64).to_le_bytes());
+            answer.extend(value);
+        }
+        self.stream.write_all(&answer)
     }
 
     fn wait(&mut self, keys: Vec<Vec<u8>>, shared: &mut MutexGuard<Shared>) -> Served<()> {

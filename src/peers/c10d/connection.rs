@@ -24,7 +24,7 @@ pub struct Connection {
     /// Where it leads.
     pub address: IpAddr,
     /// Nothing is waited for beyond this.
-    limit: Instant,
+    pub limit: Instant,
     /// What the user should hear although it worked.
     pub remark: Option<String>,
 }

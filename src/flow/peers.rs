@@ -1,0 +1,104 @@
+//! The meeting of all nodes, between a node's own decision and anything that is written.
+
+use std::io::{IsTerminal, Write};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::warn;
+use crate::cli::RendezvousArgs;
+use crate::config::Family;
+use crate::fault::{Fault, WithFault};
+use crate::ident::IfName;
+use crate::peers::asked::{Asked, Place};
+use crate::peers::c10d::C10d;
+use crate::peers::file::FileStore;
+use crate::peers::message::HostName;
+use crate::peers::node::Setup;
+use crate::peers::offer::{Names, offer};
+use crate::peers::{Agreement, Nonce, Policy, Store, Waiting, agree};
+use crate::plan::Plan;
+use crate::report;
+use crate::select::Selection;
+use crate::snapshot::Snapshot;
+use crate::uplink;
+use crate::world::{files, random};
+
+/// Nodes that start at once connect within this.
+const SPREAD: Duration = Duration::from_millis(200);
+
+/// A store that is open, and how to use it.
+pub(super) struct Meeting {
+    asked: Asked,
+    store: Box<dyn Store>,
+    nonce: Nonce,
+    deadline: Instant,
+    /// The address of the store: what leads there must not be moved.
+    pub(super) address: Option<IpAddr>,
+}
+
+/// Opens the store, if nodes are to meet at all. Nothing else was done yet.
+pub(super) fn open(args: &RendezvousArgs) -> Result<Option<Meeting>> {
+    let Some(asked) = Asked::new(args, |name| std::env::var(name).ok())? else { return Ok(None) };
+    let bits = random::bits()?;
+    let jitter = SPREAD.mul_f64(f64::from(bits[0]) / 256.0);
+    let deadline = Instant::now() + asked.timeout;
+    let (store, address) = connect(&asked.place, deadline, jitter)?;
+    Ok(Some(Meeting { asked, store, nonce: Nonce::of(bits), deadline, address }))
+}
+
+/// Opens a store, and tells its address if it has one.
+fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<IpAddr>)> {
+    const DOING: &str = "the rendezvous store";
+    // A little more than the deadline: what is read then was asked for before it.
+    let limit = deadline + Duration::from_secs(5);
+    match place {
+        Place::C10d(to) => {
+            let store = C10d::connect(to.clone(), deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
+            warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
+            let address = store.address();
+            Ok((Box::new(store), Some(address)))
+        }
+        Place::File(path) => Ok((Box::new(FileStore::open(path).fault(Fault::Disagreed, DOING)?), None)),
+        Place::Pmi | Place::Static => Err(Fault::Usage.error("--rendezvous pmi: not in this build")),
+    }
+}
+
+impl Meeting {
+    /// Over which interfaces the store is reached.
+    fn way(&self, seen: &Snapshot) -> Vec<IfName> {
+        self.address.map(|address| uplink::ways(seen, address)).unwrap_or_default()
+    }
+
+    /// Agrees with all other nodes on a part of what this one has decided for itself. The store is closed then.
+    pub(super) fn agree(
+        mut self,
+        family: Family,
+        plan: &Plan,
+        selection: &Selection,
+        seen: &Snapshot,
+    ) -> Result<Agreement> {
+        let Asked { run, rank, nodes, by, labels, .. } = &self.asked;
+        let names = Names::new(Policy { by: *by, family }, labels, selection, seen);
+        let host = files::read(Path::new("/proc/sys/kernel/hostname")).ok().flatten().unwrap_or_default();
+        let host = HostName::made_from(host.trim());
+        let (offer, nameless) = offer(plan, selection, &names, *nodes, host, self.nonce.clone());
+        let left: Vec<String> =
+            nameless.iter().map(|n| format!("{n} is not offered: it has no {}", names.wanted())).collect();
+        warn(&left);
+        let setup = Setup { run: run.clone(), rank: *rank, offer };
+        let mut told = |waiting: Waiting| {
+            let line = report::printable(&waiting.line());
+            // Nobody may be looking any more.
+            let _ = writeln!(std::io::stderr(), "rdmaprep: {line}");
+        };
+        let watch: Option<&mut dyn FnMut(Waiting)> =
+            if std::io::stderr().is_terminal() { Some(&mut told) } else { None };
+        let mut agreement = agree(self.store.as_mut(), setup, self.deadline, watch)?;
+        let way = self.way(seen).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        agreement.way = Some(way).filter(|way| !way.is_empty());
+        Ok(agreement)
+    }
+}

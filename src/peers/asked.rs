@@ -1,0 +1,185 @@
+//! How a node was asked to meet the others: flags before the environment of an engine that says so by itself.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, bail, ensure};
+
+use super::endpoint::Endpoint;
+use super::{MAX_NODES, Match, RailKey, RunId};
+use crate::cli::RendezvousArgs;
+use crate::fault::{Fault, WithFault};
+use crate::ident::IfName;
+
+/// Where the nodes meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nowhere.
+    Static,
+    /// A TCPStore.
+    C10d(Endpoint),
+    /// A file that all share.
+    File(PathBuf),
+    /// The socket that PMI_FD names.
+    Pmi,
+}
+
+impl FromStr for Place {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        match s.split_once("://") {
+            None if s == "static" => Ok(Place::Static),
+            None if s == "pmi" => Ok(Place::Pmi),
+            Some(("c10d", rest)) => {
+                ensure!(!rest.trim().is_empty(), "{s:?} names no host");
+                Ok(Place::C10d(rest.parse()?))
+            }
+            Some(("file", path)) => {
+                ensure!(
+                    path.starts_with('/') && !path.ends_with('/'),
+                    "{s:?} is no absolute path (file:///shared/job)"
+                );
+                Ok(Place::File(path.into()))
+            }
+            _ => bail!("{s:?} is none of c10d://HOST:PORT, file:///PATH, pmi, static"),
+        }
+    }
+}
+
+/// How to meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Where.
+    pub place: Place,
+    /// This node's rank.
+    pub rank: u32,
+    /// How many nodes there are.
+    pub nodes: u32,
+    /// What they call the run.
+    pub run: RunId,
+    /// What makes two NICs the same rail.
+    pub by: Match,
+    /// For [`Match::Label`].
+    pub labels: BTreeMap<IfName, RailKey>,
+    /// How long all of it may take.
+    pub timeout: Duration,
+}
+
+/// What an engine's environment tells.
+#[derive(Default)]
+struct Told {
+    place: Option<Place>,
+    rank: Option<String>,
+    nodes: Option<String>,
+    run: Option<String>,
+}
+
+impl Asked {
+    /// What was asked; nothing where nodes are prepared one by one. `env` reads the environment of the job's engine.
+    pub fn new(args: &RendezvousArgs, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
+        let env = |name: &str| env(name).filter(|text| !text.is_empty());
+        let url: Option<Place> = value(&args.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
+        let told = match &url {
+            Some(Place::Static) => return Ok(None),
+            None | Some(Place::Pmi) if env("PMI_FD").is_some() => pmi(&env),
+            Some(Place::Pmi) => {
+                return Err(Fault::Usage.error("--rendezvous pmi: there is no PMI_FD in the environment"));
+            }
+            _ if env("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => torchrun(args, &env)?,
+            _ => Told::default(),
+        };
+        let Some(place) = url.or(told.place) else { return forgotten(args) };
+        let needed = |what: &str| Fault::Usage.error(format!("--rendezvous: {what} is needed as well"));
+        let rank = value(&args.rank, "--rank (RDMAPREP_RANK)")?.or(number(told.rank, "rank")?);
+        let nodes = value(&args.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);
+        let (rank, nodes) = (rank.ok_or_else(|| needed("--rank"))?, nodes.ok_or_else(|| needed("--nodes"))?);
+        if !(1..=MAX_NODES).contains(&nodes) || rank >= nodes {
+            let text = format!("rank {rank} of {nodes} nodes: there are 1 to {MAX_NODES}, and ranks begin at 0");
+            return Err(Fault::Usage.error(text));
+        }
+        let run: Option<RunId> = value(&args.run_id, "--run-id (RDMAPREP_RUN_ID)")?;
+        let found = told.run.or_else(|| slurm(&env));
+        let run = run.map(Ok).or_else(|| found.map(|id| id.parse().fault(Fault::Usage, "the engine's run id")));
+        let by: Match = value(&args.by, "--match (RDMAPREP_MATCH)")?.unwrap_or_default();
+        let labels = labels(args.rail_labels.as_deref().unwrap_or_default())
+            .fault(Fault::Usage, "--rail-labels (RDMAPREP_RAIL_LABELS)")?;
+        if (by == Match::Label) == labels.is_empty() {
+            return Err(Fault::Usage.error("--match label and --rail-labels need one another"));
+        }
+        let seconds: u32 =
+            value(&args.rendezvous_timeout, "--rendezvous-timeout (RDMAPREP_RENDEZVOUS_TIMEOUT)")?.unwrap_or(120);
+        if !(1..=86400).contains(&seconds) {
+            return Err(Fault::Usage.error("--rendezvous-timeout: 1 to 86400 seconds"));
+        }
+        let timeout = Duration::from_secs(seconds.into());
+        Ok(Some(Asked { place, rank, nodes, run: run.ok_or_else(|| needed("--run-id"))??, by, labels, timeout }))
+    }
+}
+
+/// Who says how to meet, but not where, has forgotten something.
+fn forgotten(args: &RendezvousArgs) -> Result<Option<Asked>> {
+    let said = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
+    if [&args.rank, &args.nodes, &args.run_id, &args.by, &args.rail_labels].into_iter().any(said) {
+        return Err(Fault::Usage.error("--rank, --nodes, --run-id, --match and --rail-labels need --rendezvous"));
+    }
+    Ok(None)
+}
+
+/// A process per node, as a step of Slurm, Hydra or Flux starts it.
+fn pmi(env: &impl Fn(&str) -> Option<String>) -> Told {
+    // The step's key-value space is its own: any id will do.
+    let run = slurm(env).or_else(|| Some("pmi".to_owned()));
+    Told { place: Some(Place::Pmi), rank: env("PMI_RANK"), nodes: env("PMI_SIZE"), run }
+}
+
+/// The agent's store is up before its workers are, and its own: torch/distributed/rendezvous.py. Without
+/// TORCHELASTIC_USE_AGENT_STORE=True it is the training process that brings one, which does not run yet.
+fn torchrun(args: &RendezvousArgs, env: &impl Fn(&str) -> Option<String>) -> Result<Told> {
+    let local = env("LOCAL_WORLD_SIZE").unwrap_or_else(|| "1".to_owned());
+    if local != "1" {
+        let text = format!("torchrun starts {local} workers on this node: one is to prepare it (--nproc-per-node 1)");
+        return Err(Fault::Usage.error(text));
+    }
+    let host: Option<String> = value(&args.store_host, "--store-host (RDMAPREP_STORE_HOST)")?;
+    let place = match (host.or(env("MASTER_ADDR")), env("MASTER_PORT")) {
+        (Some(host), Some(port)) => {
+            // An address of IPv6 comes without brackets.
+            let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
+            let endpoint = format!("{host}:{port}").parse().fault(Fault::Usage, "MASTER_ADDR and MASTER_PORT")?;
+            Some(Place::C10d(endpoint))
+        }
+        _ => None,
+    };
+    let run = env("TORCHELASTIC_RUN_ID").unwrap_or_default();
+    let restarts = env("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|| "0".to_owned());
+    Ok(Told { place, rank: env("GROUP_RANK"), nodes: env("GROUP_WORLD_SIZE"), run: Some(format!("{run}.{restarts}")) })
+}
+
+fn slurm(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
+    let (job, step) = (env("SLURM_JOB_ID")?, env("SLURM_STEP_ID").unwrap_or_else(|| "batch".to_owned()));
+    Some(format!("{job}.{step}.{}", env("SLURM_RESTART_COUNT").unwrap_or_else(|| "0".to_owned())))
+}
+
+fn labels(text: &str) -> Result<BTreeMap<IfName, RailKey>> {
+    let mut labels = BTreeMap::new();
+    for word in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|w| !w.is_empty()) {
+        let (iface, label) = word.split_once('=').ok_or_else(|| anyhow!("{word:?} is no IFACE=LABEL"))?;
+        ensure!(labels.insert(iface.parse()?, label.parse()?).is_none(), "{iface} has two labels");
+    }
+    Ok(labels)
+}
+
+/// A flag's value; empty is unset.
+fn value<T: FromStr>(text: &Option<String>, flag: &str) -> Result<Option<T>>
+where
+    T::Err: Into<anyhow::Error>,
+{
+    text.as_deref().filter(|t| !t.is_empty()).map(|t| t.parse().fault(Fault::Usage, flag)).transpose()
+}
+
+fn number(text: Option<String>, what: &str) -> Result<Option<u32>> {
+    let wrong = |t: &str| Fault::Usage.error(format!("the engine's {what}, {t:?}, is no number"));
+    text.map(|t| t.parse().map_err(|_| wrong(&t))).transpose()
+}

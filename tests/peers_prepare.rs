@@ -1,0 +1,360 @@
+//! `prepare` on all nodes of a job: each node a process, most of them in a network namespace of its own, over a file or a TCPStore.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+mod support;
+mod support_peers;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use support::{Container, Host, Said, abreast, alone, run};
+use support_peers::fake::{Fake, Manner};
+
+/// What all nodes of a test share: named after the process that started them.
+fn shared(what: &str) -> PathBuf {
+    let starter = std::os::unix::process::parent_id();
+    std::env::temp_dir().join(format!("rdmaprep-{what}-{starter}"))
+}
+
+/// Where that test's own process finds the same.
+fn of_nodes(what: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("rdmaprep-{what}-{}", std::process::id()))
+}
+
+fn meet<'a>(url: &'a str, rank: &'a str, nodes: &'a str, timeout: &'a str) -> Vec<&'a str> {
+    let flags = ["--rendezvous", url, "--rank", rank, "--nodes", nodes, "--run-id", "job.7"];
+    [&flags[..], &["--rendezvous-timeout", timeout]].concat()
+}
+
+/// The stored plan.
+fn plan_of(host: &Host) -> Value {
+    serde_json::from_str(&fs::read_to_string(host.run.join("plans/default.json")).unwrap()).unwrap()
+}
+
+fn nics(plan: &Value) -> Vec<String> {
+    plan["nics"].as_array().unwrap().iter().map(|n| n["identity"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn eight_namespaces_print_the_same_line_and_name_what_two_lack() {
+    abreast(8, |host, number| {
+        let rails = host.rails(4);
+        if number == 3 {
+            host.ip("address flush dev r2");
+        }
+        let names = if number == 5 { "r0,r1,r2".to_owned() } else { rails };
+        let store = shared("eight");
+        let url = format!("file://{}", store.display());
+        let rank = number.to_string();
+        let mut args = vec!["prepare", "--ifaces", &names];
+        args.extend(meet(&url, &rank, "8", "60"));
+        let said = host.rdmaprep(&args).ok();
+        assert_eq!(said.out.lines().last(), Some("RDMA_PEER_IFACES=\"r0 r1\""), "{}", said.out);
+        for line in ["8 nodes agreed on r0, r1 (run job.7, --match name --family 4, digest ", "r2: missing on "] {
+            assert!(said.out.contains(line), "{}", said.out);
+        }
+        assert!(said.out.contains(": no IPv4 address\n") && said.out.contains("r3: missing on "), "{}", said.out);
+        let plan = plan_of(host);
+        assert_eq!(nics(&plan), ["r0", "r1"]);
+        assert!(plan["env"].to_string().contains("NCCL_IGNORE_NET_MISMATCH"));
+        fs::write(shared(&format!("eight-digest-{number}")), plan["agreement"]["digest"].to_string()).unwrap();
+    });
+    if std::env::var("RDMAPREP_TEST_INSIDE").is_err() {
+        let digest = |n: usize| fs::read_to_string(of_nodes(&format!("eight-digest-{n}"))).unwrap();
+        assert!((1..8).all(|n| digest(n) == digest(0)));
+        (0..8).for_each(|n| fs::remove_file(of_nodes(&format!("eight-digest-{n}"))).unwrap());
+        fs::remove_file(of_nodes("eight")).unwrap();
+    }
+}
+
+/// A snapshot of two RoCE NICs, the port of the second in that state, its name made of that.
+fn snapshot(folder: &Path, name: &str, state: &str, prefix: &str) -> PathBuf {
+    let nic = |i: u32, state: &str| {
+        let gid = json!({"index": 3, "address": format!("::ffff:10.0.{i}.1"), "kind": "RoCE v2", "netdev": format!("{prefix}{i}")});
+        let hca = json!({"name": format!("mlx5_{i}"), "protocol": "roce", "pci": format!("0000:{:02x}:00.0", 16 + i), "ports": [{
+            "number": 1, "state": state, "link_layer": "Ethernet", "netdev": format!("{prefix}{i}"), "gids": [gid]}]});
+        let netdev = json!({"name": format!("{prefix}{i}"), "ifindex": i + 2, "link_type": 1, "pci": format!("0000:{:02x}:00.0", 16 + i),
+            "up": true, "running": true, "addresses": [{"address": format!("10.0.{i}.1"), "prefix": 24}]});
+        (hca, netdev)
+    };
+    let ((h0, n0), (h1, n1)) = (nic(0, "ACTIVE"), nic(1, state));
+    let path = folder.join(format!("{name}.json"));
+    fs::write(&path, json!({"schema": 1, "hcas": [h0, h1], "netdevs": [n0, n1]}).to_string()).unwrap();
+    path
+}
+
+/// A node that decides from a snapshot: no namespace is needed.
+fn node(folder: &Path, snapshot: &Path, flags: &[&str]) -> std::process::Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    let at = |name: String| folder.join(name).display().to_string();
+    let own = snapshot.file_stem().unwrap().to_str().unwrap();
+    fs::write(folder.join("config.toml"), "").unwrap();
+    command.env_clear().args(["prepare", "--snapshot", snapshot.to_str().unwrap()]).args(flags);
+    command.args(["--run-dir", &at(format!("run-{own}")), "--state-dir", &at(format!("state-{own}"))]);
+    command.args(["--config", &at("config.toml".to_owned())]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn ends(child: std::process::Child) -> Said {
+    child.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_port_that_is_down_is_told_and_every_way_to_match_has_its_names() {
+    for manner in [Manner::Libuv, Manner::Legacy] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Fake::start(manner);
+        let url = format!("c10d://{}", server.address);
+        let run = |by: &[&str], second: &Path, nth: &str| {
+            let first = snapshot(folder.path(), "first", "ACTIVE", "rdma");
+            let run_id = format!("job.{nth}");
+            let part = |rank: &'static str, snapshot: &Path| {
+                let flags = [
+                    "--rendezvous",
+                    &url,
+                    "--rank",
+                    rank,
+                    "--nodes",
+                    "2",
+                    "--run-id",
+                    &run_id,
+                    "--rendezvous-timeout",
+                    "30",
+                ];
+                node(folder.path(), snapshot, &[&flags[..], by].concat())
+            };
+            let (a, b) = (part("0", &first), part("1", second));
+            (ends(a), ends(b))
+        };
+        let down = snapshot(folder.path(), "down", "DOWN", "rdma");
+        let (a, b) = run(&[], &down, "1");
+        for said in [a.ok(), b.ok()] {
+            assert_eq!(said.out.lines().last(), Some("RDMA_PEER_IFACES=\"rdma0\""));
+            assert!(said.out.contains(": port down\n"), "{}", said.out);
+        }
+        // Other names, the same places and subnets: each node has its own names in the common order.
+        let other = snapshot(folder.path(), "other", "ACTIVE", "ens");
+        let (a, b) = run(&[], &other, "2");
+        for said in [a, b] {
+            said.fails(10, &["no rail is on all nodes: rdma0: missing on ", "no such NIC"]);
+        }
+        for (nth, by, key) in [("3", "index", "1 (ens1)"), ("4", "subnet", "10.0.1.0/24 (ens1)")] {
+            let (a, b) = run(&["--match", by], &other, nth);
+            assert_eq!(a.ok().out.lines().last(), Some("RDMA_PEER_IFACES=\"rdma0 rdma1\""));
+            let b = b.ok();
+            assert_eq!(b.out.lines().last(), Some("RDMA_PEER_IFACES=\"ens0 ens1\""));
+            assert!(b.out.contains(key) && b.out.contains("NCCL_IB_HCA==mlx5_0,mlx5_1"), "{}", b.out);
+        }
+        let labels = "ens0=leaf1,ens1=leaf0 rdma0=leaf0 rdma1=leaf1";
+        let (a, b) = run(&["--match", "label", "--rail-labels", labels], &other, "5");
+        assert_eq!(a.ok().out.lines().last(), Some("RDMA_PEER_IFACES=\"rdma0 rdma1\""));
+        let b = b.ok().out;
+        assert_eq!(b.lines().last(), Some("RDMA_PEER_IFACES=\"ens1 ens0\""), "in rank 0's order: {b}");
+        assert!(b.contains("NCCL_IB_HCA==mlx5_1,mlx5_0"), "{b}");
+    }
+}
+
+/// Each of three nodes is killed at some moment; nothing of any node's is written unless it says so with success.
+#[test]
+fn a_node_that_is_killed_leaves_the_others_with_nothing_stored_or_all_with_the_same() {
+    for (victim, millis) in (0..3).flat_map(|v| [0, 10, 20, 40, 80].map(move |m| (v, m))) {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("file://{}/store", folder.path().display());
+        let start = Instant::now();
+        let mut all: Vec<_> = ["0", "1", "2"]
+            .iter()
+            .map(|rank| {
+                let snapshot = snapshot(folder.path(), rank, "ACTIVE", "rdma");
+                node(folder.path(), &snapshot, &meet(&url, rank, "3", "2"))
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(millis));
+        let _ = all[victim].kill();
+        let all: Vec<Said> = all.into_iter().map(ends).collect();
+        assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+        for (rank, said) in all.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+            let stored = folder.path().join(format!("run-{rank}/plans/default.json")).exists();
+            match said.code {
+                Some(0) => assert!(stored),
+                Some(10) => assert!(!stored && said.err.lines().count() == 1, "{said:?}"),
+                _ => panic!("{victim} killed after {millis} ms: {said:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hook_takes_what_was_committed_or_nothing() {
+    alone(|host| {
+        let rails = host.rails(3);
+        let one = ["--rendezvous", "file:///run/store", "--rank", "0", "--nodes", "1", "--run-id", "job"];
+        host.rdmaprep(&[&["prepare", "--ifaces", &rails][..], &one].concat()).ok();
+        let digest = plan_of(host)["agreement"]["digest"].as_str().unwrap().to_owned();
+        // A bundle names the digest in its hooks.
+        let bundle = PathBuf::from("/run/bundle");
+        fs::create_dir_all(&bundle).unwrap();
+        let config = json!({"ociVersion": "1.2.0", "process": {"args": ["sh"], "cwd": "/"}, "root": {"path": "r"},
+            "linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]}});
+        fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+        host.rdmaprep(&[&["prepare", "--ifaces", &rails, "--bundle", "/run/bundle"][..], &one].concat()).ok();
+        let again = plan_of(host)["agreement"]["digest"].as_str().unwrap().to_owned();
+        assert_ne!(digest, again, "every attempt has its own");
+        let text = fs::read_to_string(bundle.join("config.json")).unwrap();
+        let edited: Value = serde_json::from_str(&text).unwrap();
+        assert!(
+            edited["hooks"]["createRuntime"][0]["args"].to_string().contains(&format!("\"--agreed\",\"{again}\"")),
+            "{text}"
+        );
+        let before = host.look();
+        let hook = |c: &Container, agreed: &str| {
+            run(&mut host.command(&["hook", "createRuntime", "--agreed", agreed]), &c.state())
+        };
+        // Another plan than the committed one.
+        let c = Container::new("other");
+        hook(&c, &digest).fails(3, &["prepare the bundle again, on all nodes"]);
+        // Less than all: an annotation takes one away.
+        let less =
+            Container::new("less").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "r1"}));
+        hook(&less, &again).fails(3, &["1 nodes agreed on r0 r1 r2, but this container would get r0 r2"]);
+        // A plan that somebody edited.
+        let path = host.run.join("plans/default.json");
+        let whole = fs::read_to_string(&path).unwrap();
+        fs::write(&path, whole.replacen("\"r1\",\n        \"r1\"", "\"r9\",\n        \"r1\"", 1)).unwrap();
+        assert_ne!(whole, fs::read_to_string(&path).unwrap());
+        hook(&c, &again).fails(3, &["plan default: its rails are not those of digest"]);
+        // One that nobody agreed on.
+        host.prepare(&rails);
+        hook(&c, &again).fails(3, &["is not the one that all nodes agreed on"]);
+        host.is_as(&before);
+        host.is_clean();
+        fs::write(&path, whole).unwrap();
+        let mut fine = Container::new("fine");
+        hook(&fine, &again).ok();
+        assert!(fine.sh("ip -o link").contains("r2"));
+        fine.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
+#[test]
+fn the_way_to_the_store_is_guarded_and_told() {
+    alone(|host| {
+        let rails = host.rails(3);
+        // The store listens on an address of r1, which is therefore not taken.
+        let server = Fake::at("10.1.0.1:0", Manner::Libuv);
+        let url = format!("c10d://{}", server.address);
+        let said = host.rdmaprep(&[&["prepare", "--ifaces", &rails][..], &meet(&url, "0", "1", "20")].concat()).ok();
+        assert_eq!(nics(&plan_of(host)), ["r0", "r2"]);
+        assert!(said.out.contains("r1 leads to the rendezvous store 10.1.0.1"), "{}", said.out);
+        assert!(said.out.contains("the store was reached over r1\n"), "{}", said.out);
+    });
+}
+
+#[test]
+fn a_store_that_is_not_there_and_ranks_that_never_come_change_nothing() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let path = host.run.join("plans/default.json");
+        let before = fs::read_to_string(&path).unwrap();
+        let start = Instant::now();
+        for (url, words) in [
+            ("c10d://127.0.0.1:9", &["no connection to the store 127.0.0.1:9", "refused"][..]),
+            ("file:///nonexistent/store", &["the rendezvous store: opening /nonexistent/store"]),
+            ("file:///run/alone", &["missing ranks 1-2: nothing was published in time"]),
+        ] {
+            let args = [&["prepare", "--ifaces", &rails][..], &meet(url, "0", "3", "1")].concat();
+            host.rdmaprep(&args).fails(10, words);
+        }
+        assert!(start.elapsed() < Duration::from_secs(20));
+        assert_eq!(before, fs::read_to_string(&path).unwrap());
+    });
+}
+
+#[test]
+fn what_is_asked_wrongly_is_one_line_and_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = snapshot(folder.path(), "s", "ACTIVE", "rdma");
+    for (flags, word) in [
+        (&["--rendezvous", "redis://h"][..], "none of c10d://HOST:PORT, file:///PATH, pmi, static"),
+        (&["--rendezvous", "file://relative"], "no absolute path"),
+        (&["--rendezvous", "c10d://"], "names no host"),
+        (&["--rendezvous", "c10d://::1"], "ambiguous"),
+        (&["--rendezvous", "c10d://h:0"], "no port"),
+        (&["--rendezvous", "pmi"], "PMI_FD"),
+        (&["--rendezvous", "file:///x", "--nodes", "2", "--run-id", "a"], "--rank is needed"),
+        (&["--rendezvous", "file:///x", "--rank", "0", "--run-id", "a"], "--nodes is needed"),
+        (&["--rendezvous", "file:///x", "--rank", "0", "--nodes", "2"], "--run-id is needed"),
+        (&["--rendezvous", "file:///x", "--rank", "2", "--nodes", "2", "--run-id", "a"], "rank 2 of 2"),
+        (&["--rendezvous", "file:///x", "--rank", "0", "--nodes", "99999", "--run-id", "a"], "99999 nodes"),
+        (&["--rendezvous", "file:///x", "--rank", "-1", "--nodes", "2", "--run-id", "a"], "-1"),
+        (&["--rendezvous", "file:///x", "--rank", "0", "--nodes", "2", "--run-id", "none"], "no identity"),
+        (&["--rendezvous", "file:///x", "--rank", "0", "--nodes", "2", "--run-id", "a", "--match", "mac"], "mac"),
+        (
+            &["--rendezvous", "file:///x", "--rank", "0", "--nodes", "2", "--run-id", "a", "--match", "label"],
+            "--rail-labels",
+        ),
+        (
+            &["--rendezvous", "file:///x", "--rank", "0", "--nodes", "2", "--run-id", "a", "--rail-labels", "x"],
+            "IFACE=LABEL",
+        ),
+        (
+            &["--rendezvous", "file:///x", "--rank", "0", "--nodes", "2", "--run-id", "a", "--rendezvous-timeout", "0"],
+            "1 to 86400",
+        ),
+        (&["--rank", "0"], "need --rendezvous"),
+    ] {
+        let said = ends(node(folder.path(), &file, flags));
+        let said = said.fails(2, &[word]);
+        assert!(said.out.is_empty(), "{said:?}");
+    }
+    assert!(!folder.path().join("run-s").exists());
+}
+
+#[test]
+fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Fake::start(Manner::Libuv);
+    let port = server.address.port().to_string();
+    let agent = |rank: &str, more: &[(&str, &str)]| {
+        let file = snapshot(folder.path(), rank, "ACTIVE", "rdma");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["prepare", "--snapshot", file.to_str().unwrap(), "--dry-run", "--json"]);
+        command.envs([
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", &port),
+            ("GROUP_RANK", rank),
+            ("GROUP_WORLD_SIZE", "2"),
+        ]);
+        command.envs([("TORCHELASTIC_RUN_ID", "none"), ("TORCHELASTIC_RESTART_COUNT", "1"), ("LOCAL_WORLD_SIZE", "1")]);
+        command.envs(more.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let on = [("TORCHELASTIC_USE_AGENT_STORE", "True")];
+    let (a, b) = (agent("0", &on), agent("1", &on));
+    for said in [ends(a).ok(), ends(b).ok()] {
+        let agreed = &serde_json::from_str::<Value>(&said.out).unwrap()["plan"]["agreement"];
+        assert_eq!((&agreed["run"], &agreed["nodes"]), (&json!("none.1"), &json!(2)));
+    }
+    // The training process would bring the store, and it does not run yet: nobody is waited for.
+    let said = ends(agent("0", &[("TORCHELASTIC_USE_AGENT_STORE", "False")])).ok();
+    assert!(said.out.contains("\"agreement\": null"));
+    let said = ends(agent("0", &[on[0], ("RDMAPREP_RENDEZVOUS", "static")])).ok();
+    assert!(said.out.contains("\"agreement\": null"));
+    ends(agent("0", &[on[0], ("LOCAL_WORLD_SIZE", "8")])).fails(2, &["--nproc-per-node 1"]);
+    let said =
+        ends(agent("0", &[on[0], ("MASTER_ADDR", "no-such-host.invalid"), ("RDMAPREP_RENDEZVOUS_TIMEOUT", "1")]));
+    said.fails(10, &["resolving no-such-host.invalid"]);
+    let both = [on[0], ("MASTER_ADDR", "no-such-host.invalid"), ("RDMAPREP_STORE_HOST", "127.0.0.1")];
+    let (a, b) = (agent("0", &both), agent("1", &both));
+    ends(a).ok();
+    ends(b).ok();
+}
