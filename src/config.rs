@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::Global;
 use crate::fault::Fault;
 use crate::ident::IfName;
+use crate::policy::{Ask, Policy};
 use crate::rails::{NUMBERS, Numbers, Profile};
 use crate::view::Sysfs;
 
@@ -30,10 +31,8 @@ pub const HOOK_LOG: &str = "/var/log/rdmaprep.log";
 /// What the host's administrator settled, for every container and command.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// Netdevs that may be taken; empty: all.
-    pub allow: Vec<Pattern>,
-    /// Netdevs that may not; wins over `allow`.
-    pub deny: Vec<Pattern>,
+    /// What may be moved, and what containers may ask for.
+    pub policy: Policy,
     /// The plan of containers that did not opt in.
     pub plan: Option<PlanName>,
     /// Plans, journals and reports.
@@ -224,14 +223,26 @@ impl TryFrom<String> for Pattern {
     }
 }
 
-/// The config file.
+/// The config file. `examples/config.toml` tells every key to who writes one.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Regexes of netdevs that may be taken; empty: all.
+    /// Regexes of names of netdevs that may be taken; empty: all. Of an HCA without a netdev its own name counts.
     pub allow: Vec<Pattern>,
-    /// Regexes of netdevs that may not; wins over `allow`.
+    /// Regexes of names that may not; wins over what is allowed.
     pub deny: Vec<Pattern>,
+    /// The same for PCI addresses, `0000:1a:00.0`: those of the NIC, of what it sits on, and of a bond's members.
+    pub allow_pci: Vec<Pattern>,
+    /// Those that may not.
+    pub deny_pci: Vec<Pattern>,
+    /// The same for drivers: those of the netdev and of the HCA.
+    pub allow_drivers: Vec<Pattern>,
+    /// Those that may not.
+    pub deny_drivers: Vec<Pattern>,
+    /// The annotations of containers that count; absent: all. A container with another one of ours is refused.
+    pub annotations: Option<Vec<Ask>>,
+    /// The most NICs that a container gets; absent: any number.
+    pub max_nics: Option<usize>,
     /// The plan of containers that did not opt in.
     pub plan: Option<PlanName>,
     /// See [`Global::state_dir`].
@@ -293,8 +304,7 @@ impl Host {
             flag.clone().or_else(|| file.clone()).unwrap_or_else(|| default.into())
         };
         Host {
-            allow: config.allow.clone(),
-            deny: config.deny.clone(),
+            policy: Policy::of(config),
             plan: config.plan.clone(),
             state_dir: dir(&global.state_dir, &config.state_dir, STATE),
             run_dir: dir(&global.run_dir, &config.run_dir, RUN),
@@ -303,14 +313,5 @@ impl Host {
             hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
             rail_tables: config.rail_tables.unwrap_or(NUMBERS),
         }
-    }
-
-    /// Why the policy forbids the NIC of that name, if it does.
-    pub fn forbids(&self, name: &str) -> Option<String> {
-        if let Some(pattern) = self.deny.iter().find(|p| p.matches(name)) {
-            return Some(format!("{name} matches {:?} of `deny` in the host's config file", pattern.as_str()));
-        }
-        let allowed = self.allow.is_empty() || self.allow.iter().any(|p| p.matches(name));
-        (!allowed).then(|| format!("{name} matches nothing of `allow` in the host's config file"))
     }
 }

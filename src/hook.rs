@@ -92,7 +92,8 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     };
     // Which NICs are left of it takes no look at the machine, and who only waits keeps nobody from the lock by one.
     decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
-    let scope = Scope::of(plan.nics.iter().map(|n| n.identity.name.clone()).collect());
+    let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
+    let scope = Scope { sysfs: request.host.policy.asks_for_hardware(), ..Scope::of(nics) };
     let outside = live.observe(Side::Host, &scope)?;
     let mut plan = request.narrowed_plan(plan, &outside);
     // Reclaiming has told of each record that cannot be read.
@@ -103,6 +104,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     decide::as_agreed(&plan, hook.agreed)?;
+    request.host.policy.limits(&plan)?;
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
     let fitting = fit(hook, &mut plan, process.pid(), &within, &mut live, report)?;

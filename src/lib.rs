@@ -28,6 +28,7 @@
 pub mod bundle;
 pub mod cli;
 pub mod config;
+pub mod policy;
 pub mod request;
 pub mod state;
 

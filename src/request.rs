@@ -14,6 +14,7 @@ use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::nccl::HOST_ENV;
 use crate::plan::Plan;
+use crate::policy::{Ask, Device};
 use crate::rails::Profile;
 use crate::snapshot::Snapshot;
 use crate::view::Sysfs;
@@ -180,15 +181,22 @@ impl Request {
             let Some(leaf) = key.strip_prefix(ANNOTATION) else { continue };
             let what = || format!("annotation {key:?}");
             match leaf {
-                "plan" => narrowed.opt_in(text.parse().fault(Fault::State, what())?)?,
+                "plan" => {
+                    self.host.policy.hears(Ask::Plan, key)?;
+                    narrowed.opt_in(text.parse().fault(Fault::State, what())?)?;
+                }
                 "ifaces" => {
+                    self.host.policy.hears(Ask::Ifaces, key)?;
                     let only = interface_names(text).fault(Fault::State, what())?;
                     let before = narrowed.narrowing.only.take();
                     let kept = only.into_iter().filter(|n| before.as_ref().is_none_or(|b| b.contains(n)));
                     narrowed.narrowing.only = Some(kept.collect());
                 }
-                "exclude" if text.is_empty() => {}
-                "exclude" => narrowed.narrowing.exclude.push(text.parse().fault(Fault::State, what())?),
+                "exclude" => {
+                    self.host.policy.hears(Ask::Exclude, key)?;
+                    let pattern = (!text.is_empty()).then(|| text.parse().fault(Fault::State, what()));
+                    narrowed.narrowing.exclude.extend(pattern.transpose()?);
+                }
                 _ => {
                     let text = format!("{} is unknown; there are {ANNOTATION}plan, ifaces and exclude", what());
                     return Err(Fault::State.error(text));
@@ -198,11 +206,23 @@ impl Request {
         Ok(narrowed)
     }
 
-    /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now.
+    /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
+    /// what is not in the snapshot, the name alone is judged: it cannot be moved either.
     pub fn narrowed_plan(&self, plan: Plan, host: &Snapshot) -> Plan {
-        let excluded = |name: &str| self.narrowing.excludes(name).is_some();
-        let forbidden = |n: &IfName| excluded(n.as_str()) || self.host.forbids(n.as_str()).is_some();
-        plan.narrowed(|n| self.narrowing.forbids(n).is_some(), forbidden, |h| excluded(h.as_str()), host)
+        let policy = &self.host.policy;
+        let denied = |name: &str, device: Option<Device>| match device {
+            Some(device) => policy.forbids(&device),
+            None => policy.forbids_name(name),
+        };
+        let out = |name: &str, device: Option<Device>| {
+            self.narrowing.excludes(name).is_some() || denied(name, device).is_some()
+        };
+        plan.narrowed(
+            |n| self.narrowing.forbids(n).is_some(),
+            |n| out(n.as_str(), host.netdev(n).map(|dev| Device::new(dev.name.as_str(), Some(dev), None, host))),
+            |h| out(h.as_str(), host.hca(h).map(|hca| Device::new(hca.name.as_str(), None, Some(hca), host))),
+            host,
+        )
     }
 
     /// Takes the annotation's plan, unless the host named another for this very container.

@@ -2,6 +2,7 @@
 
 use crate::candidate::{Candidate, Context, INFINIBAND, choose_gid, counts, port_label};
 use crate::config::Family;
+use crate::policy::Device;
 use crate::select::{Drop, DropCode, Verdict};
 use crate::snapshot::Netdev;
 use crate::stack;
@@ -61,8 +62,13 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
 }
 
 fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let why = context.request.host.forbids(candidate.key())?;
+    let device = Device::new(candidate.key(), candidate.netdev, candidate.hca, context.snapshot);
+    let why = context.request.host.policy.forbids(&device)?;
     because(DropCode::Forbidden, why, "ask the administrator of this host")
+}
+
+fn policy_forbids(context: &Context, netdev: &Netdev) -> Option<String> {
+    context.request.host.policy.forbids(&Device::new(netdev.name.as_str(), Some(netdev), None, context.snapshot))
 }
 
 fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -223,13 +229,12 @@ fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
         let why = format!("{} sits on {}, and would be left without it", upper.name, below.name);
         return because(DropCode::Carries, why, "delete what sits on it first");
     }
-    let why = stack::members(context.snapshot, bond).find_map(|m| context.request.host.forbids(m.name.as_str()))?;
+    let why = stack::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
     because(DropCode::Forbidden, why, "ask the administrator of this host")
 }
 
 /// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
 fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<String> {
-    let name = &netdev.name;
     if !stack::follows(netdev) || height > 8 {
         return Some(String::new());
     }
@@ -237,7 +242,7 @@ fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<Stri
     let member = netdev.master.as_ref().map(|master| format!("it is a member of {master}"));
     let above = || stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));
     let why = member
-        .or_else(|| context.request.host.forbids(name.as_str()))
+        .or_else(|| policy_forbids(context, netdev))
         .or_else(|| finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned()))
         .or_else(|| netdev.qdisc_lost.as_ref().map(|lost| format!("a move would take {lost}")))
         .or_else(|| above().map(|(u, why)| format!("{} sits on it{why}", u.name)))?;

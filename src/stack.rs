@@ -20,6 +20,11 @@ pub fn lower<'a>(snapshot: &'a Snapshot, device: &Netdev) -> Option<&'a Netdev> 
     snapshot.netdevs.iter().find(|n| !paired && n.ifindex == link)
 }
 
+/// A netdev, and the devices below it.
+pub fn down<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
+    std::iter::successors(Some(device), |dev| lower(snapshot, dev)).take(MOST)
+}
+
 /// What sits on a netdev: VLANs, macvlans and the like, which a move of it would leave behind.
 pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
     snapshot.netdevs.iter().filter(|n| lower(snapshot, n).is_some_and(|l| l.ifindex == device.ifindex))

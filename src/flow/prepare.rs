@@ -158,6 +158,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     // A recorded machine's routes say nothing of the way that we have just gone.
     request.meeting = meeting.as_ref().and_then(|m| m.address).filter(|_| args.snapshot.is_none());
     let decision = decide_with(&request, &args.plan, args.snapshot.as_deref(), text, &store, meeting)?;
+    request.host.policy.limits(&decision.plan)?;
     let edited = text.map(|text| edit(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
     if let Some(edited) = &edited {
         warn(&decision.traps(&inject::environment(&edited.injected.json), &request)?);
@@ -229,12 +230,14 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
     let pod = pod(text);
     let mut live = Live::open(Netns::current()?, None)?;
-    let seen = live.observe(Side::Host, &Scope::links())?;
+    let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
+    let seen = live.observe(Side::Host, &scope)?;
     let mut plan = mine.narrowed_plan(plan, &seen);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
     }
     as_agreed(&plan, None)?;
+    mine.host.policy.limits(&plan)?;
     let (sysfs, _) = plan.sysfs.for_annotations(&inject::annotations(text));
     let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != Sysfs::Snapshot && pod.is_none());
     plan.sysfs = sysfs;

@@ -1,0 +1,189 @@
+//! Which NICs may ever be moved, and what a container may ask for: the host's administrator settles it in the config file,
+//! and nothing else widens it.
+//!
+//! It is asked whenever NICs are chosen, and again by the hook, of the NICs as they are then: a stored plan may be older than
+//! the policy.
+
+use std::fmt;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Config, Pattern};
+use crate::fault::Fault;
+use crate::ident::BusId;
+use crate::plan::Plan;
+use crate::snapshot::{Hca, Netdev, Snapshot};
+use crate::stack;
+
+/// The config file's policy.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    names: Lists,
+    pci: Lists,
+    drivers: Lists,
+    /// The annotations that count; absent: all that there are.
+    annotations: Option<Vec<Ask>>,
+    /// The most NICs that a container gets.
+    max_nics: Option<usize>,
+}
+
+/// Two lists of regexes on one property of a NIC.
+#[derive(Clone, Debug, Default)]
+struct Lists {
+    /// One has to match; empty: all do.
+    allow: Vec<Pattern>,
+    /// None may match.
+    deny: Vec<Pattern>,
+}
+
+/// The annotations of ours, below `rdmaprep.io/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ask {
+    /// Takes part, with the plan of that name.
+    Plan,
+    /// Only these of the plan's NICs.
+    Ifaces,
+    /// Without those that match.
+    Exclude,
+}
+
+/// A NIC as the policy sees it.
+#[derive(Clone, Debug, Default)]
+pub struct Device<'a> {
+    name: &'a str,
+    pci: Vec<BusId>,
+    drivers: Vec<&'a str>,
+}
+
+impl Ask {
+    /// All of them.
+    pub const ALL: [Ask; 3] = [Ask::Plan, Ask::Ifaces, Ask::Exclude];
+
+    /// The annotation's key behind its prefix.
+    pub fn name(self) -> &'static str {
+        match self {
+            Ask::Plan => "plan",
+            Ask::Ifaces => "ifaces",
+            Ask::Exclude => "exclude",
+        }
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl<'a> Device<'a> {
+    /// A netdev, an HCA, or both of one NIC, under the name that sentences use. What sits on another device is of that card,
+    /// and a bond of those of its members.
+    pub fn new(name: &'a str, netdev: Option<&'a Netdev>, hca: Option<&'a Hca>, seen: &'a Snapshot) -> Device<'a> {
+        let mut device = Device { name, ..Device::default() };
+        netdev.into_iter().for_each(|dev| device.add(dev, seen));
+        hca.into_iter().for_each(|hca| device.add_hca(hca));
+        device
+    }
+
+    fn add(&mut self, netdev: &'a Netdev, seen: &'a Snapshot) {
+        let members = |dev: &'a Netdev| stack::members(seen, dev).filter(|_| dev.kind.as_deref() == Some("bond"));
+        for dev in stack::down(seen, netdev).flat_map(|dev| std::iter::once(dev).chain(members(dev))) {
+            self.put(dev.pci, dev.driver.as_deref());
+            let is_its = |h: &&Hca| h.ports.iter().any(|p| p.netdev.as_ref() == Some(&dev.name));
+            seen.hcas.iter().filter(is_its).for_each(|hca| self.add_hca(hca));
+        }
+    }
+
+    fn add_hca(&mut self, hca: &'a Hca) {
+        self.put(hca.pci, hca.driver.as_deref());
+    }
+
+    fn put(&mut self, pci: Option<BusId>, driver: Option<&'a str>) {
+        self.pci.extend(pci.filter(|pci| !self.pci.contains(pci)));
+        self.drivers.extend(driver.filter(|driver| !self.drivers.contains(driver)));
+    }
+}
+
+impl Policy {
+    /// What a config file says.
+    pub fn of(config: &Config) -> Policy {
+        let lists = |allow: &[Pattern], deny: &[Pattern]| Lists { allow: allow.to_vec(), deny: deny.to_vec() };
+        Policy {
+            names: lists(&config.allow, &config.deny),
+            pci: lists(&config.allow_pci, &config.deny_pci),
+            drivers: lists(&config.allow_drivers, &config.deny_drivers),
+            annotations: config.annotations.clone(),
+            max_nics: config.max_nics,
+        }
+    }
+
+    /// Whether it asks for what only /sys tells.
+    pub fn asks_for_hardware(&self) -> bool {
+        [&self.pci, &self.drivers].iter().any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())
+    }
+
+    /// Why it forbids a NIC, if it does.
+    pub fn forbids(&self, device: &Device) -> Option<String> {
+        let pci: Vec<String> = device.pci.iter().map(ToString::to_string).collect();
+        let pci: Vec<&str> = pci.iter().map(String::as_str).collect();
+        let name = device.name;
+        self.names
+            .forbid(name, &[name], ["", "allow", "deny"])
+            .or_else(|| self.pci.forbid(name, &pci, [", PCI address", "allow_pci", "deny_pci"]))
+            .or_else(|| self.drivers.forbid(name, &device.drivers, [", driver", "allow_drivers", "deny_drivers"]))
+    }
+
+    /// Why it forbids a NIC of that name, whatever it is: what can be said without a look at the machine.
+    pub fn forbids_name(&self, name: &str) -> Option<String> {
+        self.names.forbid(name, &[name], ["", "allow", "deny"])
+    }
+
+    /// Whether an annotation counts.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] where it does not: who asks for less has to be told that they would not get it.
+    pub fn hears(&self, ask: Ask, annotation: &str) -> Result<()> {
+        if self.annotations.as_ref().is_none_or(|all| all.contains(&ask)) {
+            return Ok(());
+        }
+        let text = format!("annotation {annotation:?} is not among `annotations` in the host's config file");
+        Err(Fault::Refused.error(text))
+    }
+
+    /// Whether a container may have that many.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] where it may not; which ones to leave out is not ours to choose.
+    pub fn limits(&self, plan: &Plan) -> Result<()> {
+        let count = plan.rails().count() + plan.ib.len();
+        match self.max_nics {
+            Some(most) if count > most => Err(Fault::Refused.error(format!(
+                "plan {} gives a container {count} NICs, `max_nics` of the host's config file allows {most}: choose by \
+                 --ifaces, or the container by its annotation rdmaprep.io/ifaces",
+                plan.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Lists {
+    /// `words` are the property's for a sentence, and the keys of both lists in the config file.
+    fn forbid(&self, name: &str, values: &[&str], [property, allow, deny]: [&str; 3]) -> Option<String> {
+        let called =
+            |value: &str| if property.is_empty() { name.to_owned() } else { format!("{name}{property} {value},") };
+        let denied = values.iter().find_map(|v| Some((v, self.deny.iter().find(|p| p.matches(v))?)));
+        if let Some((value, pattern)) = denied {
+            let (what, pattern) = (called(value), pattern.as_str());
+            return Some(format!("{what} matches {pattern:?} of `{deny}` in the host's config file"));
+        }
+        let allowed = self.allow.is_empty() || values.iter().any(|v| self.allow.iter().any(|p| p.matches(v)));
+        let what = || match values {
+            [] => format!("{name}{property} unknown,"),
+            values => called(&values.join(" ")),
+        };
+        (!allowed).then(|| format!("{} matches nothing of `{allow}` in the host's config file", what()))
+    }
+}
