@@ -181,7 +181,9 @@ impl Fitting {
     pub fn traps(&self, plan: &Plan, host: &Snapshot, within: &Snapshot) -> Vec<String> {
         let added = self.outfit.conf.iter().map(|v| (&v.name, &v.value));
         let found = explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)));
-        found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect()
+        let told: BTreeSet<&str> = found.into_iter().map(|w| w.trap.told()).collect();
+        let more = "`rdmaprep nccl explain --bundle` says more";
+        told.into_iter().map(|told| format!("NCCL in this container: {told}; {more}")).collect()
     }
 
     /// Whether the container's own environment has another value for it than we would give.

@@ -300,8 +300,25 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     Err(Fault::Kernel.error(format!("the NICs inside differ from the plan: {}", report.drift.join("; "))))
 }
 
+/// Whether it can do anything at all. A user's runtime calls hooks that are installed for all, of containers that never had a
+/// NIC: that is no failure.
+///
+/// # Errors
+/// That of [`privilege::require`] where NICs are in the container.
+fn is_able(hook: &Hook) -> Result<bool> {
+    let Err(lacking) = privilege::require() else { return Ok(true) };
+    match of_container(hook) {
+        Ok(Some(_)) => Err(lacking),
+        // Such a user may not even read the records.
+        Ok(None) | Err(_) => Ok(false),
+    }
+}
+
 /// poststart: the payload has begun. A runtime with its own network stack has removed the addresses by now.
 pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    if !is_able(hook)? {
+        return Ok(());
+    }
     match of_container(hook) {
         Ok(Some(_)) => {}
         Ok(None) => return Ok(()),
@@ -344,6 +361,9 @@ fn of_container(hook: &Hook) -> Result<Option<Record>> {
 
 /// poststop: the container has ended. Its NICs go home with the last container of the namespace.
 pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+    if !is_able(hook)? {
+        return Ok(());
+    }
     if of_container(hook)?.is_none() {
         // It may be the one of this very container.
         let damaged = hook.store.all_records()?.into_iter().filter_map(|(_, r)| r.err());

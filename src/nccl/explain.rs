@@ -102,6 +102,27 @@ pub enum Step {
     Virbr,
 }
 
+impl Trap {
+    /// What is wrong, without a word of the settings: those of a container are nobody's business who reads a log.
+    pub fn told(self) -> &'static str {
+        match self {
+            Trap::NoInterface => "NCCL finds no interface for its bootstrap, and does not start",
+            Trap::Loopback => "the bootstrap uses lo, which other hosts cannot reach",
+            Trap::NotRunning => "an interface that NCCL_SOCKET_IFNAME means is not running",
+            Trap::Label => "NCCL_SOCKET_IFNAME means an interface that goes by an address's label",
+            Trap::Overridden => "NCCL_COMM_ID is set: NCCL_SOCKET_IFNAME does not choose the bootstrap interface",
+            Trap::Prefix => "an entry without = in front of the list takes more than it names",
+            Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
+            Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
+            Trap::TooMany => "a list has more entries than NCCL reads",
+            Trap::NoRoom => "more interfaces or HCAs fit than NCCL has room for",
+            Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
+            Trap::Blanks => "a list has blanks or quotes, which belong to the names",
+            Trap::Value => "a value means something else than it seems to",
+        }
+    }
+}
+
 impl Step {
     /// Why an interface is taken.
     pub fn why(self) -> &'static str {
