@@ -80,6 +80,8 @@ fn decide_with(
     let (mut plan, mut selection) = plan_with(request, name, &snapshot, store, options(request))?;
     warn(&snapshot.warnings);
     if let Some(meeting) = meeting {
+        // What this node would refuse in the end must not be agreed on.
+        request.host.policy.limits(&plan)?;
         let agreement = meeting.agree(request.family, &plan, &selection, &snapshot)?;
         let ifaces: Vec<IfName> = agreement.ifaces().cloned().collect();
         let request = Request { peer_ifaces: ifaces.clone(), agreed: ifaces, ..request.clone() };
