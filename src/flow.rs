@@ -117,29 +117,33 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     let mut report = Report::new(format!("hook {}", args.stage.name()));
     report.container = Some(state.id.clone());
     let deadline = Instant::now() + Duration::from_secs(args.deadline.into());
-    let (host, result) = if matches!(args.stage, Stage::Prestart | Stage::CreateRuntime) {
-        let asked = request(global, args.plan.as_deref(), &args.select).and_then(|r| r.narrow(&state.annotations));
-        let request = match asked {
+    let (host, result) = match args.stage {
+        Stage::Prestart | Stage::CreateRuntime => match asked(global, args, &state) {
             // A broken config file or a stray variable of the host must not keep every container from starting.
-            Err(e) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
-            asked => asked?,
-        };
-        let store = store(&request.host);
-        let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
-        let patience = deadline.min(Instant::now() + wait);
-        let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
-        let hook = Hook { state: &state, store: &store, deadline, patience, agreed };
-        let result = hook::create(&hook, &request, &mut report, &mut watch);
-        (request.host, result)
-    } else {
-        let host = Host::new(global, &config_or_default(global));
-        let store = store(&host);
-        let hook = Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None };
-        let result = match args.stage {
-            Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
-            _ => hook::stop(&hook, &mut report, &mut watch),
-        };
-        (host, result)
+            Err((e, _)) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
+            // A runtime may show nobody what its hooks say: the log has it, where it is known.
+            Err((e, Some(host))) => (*host, Err(e)),
+            Err((e, None)) => return Err(e),
+            Ok(request) => {
+                let store = store(&request.host);
+                let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
+                let patience = deadline.min(Instant::now() + wait);
+                let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
+                let hook = Hook { state: &state, store: &store, deadline, patience, agreed };
+                let result = hook::create(&hook, &request, &mut report, &mut watch);
+                (request.host, result)
+            }
+        },
+        _ => {
+            let host = Host::new(global, &config_or_default(global));
+            let store = store(&host);
+            let hook = Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None };
+            let result = match args.stage {
+                Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
+                _ => hook::stop(&hook, &mut report, &mut watch),
+            };
+            (host, result)
+        }
     };
     report.finish(&result, &watch);
     report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
@@ -147,6 +151,13 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         keep(&report, &host, &store(&host));
     }
     result
+}
+
+/// What is asked for a container, by the host and less what its annotations take away; or why not, with what the host settled
+/// as far as that can be read.
+fn asked(global: &Global, args: &HookArgs, state: &State) -> Result<Request, (anyhow::Error, Option<Box<Host>>)> {
+    let request = request(global, args.plan.as_deref(), &args.select).map_err(|e| (e, None))?;
+    request.narrow(&state.annotations).map_err(|e| (e, Some(Box::new(request.host))))
 }
 
 /// NICs have to come home whatever somebody has written into the config file since they left.

@@ -13,6 +13,7 @@ use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
@@ -86,25 +87,11 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         Joined::Now(record) => return dress_too(hook, &record, &process, &mut live, report),
         Joined::Nobody => {}
     }
-    let plan = match hook.store.plan(name.as_str())? {
-        Some(plan) => plan,
-        None => fresh_plan(request, name.as_str(), &mut live, hook.store)?,
-    };
-    // Which NICs are left of it takes no look at the machine, and who only waits keeps nobody from the lock by one.
-    decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
-    let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let scope = Scope { sysfs: request.host.policy.asks_for_hardware(), ..Scope::of(nics) };
-    let outside = live.observe(Side::Host, &scope)?;
-    let mut plan = request.narrowed_plan(plan, &outside);
+    let (mut plan, outside) = chosen(hook, request, name, &mut live)?;
     // Reclaiming has told of each record that cannot be read.
     if damaged {
         decide::unclaimed(hook.store, netns, &plan)?;
     }
-    if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
-    }
-    decide::as_agreed(&plan, hook.agreed)?;
-    request.host.policy.limits(&plan)?;
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
     let fitting = fit(hook, &mut plan, process.pid(), &within, &mut live, report)?;
@@ -128,6 +115,28 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     };
     report.nics = home::names(&record.held);
     carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
+}
+
+/// What is left of the plan for this container, and the host at that moment.
+fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> Result<(Plan, Snapshot)> {
+    let plan = match hook.store.plan(name.as_str())? {
+        Some(plan) => plan,
+        None => fresh_plan(request, name.as_str(), live, hook.store)?,
+    };
+    // Before the machine is looked at: who only waits keeps nobody from the lock by that.
+    decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+    let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
+    let scope = Scope { sysfs: request.host.policy.asks_for_hardware(), ..Scope::of(nics) };
+    let outside = live.observe(Side::Host, &scope)?;
+    let plan = request.narrowed_plan(plan, &outside);
+    if plan.nics.is_empty() && plan.ib.is_empty() {
+        return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
+    }
+    decide::as_agreed(&plan, hook.agreed)?;
+    request.host.policy.limits(&plan)?;
+    // A policy that asks for hardware has not known it before.
+    decide::free(&plan, hook.store)?;
+    Ok((plan, outside))
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own.

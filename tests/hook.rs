@@ -283,6 +283,11 @@ fn annotations_narrow_and_never_widen() {
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})), "r2@");
         let none = Container::new("none").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
         none.create(host).fails(4, &["no NIC of plan default"]);
+        // Some runtimes show nobody what a hook says: what is wrong is in the log, too.
+        let odd = Container::new("odd").annotated(json!({"rdmaprep.io/plan": "../x"}));
+        odd.create(host).fails(5, &["annotation \"rdmaprep.io/plan\""]);
+        let log = fs::read_to_string(&host.log).unwrap();
+        assert!(log.lines().any(|l| l.contains("container=odd") && l.contains("annotation")), "{log}");
         // The administrator's policy holds at create time, too.
         host.configure("deny = [\"^r1$\"]");
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default"})), "r0@r2@");
