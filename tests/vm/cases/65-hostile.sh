@@ -12,7 +12,7 @@ refused() {
   if "$runtime" run --bundle /tmp/ctr/bad bad > /tmp/ctr/bad.out 2>&1 < /dev/null; then
     die "$runtime started it with $2: $(cat /tmp/ctr/bad.out)"
   fi
-  said=$(grep createRuntime /var/log/rdmaprep.log || cat /tmp/ctr/bad.out)
+  said=$(grep container=bad /var/log/rdmaprep.log || cat /tmp/ctr/bad.out)
   says "$words"
   ! grep -q ' move_ms=' /var/log/rdmaprep.log || die "something was moved: $said"
   "$runtime" delete --force bad > /dev/null 2>&1 || true
