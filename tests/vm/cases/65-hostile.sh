@@ -21,7 +21,7 @@ refused() {
 
 case_annotations() {
   bundle bad
-  prepare bad "v0 v1"
+  prepare bad "v0 v1" --sysfs off
   # As of an engine that lets images bring annotations along.
   edit bad '.hooks |= map_values(map(.args = .args[:3]))'
   cp /tmp/ctr/bad/config.json /tmp/ctr/bad/config.good
