@@ -18,6 +18,7 @@ use crate::peers::file::FileStore;
 use crate::peers::message::HostName;
 use crate::peers::node::Setup;
 use crate::peers::offer::{Names, offer};
+use crate::peers::pmi::Pmi;
 use crate::peers::{Agreement, Nonce, Policy, Store, Waiting, agree};
 use crate::plan::Plan;
 use crate::report;
@@ -62,7 +63,11 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
             Ok((Box::new(store), Some(address)))
         }
         Place::File(path) => Ok((Box::new(FileStore::open(path).fault(Fault::Disagreed, DOING)?), None)),
-        Place::Pmi | Place::Static => Err(Fault::Usage.error("--rendezvous pmi: not in this build")),
+        Place::Pmi => {
+            let fd = std::env::var("PMI_FD").unwrap_or_default();
+            Ok((Box::new(Pmi::open(&fd, deadline).fault(Fault::Disagreed, DOING)?), None))
+        }
+        Place::Static => Err(Fault::Usage.error("--rendezvous static: nobody is met")),
     }
 }
 

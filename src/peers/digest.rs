@@ -26,7 +26,8 @@ fn hex(text: &str, digits: usize) -> Result<String> {
     Ok(text.to_owned())
 }
 
-fn spell(bytes: &[u8]) -> String {
+/// In hex.
+pub(super) fn spell(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
@@ -56,6 +57,11 @@ impl Digest {
         hasher.update(format!("rdmaprep agreement 1\nrun {run}\nnodes {nodes}\npolicy {policy}\nnonces {nonces}\n"));
         rails.iter().for_each(|rail| hasher.update(format!("rail {rail}\n")));
         Digest(spell(&hasher.finalize()))
+    }
+
+    /// Of any text.
+    pub fn of_text(text: &str) -> Digest {
+        Digest(spell(&Sha256::digest(text)))
     }
 
     /// As it is written.

@@ -71,7 +71,7 @@ pub fn agree(
             Act::Read(keys) => store.read(&keys).map(Event::Read).fault(Fault::Disagreed, LOST)?,
             // Nor does it that somebody may not have heard of it.
             Act::Await { keys, slice, stage: Stage::Farewell } => {
-                store.get(&keys, Instant::now() + slice).ok().flatten().map_or(Event::Missing, Event::Values)
+                store.farewell(&keys, Instant::now() + slice).ok().flatten().map_or(Event::Missing, Event::Values)
             }
             Act::Await { keys, slice, stage } => {
                 let until = deadline.min(Instant::now() + slice);

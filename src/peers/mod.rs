@@ -24,6 +24,7 @@ pub mod leader;
 pub mod message;
 pub mod node;
 pub mod offer;
+pub mod pmi;
 pub mod rail;
 
 use std::time::Instant;
@@ -69,6 +70,11 @@ pub trait Store {
     /// Whether what is written outlives the job, so that who wrote it has to delete it.
     fn persists(&self) -> bool {
         false
+    }
+
+    /// Waits for these keys when all is decided: rank 0 does, whose end may be that of the store.
+    fn farewell(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
+        self.get(keys, until)
     }
 
     /// Which of these keys do not exist, the first `most` of them: a store tells of all keys at once, so halves are asked.

@@ -1,0 +1,152 @@
+//! PMI-1, against a launcher of a few lines; scripts/peers-interop has a real one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+mod support_peers;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use rdmaprep::fault::Fault;
+use rdmaprep::peers::pmi::Pmi;
+use rdmaprep::peers::{Rail, Store, agree};
+use support_peers::setup;
+
+fn soon(seconds: u64) -> Instant {
+    Instant::now() + Duration::from_secs(seconds)
+}
+
+type Space = Arc<Mutex<HashMap<String, String>>>;
+
+/// Serves one process as Hydra does: what is put is seen by the others after a barrier, a key is put once, a value is short.
+fn serve(stream: UnixStream, shared: Space, all: Arc<Barrier>, vallen: usize) {
+    let (mut put, mut out) = (Vec::new(), stream.try_clone().unwrap());
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        assert!(line.len() < 1024, "{} bytes", line.len());
+        let fields: HashMap<&str, &str> = line.split(' ').filter_map(|w| w.split_once('=')).collect();
+        let said = match fields["cmd"] {
+            "init" => "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0".to_owned(),
+            "get_maxes" => format!("cmd=maxes kvsname_max=256 keylen_max=64 vallen_max={vallen}"),
+            "get_my_kvsname" => "cmd=my_kvsname kvsname=kvs_1_0".to_owned(),
+            "put" => {
+                assert!(fields["value"].len() <= vallen && fields["key"].len() <= 64 && fields["kvsname"] == "kvs_1_0");
+                assert!(!put.iter().any(|(k, _)| k == fields["key"]), "a key is put once");
+                put.push((fields["key"].to_owned(), fields["value"].to_owned()));
+                "cmd=put_result rc=0 msg=success".to_owned()
+            }
+            "barrier_in" => {
+                shared.lock().unwrap().extend(put.iter().cloned());
+                all.wait();
+                "cmd=barrier_out rc=0".to_owned()
+            }
+            "get" => match shared.lock().unwrap().get(fields["key"]) {
+                Some(value) => format!("cmd=get_result rc=0 msg=success value={value}"),
+                None => "cmd=get_result rc=-1 msg=key_not_found value=unknown".to_owned(),
+            },
+            "finalize" => "cmd=finalize_ack rc=0".to_owned(),
+            other => panic!("{other}"),
+        };
+        let _ = writeln!(out, "{said}");
+    }
+}
+
+fn file(stream: UnixStream) -> File {
+    File::from(OwnedFd::from(stream))
+}
+
+/// The ends that a launcher of so many gives to its processes.
+fn launch(count: usize, vallen: usize) -> Vec<File> {
+    let (shared, all) = (Space::default(), Arc::new(Barrier::new(count)));
+    let one = |_| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (shared, all) = (shared.clone(), all.clone());
+        std::thread::spawn(move || serve(ours, shared, all, vallen));
+        file(theirs)
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn a_step_agrees_whatever_fits_into_a_value() {
+    for (count, vallen) in [(1, 1024), (5, 1024), (5, 256)] {
+        let part = |(rank, socket): (usize, File)| {
+            std::thread::spawn(move || {
+                let mut store = Pmi::over(socket, soon(20))?;
+                let mut setup = setup(rank as u32, count as u32, &[], 1);
+                let names = (0..64).map(|i| format!("rail{i}-of-64"));
+                setup.offer.rails = names.map(|n| Rail(n.parse().unwrap(), n.parse().unwrap())).collect();
+                agree(&mut store, setup, soon(20), None)
+            })
+        };
+        let all: Vec<_> = launch(count, vallen).into_iter().enumerate().map(part).collect();
+        let all: Vec<_> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
+        assert!(all.iter().all(|a| a.digest == all[0].digest && a.rails.len() == 64), "{count} {vallen}");
+    }
+}
+
+#[test]
+fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked() {
+    let mut sockets = launch(3, 1024).into_iter();
+    let (first, second, _third) = (sockets.next().unwrap(), sockets.next().unwrap(), sockets.next().unwrap());
+    let start = Instant::now();
+    let part = |rank: u32, socket: File| {
+        std::thread::spawn(move || {
+            agree(&mut Pmi::over(socket, soon(20)).unwrap(), setup(rank, 3, &["rdma0"], 1), soon(1), None)
+        })
+    };
+    for thread in [part(0, first), part(1, second)] {
+        let e = thread.join().unwrap().unwrap_err();
+        assert_eq!(Fault::of(&e), Fault::Disagreed);
+        assert!(format!("{e:#}").contains("not all processes of the step have come to the barrier in time"), "{e:#}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+#[test]
+fn who_speaks_something_else_is_found_out() {
+    for (said, words) in [
+        ("", "the launcher closed PMI_FD"),
+        ("hello\n", "PMI answers \"hello\""),
+        ("cmd=response_to_init rc=0\ncmd=maxes vallen_max=80\ncmd=my_kvsname kvsname=k\n", "which is too few"),
+        ("cmd=response_to_init rc=0\ncmd=maxes\ncmd=my_kvsname\n", "no kvsname"),
+        (&"x".repeat(20_000), "a line without an end"),
+    ] {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let _ = ours.write_all(said.as_bytes());
+        ours.shutdown(std::net::Shutdown::Write).unwrap();
+        let e = Pmi::over(file(theirs), soon(2)).unwrap_err();
+        assert!(format!("{e:#}").contains(words), "{said:.40}: {e:#}");
+    }
+    let (_silent, theirs) = UnixStream::pair().unwrap();
+    let e = Pmi::over(file(theirs), Instant::now() + Duration::from_millis(100)).unwrap_err();
+    assert!(format!("{e:#}").contains("does not answer"), "{e:#}");
+    for fd in ["", "x", "-1", "99999"] {
+        assert!(Pmi::open(fd, soon(1)).is_err(), "{fd:?}");
+    }
+}
+
+#[test]
+fn a_value_that_is_none_of_ours_is_refused() {
+    for value in ["5:00", "x", "1:zz", "9999:00", ":", "-1:00"] {
+        let (shared, all) = (Space::default(), Arc::new(Barrier::new(1)));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let space = shared.clone();
+        std::thread::spawn(move || serve(ours, space, all, 1024));
+        let mut store = Pmi::over(file(theirs), soon(5)).unwrap();
+        store.put(&[("a".into(), b"value".to_vec())]).unwrap();
+        assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"value".to_vec()]));
+        shared.lock().unwrap().values_mut().for_each(|v| *v = value.to_owned());
+        let key = shared.lock().unwrap().keys().next().unwrap().clone();
+        assert!(key.starts_with("rdmaprep.") && key.len() < 64);
+        // What this process has put it knows; another one looks.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let space = shared.clone();
+        std::thread::spawn(move || serve(ours, space, Arc::new(Barrier::new(1)), 1024));
+        let mut other = Pmi::over(file(theirs), soon(5)).unwrap();
+        assert!(other.get(&["a".into()], soon(5)).is_err(), "{value}");
+    }
+}
