@@ -18,7 +18,7 @@ use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
-pub use peers::RendezvousArgs;
+pub use peers::{PeersArgs, RendezvousArgs};
 pub use select::SelectArgs;
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 
@@ -88,6 +88,10 @@ pub enum Command {
     ///
     /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.
     Topo(Box<TopoArgs>),
+    /// Show which nodes of a job have published their rails, who is missing, and what they have in common
+    ///
+    /// Looks into the store of `prepare --rendezvous`, and changes nothing in it. It needs no --rank.
+    Peers(Box<PeersArgs>),
 }
 
 /// `rdmaprep snapshot`.

@@ -46,6 +46,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(args) => nccl::run(args),
         Command::Topo(args) => topo::run(global, args),
+        Command::Peers(args) => peers::show(args),
     }
 }
 

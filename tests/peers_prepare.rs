@@ -358,3 +358,53 @@ fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
     ends(a).ok();
     ends(b).ok();
 }
+
+#[test]
+fn peers_tells_who_has_published_and_what_they_have() {
+    for manner in [Manner::Libuv, Manner::Legacy] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Fake::start(manner);
+        let url = format!("c10d://{}", server.address);
+        let look = |more: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+            command.env_clear().args(["peers", "--rendezvous", &url, "--nodes", "3", "--run-id", "job.7"]).args(more);
+            run(&mut command, "")
+        };
+        let nobody = "run job.7: 0 of 3 nodes have published\nmissing: ranks 0-2\n";
+        assert_eq!(look(&[]).ok().out, nobody);
+        let part = |rank: &str, state: &str| {
+            let snapshot = snapshot(folder.path(), rank, state, "rdma");
+            node(folder.path(), &snapshot, &meet(&url, rank, "3", "15"))
+        };
+        let said = |wanted: &str| {
+            let start = Instant::now();
+            while !look(&[]).ok().out.contains(wanted) {
+                assert!(start.elapsed() < Duration::from_secs(10), "{wanted}: {}", look(&[]).out);
+            }
+        };
+        let second = part("1", "ACTIVE");
+        said("missing: ranks 0, 2\nwaiting for rank 0: rank 1\n");
+        let first = part("0", "DOWN");
+        said("run job.7: 2 of 3 nodes have published\nmissing: rank 2\nrdma0: on all of them\nrdma1: missing on ");
+        let seen: Value = serde_json::from_str(&look(&["--json"]).ok().out).unwrap();
+        assert_eq!(seen["missing"], json!([2]));
+        assert_eq!(seen["published"][0]["offer"]["lacks"], json!([["rdma1", "port_down"]]));
+        let watch = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| look(&["--watch", "--rendezvous-timeout", "20"]));
+            std::thread::sleep(Duration::from_millis(300));
+            let third = part("2", "ACTIVE");
+            let watch = watch.join().unwrap().ok().out;
+            [first, second, third].into_iter().for_each(|node| drop(ends(node).ok()));
+            watch
+        });
+        assert!(watch.contains("2 of 3 nodes") && watch.contains("3 of 3 nodes"), "{watch}");
+        server.set("rdmaprep/v1/job.7/in/0", b"\x1b[2J");
+        let out = look(&[]).ok().out;
+        assert!(
+            out.contains("rank 0 cannot be used: it is no message of this version") && !out.contains('\x1b'),
+            "{out}"
+        );
+    }
+    let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    run(bare.env_clear().arg("peers"), "").fails(2, &["where do they meet"]);
+}

@@ -1,6 +1,7 @@
 //! How a node meets the others of its job.
 
 use clap::Args;
+use clap::builder::BoolishValueParser;
 
 /// The meeting of all nodes of a job. All values are text here; empty ones count as unset.
 #[derive(Clone, Debug, Default, Args)]
@@ -33,4 +34,18 @@ pub struct RendezvousArgs {
     /// The store's host, where the name that torchrun tells (MASTER_ADDR) is not known here
     #[arg(long, env = "RDMAPREP_STORE_HOST", value_name = "HOST")]
     pub store_host: Option<String>,
+}
+
+/// `rdmaprep peers`.
+#[derive(Debug, Args)]
+pub struct PeersArgs {
+    /// Look every second, and print what has changed, until all have published or the time is over
+    #[arg(long, env = "RDMAPREP_WATCH", value_parser = BoolishValueParser::new())]
+    pub watch: bool,
+    /// Print JSON: every node's word in full
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+    /// Where they meet.
+    #[command(flatten)]
+    pub rendezvous: RendezvousArgs,
 }

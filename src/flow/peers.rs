@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::warn;
-use crate::cli::RendezvousArgs;
+use super::{say, warn};
+use crate::cli::{PeersArgs, RendezvousArgs};
 use crate::config::Family;
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
 use crate::peers::file::FileStore;
+use crate::peers::gather::Gathering;
 use crate::peers::message::HostName;
 use crate::peers::node::Setup;
 use crate::peers::offer::{Names, offer};
@@ -105,5 +106,34 @@ impl Meeting {
         let way = self.way(seen).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         agreement.way = Some(way).filter(|way| !way.is_empty());
         Ok(agreement)
+    }
+}
+
+/// `rdmaprep peers`: what is in the store, once or until all have published.
+pub(super) fn show(args: &PeersArgs) -> Result<()> {
+    // Who only looks has no rank; any will do.
+    let rank = args.rendezvous.rank.clone().filter(|r| !r.is_empty()).or_else(|| Some("0".to_owned()));
+    let Some(mut meeting) = open(&RendezvousArgs { rank, ..args.rendezvous.clone() })? else {
+        return Err(Fault::Usage.error("--rendezvous: where do they meet?"));
+    };
+    if meeting.asked.place == Place::Pmi {
+        return Err(Fault::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
+    }
+    let (run, nodes, mut before) = (meeting.asked.run.clone(), meeting.asked.nodes, None);
+    loop {
+        let seen =
+            Gathering::look(meeting.store.as_mut(), &run, nodes).fault(Fault::Disagreed, "the rendezvous store")?;
+        let over = !args.watch || seen.complete() || Instant::now() >= meeting.deadline;
+        if before.as_ref() != Some(&seen) {
+            match args.json {
+                true => say(&report::json(&seen)?)?,
+                false => say(&seen.lines().iter().map(|l| report::printable(l)).collect::<Vec<_>>().join("\n"))?,
+            }
+        }
+        if over {
+            return Ok(());
+        }
+        before = Some(seen);
+        std::thread::sleep(Duration::from_secs(1));
     }
 }

@@ -19,6 +19,7 @@ pub mod drive;
 pub mod endpoint;
 pub mod file;
 pub mod follower;
+pub mod gather;
 pub mod keys;
 pub mod leader;
 pub mod message;
