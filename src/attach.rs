@@ -15,7 +15,7 @@ use crate::rails;
 use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use crate::stack;
 use crate::step::{
-    IFA_F_NOPREFIXROUTE, Made, NicState, Side, Step, configure, connect, kernel_address, lost_with, prefix_route,
+    IFA_F_NOPREFIXROUTE, Made, NicState, Own, Side, Step, configure, connect, kernel_address, prefix_route,
 };
 use crate::uplink::{self, Guarded};
 use crate::verify;
@@ -296,7 +296,8 @@ fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicStat
         (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
     };
     let whole = state.routes.iter().filter_map(carried);
-    state.routes = whole.flat_map(parted).filter(|r| lost_with(r, &before.netdev)).map(plain).collect();
+    let own = Own::of(&before.netdev);
+    state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
     state.nexthops.clear();
     let mut sysctls = inherit::sysctls(&before.netdev, host);
     if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {

@@ -155,7 +155,7 @@ fn direct_ports<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'
     let owned = |g: &Gid| netdev.addresses.iter().any(|a| a.address == g.ip());
     let by_gid = |_: &Hca, p: &Port| p.gids.iter().any(|g| g.netdev.as_ref() == Some(&netdev.name) && owned(g));
     let by_function = |h: &Hca, p: &Port| {
-        let port = netdev.dev_port.map_or(h.ports.len() == 1, |d| d + 1 == p.number);
+        let port = netdev.dev_port.map_or(h.ports.len() == 1, |d| d.checked_add(1) == Some(p.number));
         netdev.link_type == INFINIBAND && is_ib_port(p) && h.pci.is_some() && h.pci == netdev.pci && port
     };
     let all = |fits: &dyn Fn(&Hca, &Port) -> bool| -> Option<Vec<(&'a Hca, &'a Port)>> {

@@ -1,7 +1,7 @@
 //! What was asked: flags before variables before the host's config file before the defaults; and what the host's
 //! administrator allows. Annotations of a container come last and can only take away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -81,7 +81,7 @@ pub struct Request {
 #[derive(Clone, Debug, Default)]
 pub struct Narrowing {
     /// Only these. They are a filter: they name no NIC in the sense that overrides the exclusion regex.
-    pub only: Option<Vec<IfName>>,
+    pub only: Option<BTreeSet<IfName>>,
     /// Left out, whatever else was asked.
     pub exclude: Vec<Pattern>,
 }
@@ -236,13 +236,12 @@ impl Request {
     }
 }
 
-/// Netdev names separated by commas or white space, each once.
+/// Netdev names separated by commas or white space, each once. A container's author may write as many as a state has room for.
 pub fn interface_names(text: &str) -> Result<Vec<IfName>> {
-    let mut names: Vec<IfName> = Vec::new();
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for name in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|n| !n.is_empty()) {
-        let name = name.parse()?;
-        if !names.contains(&name) {
-            names.push(name);
+        if seen.insert(name) {
+            names.push(name.parse()?);
         }
     }
     Ok(names)

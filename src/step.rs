@@ -1,6 +1,6 @@
 //! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -56,8 +56,9 @@ impl NicState {
     /// The state of a netdev in a snapshot.
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
-        let routes = snapshot.routes.iter().filter(|r| lost_with(r, &netdev)).cloned().collect();
-        let rules = snapshot.rules.iter().filter(|r| concerns(r, &netdev)).cloned().collect();
+        let own = Own::of(&netdev);
+        let routes = snapshot.routes.iter().filter(|r| own.loses(r)).cloned().collect();
+        let rules = snapshot.rules.iter().filter(|r| own.concerns(r)).cloned().collect();
         let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
         let legs: Vec<u32> = snapshot.nexthops.iter().filter(over).map(|n| n.id).collect();
         let lost = |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
@@ -66,20 +67,33 @@ impl NicState {
     }
 }
 
-/// Whether a route goes when the netdev does, see [`NicState::routes`].
-pub fn lost_with(route: &Route, dev: &Netdev) -> bool {
-    let own = |ip: IpAddr| ip.is_ipv4() && dev.addresses.iter().any(|a| a.address == ip);
-    let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(&dev.name));
-    over || route.prefsrc.is_some_and(own) && !derived(route)
+/// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: whoever is root in a
+/// container adds what they like.
+pub struct Own<'a> {
+    name: &'a IfName,
+    addresses: HashSet<IpAddr>,
 }
 
-/// Whether a rule names the netdev, or exactly one of its addresses.
-pub fn concerns(rule: &Rule, dev: &Netdev) -> bool {
-    let named = |n: &Option<String>| n.as_deref() == Some(dev.name.as_str());
-    let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
-    let own =
-        |net: Option<IpNet>| net.is_some_and(|n| host_route(n) && dev.addresses.iter().any(|a| a.address == n.addr()));
-    named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
+impl<'a> Own<'a> {
+    /// Those of a netdev.
+    pub fn of(dev: &'a Netdev) -> Own<'a> {
+        Own { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
+    }
+
+    /// Whether a route goes when the netdev does, see [`NicState::routes`].
+    pub fn loses(&self, route: &Route) -> bool {
+        let own = |ip: IpAddr| ip.is_ipv4() && self.addresses.contains(&ip);
+        let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(self.name));
+        over || route.prefsrc.is_some_and(own) && !derived(route)
+    }
+
+    /// Whether a rule names the netdev, or exactly one of its addresses.
+    pub fn concerns(&self, rule: &Rule) -> bool {
+        let named = |n: &Option<String>| n.as_deref() == Some(self.name.as_str());
+        let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
+        let own = |net: Option<IpNet>| net.is_some_and(|n| host_route(n) && self.addresses.contains(&n.addr()));
+        named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
+    }
 }
 
 /// Link settings that survive a namespace change.

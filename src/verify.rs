@@ -5,7 +5,7 @@
 //! objects that lead over it and their groups, rules that name it or its addresses, neighbours that somebody set, IPv6
 //! token, and its sysctls. [`LEFT_OUT`] lists what it leaves out, each with the reason.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -118,10 +118,11 @@ pub fn lines(state: &NicState) -> BTreeMap<String, String> {
         let proxy = if neighbour.proxy { " proxy" } else { "" };
         lines.insert(format!("neighbour {}{proxy}", neighbour.address), text(neighbour));
     }
-    for (i, route) in n.routes.iter().enumerate() {
+    let mut seen: HashMap<_, usize> = HashMap::new();
+    for route in &n.routes {
         // Equal keys may repeat with other legs: the position among equals tells them apart.
-        let equals =
-            n.routes[..i].iter().filter(|r| (r.table, r.destination) == (route.table, route.destination)).count();
+        let count = seen.entry((route.table, route.destination)).or_default();
+        let equals = std::mem::replace(count, *count + 1);
         lines.insert(format!("route {} table {} #{equals}", route.destination, route.table), text(route));
     }
     for nexthop in &n.nexthops {

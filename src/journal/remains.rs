@@ -6,6 +6,8 @@ use crate::ident::IfName;
 
 /// More of a kind than any host has.
 const MOST: usize = 1024;
+/// More characters than a value that is looked for has.
+const LONGEST: usize = 4096;
 
 /// What is known of a record that cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,8 @@ fn found<T: for<'a> Deserialize<'a> + PartialEq>(text: &str, key: &str) -> Vec<T
     let mut all = Vec::new();
     for (at, _) in text.match_indices(key).take(MOST) {
         let rest = text.get(at + key.len()..).unwrap_or_default();
+        // One that does not end would be read to the end of the text each time.
+        let rest = rest.char_indices().nth(LONGEST).and_then(|(end, _)| rest.get(..end)).unwrap_or(rest);
         let value = serde_json::Deserializer::from_str(rest).into_iter::<T>().next();
         all.extend(value.and_then(Result::ok).filter(|v| !all.contains(v)));
     }

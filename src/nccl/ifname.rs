@@ -13,6 +13,10 @@ pub const MAX_INTERFACES: usize = 16;
 /// Bytes of a name that the parser keeps from 2.30.7 on; its buffer has one more (src/include/utils.h, `netIf`).
 const NAME: usize = 63;
 
+/// Bytes of a variable that a process can have (MAX_ARG_STRLEN in include/uapi/linux/binfmts.h), less name, `=` and end: a
+/// container's config.json may say more, and its program is not started then.
+const VALUE: usize = (128 << 10) - 1;
+
 /// A value, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patterns {
@@ -56,7 +60,7 @@ impl Patterns {
 
     /// A value of either variable, of which the first `limit` entries are read.
     pub fn parse(value: &str, limit: usize, version: Version) -> Patterns {
-        let (exclude, rest) = mark(value, '^');
+        let (exclude, rest) = mark(within(value), '^');
         let (exact, list) = mark(rest, '=');
         let mut entries = entries(list, version);
         let dropped = entries.split_off(limit.min(entries.len()));
@@ -83,6 +87,12 @@ impl Entry {
     pub fn names(&self, name: &str, exact: bool) -> bool {
         if exact { name == self.name } else { name.starts_with(&self.name) }
     }
+}
+
+/// As much of a value as there can be.
+fn within(value: &str) -> &str {
+    let end = (0..=VALUE.min(value.len())).rev().find(|at| value.is_char_boundary(*at));
+    value.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
 fn mark(text: &str, mark: char) -> (bool, &str) {

@@ -1,5 +1,7 @@
 //! Why an interface is not the one that NCCL bootstraps on.
 
+use std::collections::HashMap;
+
 use super::explain::{Bootstrap, Endpoint, Judged, Step};
 use super::remote::Remote;
 use super::socket::{self, Candidate, Found, Refusal, Search};
@@ -20,15 +22,17 @@ pub(super) fn judge(
     };
     let mut netdevs: Vec<&Netdev> = snapshot.netdevs.iter().collect();
     netdevs.sort_by_key(|n| n.ifindex);
+    let mut by_index: HashMap<u32, Vec<&Candidate>> = HashMap::new();
+    candidates.iter().for_each(|c| by_index.entry(c.netdev.ifindex).or_default().push(c));
     let judge = |netdev: &&Netdev| {
-        let own: Vec<&Candidate> = candidates.iter().filter(|c| c.netdev.ifindex == netdev.ifindex).collect();
+        let own = by_index.get(&netdev.ifindex).map_or(&[][..], Vec::as_slice);
         let step = used.filter(|(e, _)| own.iter().any(|c| is(e, c))).map(|(_, step)| step);
         let why = match (step, remote) {
             (Some(step), _) => step.why().to_owned(),
             (None, _) if own.is_empty() => "it has no address".to_owned(),
-            (None, Some(remote)) => by_subnet(remote, &own),
+            (None, Some(remote)) => by_subnet(remote, own),
             (None, None) if by_id => "NCCL_COMM_ID cannot be used".to_owned(),
-            (None, None) => by_search(found, &own),
+            (None, None) => by_search(found, own),
         };
         Judged { name: netdev.name.to_string(), taken: step.is_some(), why }
     };

@@ -1,6 +1,7 @@
 //! The traps: what a setting does that its author hardly meant.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use super::explain::{Bootstrap, Explanation, Step, Trap, Warning};
 use super::hca;
@@ -113,7 +114,7 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
 /// Interfaces that the list means and the search passes by.
 fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
     let Some(search) = found.search.as_ref().filter(|s| s.step == Step::Asked && !s.patterns.exclude) else { return };
-    let mut told: Vec<&str> = Vec::new();
+    let mut told: HashSet<&str> = HashSet::new();
     for c in candidates {
         let name = c.netdev.name.as_str();
         let meant = search.patterns.takes(c.name, None);
@@ -124,13 +125,13 @@ fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
             _ if labelled => (Trap::Label, format!("{} goes by its label {}", c.address.address, c.name)),
             _ => continue,
         };
-        if !told.contains(&name) {
+        if !told.contains(name) {
             let why = match text.0 {
                 Trap::Label => format!("{IFNAME} does not find it under the name {name}"),
                 _ => "NCCL uses running interfaces only since 2.28.3".to_owned(),
             };
             out.push(warning(text.0, format!("{}: {why}", text.1)));
-            told.push(name);
+            told.insert(name);
         }
     }
 }
@@ -175,7 +176,8 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
     let List { variable, patterns, there, .. } = list;
     let does = if patterns.exclude { "excludes" } else { "takes" };
     for entry in &patterns.entries {
-        let mut more: Vec<&str> = there.iter().map(|(n, _)| *n).filter(|n| surprises(entry, n, list)).collect();
+        let whole = there.iter().any(|(n, _)| *n == entry.name);
+        let mut more: Vec<&str> = there.iter().map(|(n, _)| *n).filter(|n| surprises(entry, n, whole, list)).collect();
         more.sort_unstable();
         more.dedup();
         if !more.is_empty() {
@@ -217,11 +219,10 @@ fn mark(patterns: &Patterns) -> &'static str {
 }
 
 /// Whether an entry matches a name that its author hardly thought of: one that goes on where a complete name, or a number,
-/// has ended.
-fn surprises(entry: &Entry, name: &str, list: &List) -> bool {
+/// has ended. `whole`: the entry is such a name.
+fn surprises(entry: &Entry, name: &str, whole: bool, list: &List) -> bool {
     let Some(rest) = name.strip_prefix(entry.name.as_str()).filter(|rest| !rest.is_empty()) else { return false };
     let numbered = entry.name.ends_with(|c: char| c.is_ascii_digit()) && rest.starts_with(|c: char| c.is_ascii_digit());
-    let whole = list.there.iter().any(|(n, _)| *n == entry.name);
     // A label is the interface's own.
     let own = rest.starts_with(':');
     let named = list.patterns.entries.iter().any(|e| e.name == name);

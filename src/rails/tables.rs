@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::{COLUMNS, Numbers, link_local, listed};
 use crate::ident::{Hex, IfName};
 use crate::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
-use crate::step::{NicState, TABLE_MAIN, concerns, derived, lost_with};
+use crate::step::{NicState, Own, TABLE_MAIN, derived};
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;
@@ -82,8 +82,9 @@ impl Table {
         let routes: Vec<Route> = self.routes.iter().map(|r| Route { table: number, ..r.clone() }).collect();
         let rules: Vec<Rule> = self.addresses.iter().map(|ip| rule(*ip, number)).collect();
         for state in rails {
-            state.routes.extend(routes.iter().filter(|r| lost_with(r, &state.netdev)).cloned());
-            state.rules.extend(rules.iter().filter(|r| concerns(r, &state.netdev)).cloned());
+            let own = Own::of(&state.netdev);
+            state.routes.extend(routes.iter().filter(|r| own.loses(r)).cloned());
+            state.rules.extend(rules.iter().filter(|r| own.concerns(r)).cloned());
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Nexthop objects (`ip nexthop`) <-> bytes. No I/O: `route.rs` carries the messages.
 
+use std::collections::HashMap;
+
 use nix::libc::{AF_INET, AF_INET6};
 
 use crate::ident::{Hex, IfName};
@@ -102,7 +104,8 @@ pub fn delete_message(id: u32) -> Raw {
 
 /// Gives routes through objects the legs of these: with net.ipv4.nexthop_compat_mode off, the kernel tells just the number.
 pub fn tell_legs(routes: &mut [Route], all: &[Nexthop]) {
-    let object = |id: u32| all.iter().find(|n| n.id == id);
+    let by_id: HashMap<u32, &Nexthop> = all.iter().map(|n| (n.id, n)).collect();
+    let object = |id: u32| by_id.get(&id).copied();
     for route in routes.iter_mut().filter(|r| r.hops.is_empty()) {
         let Some(named) = route.nexthop().and_then(object) else { continue };
         let single = [Member { id: named.id, weight: 1 }];

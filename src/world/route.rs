@@ -3,7 +3,7 @@
 
 mod links;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
@@ -131,8 +131,10 @@ impl RouteSocket {
             links.into_iter().filter_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None }).collect();
         let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
         let mut netdevs: Vec<Netdev> = links.iter().filter_map(|l| rtnl::netdev(l, &names)).collect();
+        // A container may have tens of thousands of each.
+        let places: HashMap<u32, usize> = netdevs.iter().enumerate().map(|(at, n)| (n.ifindex, at)).collect();
         let mut attach = |index: u32, put: &mut dyn FnMut(&mut Netdev)| {
-            netdevs.iter_mut().filter(|n| n.ifindex == index).for_each(put);
+            places.get(&index).and_then(|at| netdevs.get_mut(*at)).into_iter().for_each(put);
         };
         for message in self.dump(Message::GetAddress(Default::default()))? {
             let Message::NewAddress(m) = message else { continue };
