@@ -17,7 +17,7 @@ pub mod faults;
 pub mod files;
 mod gate;
 pub mod handle;
-mod legible;
+pub mod legible;
 mod live;
 mod made;
 pub mod managers;

@@ -1,0 +1,52 @@
+//! A bundle's config.json: the edit is made once however often it is asked for, and what the user set stays.
+#![no_main]
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use rdmaprep::bundle::Bundle;
+use rdmaprep::inject::{self, Edit};
+
+static EDITS: LazyLock<Vec<Edit>> = LazyLock::new(|| {
+    let texts = [
+        include_str!("../../tests/cases/inject/plain/edit.json"),
+        include_str!("../../tests/cases/inject/view_live/edit.json"),
+        include_str!("../../tests/cases/inject/view_snapshot/edit.json"),
+        include_str!("../../tests/cases/inject/view_is_taken_out/edit.json"),
+    ];
+    texts.iter().map(|text| serde_json::from_str(text).expect("an edit")).collect()
+});
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    rdmaprep_fuzz::json::mutate(data, size, max_size, seed)
+});
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    read(text);
+    for edit in EDITS.iter() {
+        let Ok(once) = inject::apply(text, edit) else { continue };
+        let twice = inject::apply(&once.json, edit).expect("what was edited can be edited");
+        assert_eq!(twice.json, once.json, "twice is once");
+        assert!(twice.changes.is_empty(), "{:?}", twice.changes);
+        assert_eq!(once.changes.is_empty(), once.json == text);
+        let (before, after) = (inject::environment(text), inject::environment(&once.json));
+        assert!(before.iter().all(|(name, value)| after.get(name) == Some(value)), "the user's value wins");
+        inject::diff(text, &once.json);
+        read(&once.json);
+    }
+    rdmaprep_fuzz::tell_heap();
+});
+
+/// Everything that looks at one.
+fn read(text: &str) {
+    let _ = Bundle::parse(text, Path::new("/bundle"), 7, "/run/rdmaprep/views");
+    inject::annotations(text);
+    inject::has_own_dev(text);
+    inject::netns_path(text);
+    let _ = inject::no_mounts(text);
+    for below in inject::below_sys(text).unwrap_or_default() {
+        assert!(below.split('/').all(|part| !matches!(part, "" | "." | "..")), "{below:?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! The host's config file, and the values that flags and variables have: bad ones are told in a line, good ones are kept.
+#![no_main]
+
+use std::str::FromStr;
+
+use libfuzzer_sys::fuzz_target;
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::{Config, Family, GidTimeout, Host, Pattern, PlanName};
+use rdmaprep::fault::Fault;
+use rdmaprep::ident::{BusId, Guid, HcaName, Hex, IfName, Mac};
+use rdmaprep::nccl::version::Version;
+use rdmaprep::rails::Profile;
+use rdmaprep::request::{Request, boolean, interface_names};
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Config::parse(text) {
+        Ok(config) => drop(request(&config, SelectArgs::default())),
+        Err(e) => one_line(&e),
+    }
+    let some = || Some(text.to_owned());
+    let flags = SelectArgs {
+        ifaces: vec![text.to_owned()],
+        peer_ifaces: vec![text.to_owned()],
+        exclude: some(),
+        ..SelectArgs::default()
+    };
+    request(&Config::default(), flags);
+    let flags = [
+        SelectArgs { bootstrap_address: some(), ..SelectArgs::default() },
+        SelectArgs { family: some(), ..SelectArgs::default() },
+        SelectArgs { arp_profile: some(), ..SelectArgs::default() },
+        SelectArgs { sysfs: some(), ..SelectArgs::default() },
+    ];
+    flags.into_iter().for_each(|flags| request(&Config::default(), flags));
+    let _ = (boolean(text), interface_names(text));
+    let _ = (text.parse::<Family>(), text.parse::<Profile>(), text.parse::<GidTimeout>());
+    if let Ok(pattern) = text.parse::<Pattern>() {
+        pattern.matches(text);
+    }
+    printed::<PlanName>(text);
+    printed::<Version>(text);
+    printed::<IfName>(text);
+    printed::<HcaName>(text);
+    printed::<BusId>(text);
+    printed::<Mac>(text);
+    printed::<Guid>(text);
+    printed::<Hex>(text);
+    rdmaprep_fuzz::tell_heap();
+});
+
+fn request(config: &Config, flags: SelectArgs) {
+    let host = Host::new(&Global::default(), config);
+    if let Err(e) = Request::new(None, &flags, host, config.select.clone(), |_| None) {
+        one_line(&e);
+    }
+}
+
+/// Bad input gets one clear line and the exit code of its kind.
+fn one_line(e: &anyhow::Error) {
+    assert_eq!(Fault::of(e), Fault::Usage, "{e:#}");
+    assert!(!format!("{e:#}").contains('\n'), "{e:#}");
+}
+
+/// What is read and printed is read as the same.
+fn printed<T: FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
+    if let Ok(value) = text.parse::<T>() {
+        assert_eq!(value.to_string().parse::<T>().ok(), Some(value), "{text:?}");
+    }
+}

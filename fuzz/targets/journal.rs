@@ -1,0 +1,54 @@
+//! A record of NICs that are away, and the way home that is planned from it.
+#![no_main]
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use rdmaprep::journal::{Record, remains};
+use rdmaprep::snapshot::{Netdev, Snapshot};
+use rdmaprep::{rails, reboot, restore, verify};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A record, and what there is of its NICs by now.
+#[derive(Deserialize)]
+struct Case {
+    record: Value,
+    #[serde(default)]
+    host: Snapshot,
+    #[serde(default)]
+    inside: Option<Snapshot>,
+}
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    rdmaprep_fuzz::json::mutate(data, size, max_size, seed)
+});
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let told = remains(text).told();
+    assert!(!told.is_empty());
+    let _ = Record::parse(text);
+    let Ok(case) = serde_json::from_str::<Case>(text) else { return };
+    let Ok(record) = Record::parse(&case.record.to_string()) else { return };
+    assert_eq!(Record::parse(&record.print().expect("a record as JSON")).expect("ours"), record);
+    let here = with(&case.host, record.held.iter().map(|h| &h.before.netdev));
+    let there = with(&Snapshot::default(), record.held.iter().map(|h| &h.inside.netdev));
+    for host in [&case.host, &here] {
+        for inside in [None, case.inside.as_ref(), Some(&there)] {
+            restore::restore(&record.held, host, inside);
+        }
+        reboot::after_reboot(&record.held, host, |_| None);
+        verify::rdma_drift(&record.held, host);
+    }
+    let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();
+    restore::reassert(&record.held, &there);
+    verify::drift(&states, &there);
+    rails::drift(&states, &there);
+    rdmaprep_fuzz::tell_heap();
+});
+
+/// A namespace with these netdevs in it as well.
+fn with<'a>(seen: &Snapshot, more: impl Iterator<Item = &'a Netdev>) -> Snapshot {
+    let mut seen = seen.clone();
+    seen.netdevs.extend(more.cloned());
+    seen
+}

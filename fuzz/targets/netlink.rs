@@ -1,0 +1,134 @@
+//! What the kernel's sockets say: RDMA netlink, and route netlink through the mending of names that are no text. Root in a
+//! container chooses names, addresses, routes and queueing disciplines in there.
+#![no_main]
+
+use bytes::BytesMut;
+use libfuzzer_sys::fuzz_target;
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_proto::NetlinkMessageCodec;
+use rdmaprep::snapshot::Netdev;
+use rdmaprep::world::legible::Legible;
+use rdmaprep::world::nldev::{CharDev, Device, Port, Request, netns_mode};
+use rdmaprep::world::nlreplies::Replies;
+use rdmaprep::world::rtnl::{self, Names};
+use rdmaprep::world::wire::{Packet, Raw};
+use rdmaprep::world::{nexthop, qdisc, rtroute};
+
+fuzz_target!(|data: &[u8]| {
+    match data.split_first() {
+        Some((b'r', rest)) => rdma(rest),
+        Some((_, rest)) => route(rest),
+        None => {}
+    }
+    rdmaprep_fuzz::tell_heap();
+});
+
+fn rdma(bytes: &[u8]) {
+    let _ = (Device::parse(bytes), Port::parse(bytes), CharDev::parse(bytes), netns_mode(bytes));
+    for request in [Request::Devices, Request::System] {
+        let sent = request.encode(1);
+        assert_eq!(sent.len() % 4, 0);
+        let mut replies = Replies::to(&request, 1);
+        if replies.feed(bytes).is_ok() {
+            replies.payloads().iter().for_each(|p| drop((Device::parse(p), Port::parse(p), CharDev::parse(p))));
+        }
+    }
+}
+
+fn route(bytes: &[u8]) {
+    let (mut left, names) = (BytesMut::from(bytes), names());
+    // As many as a datagram holds; an error ends it.
+    while let Ok(Some(message)) = Legible::decode::<Packet>(&mut left) {
+        if let NetlinkPayload::InnerMessage(packet) = message.payload {
+            match packet {
+                Packet::Known(message) => known(*message, &names),
+                Packet::Raw(message) => raw(&message, &names),
+            }
+        }
+    }
+}
+
+fn names() -> Names {
+    (1..5).filter_map(|i| Some((i, format!("rail{i}").parse().ok()?))).collect()
+}
+
+fn known(message: Message, names: &Names) {
+    match message {
+        Message::NewLink(link) => {
+            if let Some(dev) = rtnl::netdev(&link, names) {
+                let text = serde_json::to_string(&dev).expect("a netdev as JSON");
+                assert_eq!(serde_json::from_str::<Netdev>(&text).expect("a record holds it"), dev);
+            }
+        }
+        Message::NewAddress(m) => {
+            if let Some((index, address)) = rtnl::address(&m) {
+                let again = through(Message::NewAddress(rtnl::address_message(index, &address)));
+                let Some(Message::NewAddress(again)) = again else { panic!("no address comes back") };
+                assert_eq!(rtnl::address(&again), Some((index, address)));
+            }
+        }
+        Message::NewRule(m) => {
+            if let Some(rule) = rtnl::rule(&m) {
+                through(Message::NewRule(rtnl::rule_message(&rule)));
+            }
+        }
+        Message::NewNeighbour(m) => {
+            if let Some((index, neighbour)) = rtnl::neighbour(&m) {
+                through(Message::NewNeighbour(rtnl::neighbour_message(index, &neighbour)));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Through the kernel's form and back.
+fn through(message: Message) -> Option<Message> {
+    match packed(message.into()) {
+        Some(Packet::Known(message)) => Some(*message),
+        _ => None,
+    }
+}
+
+fn packed(packet: Packet) -> Option<Packet> {
+    let mut sent = NetlinkMessage::from(packet);
+    sent.finalize();
+    let mut bytes = vec![0; sent.buffer_len()];
+    sent.serialize(&mut bytes);
+    match NetlinkMessage::<Packet>::deserialize(&bytes).ok()?.payload {
+        NetlinkPayload::InnerMessage(packet) => Some(packet),
+        _ => None,
+    }
+}
+
+fn raw(message: &Raw, names: &Names) {
+    let index = |dev: &rdmaprep::ident::IfName| {
+        names.iter().find(|(_, n)| *n == dev).map(|(i, _)| *i).ok_or_else(|| anyhow::anyhow!("unknown"))
+    };
+    if let Some(route) = rtroute::route(message, names) {
+        let text = serde_json::to_string(&route).expect("a route as JSON");
+        assert_eq!(serde_json::from_str::<rdmaprep::snapshot::Route>(&text).expect("a record holds it"), route);
+        // What is given back is told as it was given.
+        let give = |r| packed(rtroute::route_message(r, index).ok()?.into());
+        if let Some(Packet::Raw(given)) = give(&route) {
+            let once = rtroute::route(&given, names).expect("our own route");
+            if let Some(Packet::Raw(given)) = give(&once) {
+                assert_eq!(rtroute::route(&given, names), Some(once));
+            }
+        }
+    }
+    if let Some(object) = nexthop::nexthop(message, names) {
+        if let Ok(given) = nexthop::nexthop_message(&object, index) {
+            packed(given.into());
+        }
+    }
+    if let Some(told) = qdisc::told(message) {
+        qdisc::filters(&told).into_iter().for_each(|m| drop(packed(m.into())));
+        let mut dev: Netdev = serde_json::from_str(r#"{"name":"rail1","ifindex":1}"#).expect("a netdev");
+        dev.ifindex = told.ifindex;
+        qdisc::attach(&mut dev, &[told]);
+        for discipline in dev.qdiscs.iter().flatten() {
+            packed(qdisc::add_message(1, discipline).into());
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The topology file of a machine, whatever it is made of: NCCL's own strict parser reads it.
+#![no_main]
+
+use std::collections::BTreeSet;
+
+use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use rdmaprep::nccl::topology::{Circumstances, topology, wanted};
+use rdmaprep::picture::{self, picture};
+use rdmaprep::snapshot::Snapshot;
+
+#[path = "../../tests/topo_support/mod.rs"]
+mod topo_support;
+
+fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
+    rdmaprep_fuzz::json::mutate(data, size, max_size, seed)
+});
+
+fuzz_target!(|data: &[u8]| {
+    let Ok(seen) = serde_json::from_slice::<Snapshot>(data) else { return };
+    let all: BTreeSet<_> = seen.hcas.iter().map(|h| h.name.clone()).collect();
+    let topology = topology(&seen, &all);
+    assert!(topology.unplaced.len() <= seen.hcas.len());
+    if let Ok(xml) = topology.xml() {
+        topo_support::parse(&xml).unwrap_or_else(|e| panic!("{e}:\n{xml}"));
+    }
+    wanted(&seen, &all, Circumstances { own: None, asked: None, blind: true });
+    let picture = picture(&seen, &picture::listed(&all, &seen));
+    for text in [picture::text(&picture), picture::svg(&picture)] {
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
+    }
+    rdmaprep_fuzz::tell_heap();
+});
