@@ -112,13 +112,24 @@ impl FromStr for BusId {
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub Vec<u8>);
 
+impl Mac {
+    /// The longest (MAX_ADDR_LEN in include/linux/netdevice.h).
+    const LONGEST: usize = 32;
+
+    /// What the kernel tells. It tells an empty one of a neighbour on a link that has no such addresses, as tun (neigh_fill_info
+    /// in net/core/neighbour.c): that is none.
+    pub fn of(bytes: &[u8]) -> Option<Mac> {
+        (1..=Mac::LONGEST).contains(&bytes.len()).then(|| Mac(bytes.to_vec()))
+    }
+}
+
 impl FromStr for Mac {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
         let bytes: Option<Vec<u8>> =
             s.split(':').map(|p| if p.len() == 2 { u8::from_str_radix(p, 16).ok() } else { None }).collect();
         match bytes {
-            Some(b) if b.len() <= 32 => Ok(Mac(b)),
+            Some(b) if b.len() <= Mac::LONGEST => Ok(Mac(b)),
             _ => bail!("{s:?} is no link-layer address"),
         }
     }

@@ -14,6 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use proptest::prelude::*;
 use rdmaprep::ident::{Hex, IfName, Mac};
 use rdmaprep::snapshot::{Address, Hop, Member, Neighbour, Nexthop, Route, Rule};
@@ -459,5 +461,28 @@ mod qdiscs {
         for options in [&slots[..], &[1; 24], &steady[..23], &[]] {
             assert_eq!(lost(options).unwrap(), "its queueing discipline netem 1:");
         }
+    }
+}
+
+/// As the kernel tells neighbours on tun; found by fuzzing: a record with an empty address could not be read.
+#[test]
+fn an_empty_link_layer_address_is_none() {
+    let mut m = NeighbourMessage::default();
+    m.header.state = NeighbourState::Permanent;
+    m.attributes = vec![
+        NeighbourAttribute::Destination(NeighbourAddress::Inet(Ipv4Addr::LOCALHOST)),
+        NeighbourAttribute::LinkLayerAddress(Vec::new()),
+    ];
+    let (_, told) = rtnl::neighbour(&m).unwrap();
+    assert_eq!(told.mac, None);
+    let mut m = LinkMessage::default();
+    for empty in [Vec::new(), vec![0; 33]] {
+        m.attributes = vec![
+            LinkAttribute::IfName("tun0".to_owned()),
+            LinkAttribute::Address(empty.clone()),
+            LinkAttribute::PermAddress(empty),
+        ];
+        let dev = rtnl::netdev(&m, &names()).unwrap();
+        assert_eq!((&dev.mac, &dev.permanent_mac), (&None, &None));
     }
 }

@@ -109,8 +109,8 @@ pub fn netdev(message: &LinkMessage, names: &Names) -> Option<Netdev> {
 
 fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
     match attribute {
-        LinkAttribute::Address(a) => dev.mac = Some(Mac(a.clone())),
-        LinkAttribute::PermAddress(a) => dev.permanent_mac = Some(Mac(a.clone())),
+        LinkAttribute::Address(a) => dev.mac = Mac::of(a),
+        LinkAttribute::PermAddress(a) => dev.permanent_mac = Mac::of(a),
         LinkAttribute::Mtu(v) => dev.mtu = *v,
         LinkAttribute::TxQueueLen(v) => dev.txqlen = *v,
         LinkAttribute::Group(v) => dev.group = *v,
@@ -291,7 +291,7 @@ pub fn neighbour(message: &NeighbourMessage) -> Option<(u32, Neighbour)> {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => address = Some(IpAddr::V4(*ip)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => address = Some(IpAddr::V6(*ip)),
-            NeighbourAttribute::LinkLayerAddress(a) => mac = Some(Mac(a.clone())).filter(|_| !managed),
+            NeighbourAttribute::LinkLayerAddress(a) => mac = Mac::of(a).filter(|_| !managed),
             NeighbourAttribute::Protocol(p) => protocol = Some(u8::from(*p)),
             _ => {}
         }
