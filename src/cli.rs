@@ -3,6 +3,7 @@
 //! What selects NICs is kept as text here and read by [`crate::request`]: a hook runs for every container of the host,
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
+mod handle;
 mod nccl;
 mod peers;
 mod select;
@@ -17,6 +18,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
+pub use handle::{HandleCommand, HandleOpenArgs};
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use peers::{PeersArgs, RendezvousArgs};
 pub use select::SelectArgs;
@@ -74,6 +76,9 @@ pub enum Command {
     /// Does nothing and exits 0 for a container that did not opt in: by the annotation rdmaprep.io/plan, by --plan, or
     /// by `plan` in the host's config file.
     Hook(Box<HookArgs>),
+    /// Use what a process keeps open, by the value that `status` shows
+    #[command(subcommand)]
+    Handle(HandleCommand),
     /// Bring back the NICs that a container holds
     Restore(RestoreArgs),
     /// Show who holds which NIC, and what the last hooks did

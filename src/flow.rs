@@ -3,6 +3,7 @@
 mod away;
 mod edit;
 mod env;
+mod handle;
 mod nccl;
 mod past;
 mod peers;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use crate::cli::{Cli, Command, Global, HookArgs, SelectArgs, SnapshotArgs};
+use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::{CONFIG, Config, Host};
 use crate::fault::{Fault, WithFault};
 use crate::hook::{self, Hook};
@@ -41,6 +42,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Env(args) => env::env(global, args),
         Command::Spec(args) => prepare::spec(global, args),
         Command::Hook(args) => oci_hook(global, args),
+        Command::Handle(HandleCommand::Open(args)) => handle::open(args),
         Command::Restore(args) => away::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),

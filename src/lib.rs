@@ -32,6 +32,7 @@ pub mod policy;
 pub mod request;
 pub mod state;
 
+pub mod handle;
 pub mod ident;
 pub mod snapshot;
 pub mod tree;

@@ -1,13 +1,18 @@
 //! Processes by pidfd: a pid alone may be reused at any time.
 
+mod fetch;
+
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+pub use fetch::{fetch, give, lives};
 
 /// A process that cannot be confused with a later one of the same pid.
 #[derive(Debug)]
@@ -19,9 +24,17 @@ pub struct Process {
 impl Process {
     /// Opens a living process.
     pub fn open(pid: i32) -> Result<Process> {
-        let Some(valid) = Pid::from_raw(pid) else { bail!("pid {pid} is no process") };
-        let pidfd = pidfd_open(valid, PidfdFlags::empty()).with_context(|| format!("opening process {pid}"))?;
-        Ok(Process { pidfd, pid })
+        Process::try_open(pid).with_context(|| format!("opening process {pid}"))
+    }
+
+    /// This process.
+    pub fn own() -> Result<Process> {
+        Process::open(rustix::process::getpid().as_raw_nonzero().get())
+    }
+
+    fn try_open(pid: i32) -> rustix::io::Result<Process> {
+        let valid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::INVAL)?;
+        Ok(Process { pidfd: pidfd_open(valid, PidfdFlags::empty())?, pid })
     }
 
     /// Its pid.

@@ -42,6 +42,16 @@ pub fn path(fd: &OwnedFd) -> OsString {
     format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
 }
 
+/// The same open file under the lowest number that a program does not use for its input and output, open across `execve`.
+pub fn for_program(fd: OwnedFd) -> Result<(OwnedFd, i32)> {
+    let doing = "making room for a program's descriptor";
+    let low = fcntl_dupfd_cloexec(&fd, 3).context(doing)?;
+    let fd = if low.as_raw_fd() < fd.as_raw_fd() { low } else { fd };
+    fcntl_setfd(&fd, FdFlags::empty()).context(doing)?;
+    let number = fd.as_raw_fd();
+    Ok((fd, number))
+}
+
 /// Becomes that program, with one more variable where one is given.
 ///
 /// # Errors

@@ -1,0 +1,18 @@
+//! `rdmaprep handle`: what a process keeps open, for others.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+
+use crate::cli::HandleOpenArgs;
+use crate::world::{handle, memfd};
+
+/// Tells a program the number of its descriptor.
+const NUMBER: &str = "RDMAPREP_HANDLE_FD";
+
+/// `rdmaprep handle open`. Returns only where it is refused, or the program cannot be run.
+pub(super) fn open(args: &HandleOpenArgs) -> Result<()> {
+    let (_object, number) = memfd::for_program(handle::fetch(&args.handle, args.file.as_deref())?)?;
+    let number = OsString::from(number.to_string());
+    memfd::become_program(&args.program, Some((NUMBER, &number)))
+}

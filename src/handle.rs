@@ -1,0 +1,248 @@
+//! A descriptor of a living process as a value, which can be printed, stored and handed on. It opens the very object that it was
+//! made of, or nothing: a path may lead elsewhere by then, and a pid may be another process's.
+
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
+use serde::{Deserialize, Serialize};
+
+/// How the text of a handle begins; another form would begin with another word.
+const FORM: &str = "h1";
+
+/// More than any handle has: what is longer is not quoted.
+const LONGEST: usize = 160;
+
+/// What tells a process from a later one of the same pid, within one boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The inode of its pidfd, which no other process of this boot has (fs/pidfs.c, Linux 6.9).
+    Pidfs(u64),
+    /// Field 22 of /proc/PID/stat, in clock ticks after boot, for older kernels.
+    Started(u64),
+}
+
+/// Where an object is held: text of the form `h1.BOOT.PID.pINODE.FD.DEV.INODE`, with `sTICKS` for [`Mark::Started`]. It has
+/// nothing in it that a shell, JSON or a path minds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Handle {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// The process that holds it, in the pid namespace of who made the handle.
+    pub pid: i32,
+    /// Which process of that pid.
+    pub process: Mark,
+    /// Its descriptor.
+    pub fd: i32,
+    /// The device that the object is on, `st_dev`.
+    pub dev: u64,
+    /// The object's inode.
+    pub ino: u64,
+}
+
+impl Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mark::Pidfs(inode) => write!(f, "p{inode}"),
+            Mark::Started(ticks) => write!(f, "s{ticks}"),
+        }
+    }
+}
+
+impl Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Handle { boot_id, pid, process, fd, dev, ino } = self;
+        write!(f, "{FORM}.{boot_id}.{pid}.{process}.{fd}.{dev}.{ino}")
+    }
+}
+
+impl FromStr for Handle {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let parse = || {
+            let rest = s.strip_prefix(FORM)?.strip_prefix('.')?;
+            let parts: Vec<&str> = rest.splitn(7, '.').collect();
+            let [boot_id, pid, process, fd, dev, ino] = parts.as_slice() else { return None };
+            Some(Handle {
+                boot_id: is_boot_id(boot_id).then(|| (*boot_id).to_owned())?,
+                pid: number(pid).filter(|pid| *pid > 0)?,
+                process: mark(process)?,
+                fd: number(fd).filter(|fd| *fd >= 0)?,
+                dev: number(dev)?,
+                ino: number(ino)?,
+            })
+        };
+        let quoted = if s.len() > LONGEST { format!("a word of {} bytes", s.len()) } else { format!("{s:?}") };
+        parse().ok_or_else(|| anyhow!("{quoted} is no handle; `rdmaprep status --json` shows handles"))
+    }
+}
+
+fn mark(text: &str) -> Option<Mark> {
+    match text.split_at_checked(1)? {
+        ("p", inode) => number(inode).map(Mark::Pidfs),
+        ("s", ticks) => number(ticks).map(Mark::Started),
+        _ => None,
+    }
+}
+
+/// A number as it is printed, and in no other way: equal handles have equal texts.
+fn number<T: FromStr + Display>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|n: &T| n.to_string() == text)
+}
+
+/// A UUID as Linux prints it.
+fn is_boot_id(text: &str) -> bool {
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    text.len() == 36
+        && text.bytes().enumerate().all(|(i, b)| if [8, 13, 18, 23].contains(&i) { b == b'-' } else { hex(b) })
+}
+
+impl TryFrom<String> for Handle {
+    type Error = anyhow::Error;
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+impl From<Handle> for String {
+    fn from(handle: Handle) -> String {
+        handle.to_string()
+    }
+}
+
+/// What decides whether this process may take a descriptor of another one (ptrace(2), "Ptrace access mode checking").
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Standing {
+    /// Whether both are of one user; absent: not to be seen.
+    pub same_user: Option<bool>,
+    /// Whether the other one is dumpable; absent: not to be seen.
+    pub dumpable: Option<bool>,
+    /// Whether this one has CAP_SYS_PTRACE in its own user namespace.
+    pub capable: bool,
+    /// `/proc/sys/kernel/yama/ptrace_scope`; absent: no Yama.
+    pub yama: Option<u8>,
+    /// Whether a seccomp filter judges this process's calls.
+    pub filtered: bool,
+}
+
+impl Standing {
+    /// Why the kernel said EPERM: the likeliest reason, since it does not tell which one it was.
+    pub fn cause(&self) -> String {
+        const CAP: &str = "and CAP_SYS_PTRACE is missing here";
+        match self {
+            Standing { yama: Some(3), .. } => {
+                "Yama lets nobody take it: kernel.yama.ptrace_scope is 3, until the next boot".to_owned()
+            }
+            Standing { capable: true, filtered: true, .. } => {
+                "a seccomp filter (a container's, as a rule) refuses pidfd_getfd".to_owned()
+            }
+            Standing { capable: true, .. } => {
+                "CAP_SYS_PTRACE is missing in that process's user namespace, or a security module refuses".to_owned()
+            }
+            Standing { same_user: Some(false), .. } => format!("that process is another user's, {CAP}"),
+            Standing { dumpable: Some(false), .. } => format!("that process is not dumpable, {CAP}"),
+            Standing { yama: Some(scope @ 1..=2), .. } => {
+                format!("Yama refuses it: kernel.yama.ptrace_scope is {scope}, {CAP}")
+            }
+            Standing { filtered: true, .. } => format!("a seccomp filter refuses pidfd_getfd, {CAP}"),
+            _ => format!("that process may do more than this one, {CAP}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn marks() -> impl Strategy<Value = Mark> {
+        prop_oneof![any::<u64>().prop_map(Mark::Pidfs), any::<u64>().prop_map(Mark::Started)]
+    }
+
+    fn handles() -> impl Strategy<Value = Handle> {
+        let boots = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}";
+        (boots, 1..=i32::MAX, marks(), 0..=i32::MAX, any::<u64>(), any::<u64>())
+            .prop_map(|(boot_id, pid, process, fd, dev, ino)| Handle { boot_id, pid, process, fd, dev, ino })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_printed_is_read(handle in handles()) {
+            let text = handle.to_string();
+            prop_assert!(text.len() <= LONGEST);
+            prop_assert!(text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.' || b == b'-'), "{}", text);
+            prop_assert_eq!(text.parse::<Handle>().unwrap(), handle.clone());
+            let json = serde_json::to_string(&handle).unwrap();
+            prop_assert_eq!(&json, &format!("\"{text}\""));
+            prop_assert_eq!(serde_json::from_str::<Handle>(&json).unwrap(), handle);
+        }
+
+        /// What is read is printed as it was: there are no two texts for one handle.
+        #[test]
+        fn a_changed_text_is_another_handle_or_none(handle in handles(), at in 0..200usize, byte in 0x20..0x7fu8) {
+            let mut text = handle.to_string().into_bytes();
+            let at = at % text.len();
+            text[at] = byte;
+            let text = String::from_utf8(text).unwrap();
+            if let Ok(read) = text.parse::<Handle>() {
+                prop_assert_eq!(read.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn whatever_is_read_ends_in_one_line(text in ".{0,300}") {
+            if let Err(e) = text.parse::<Handle>() {
+                prop_assert!(!e.to_string().contains('\n') && e.to_string().len() < 1500);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_handle_is_refused() {
+        const BOOT: &str = "0b3c2f6e-1234-4abc-9def-0123456789ab";
+        let good = format!("h1.{BOOT}.7.p9.3.1.2");
+        assert!(good.parse::<Handle>().is_ok());
+        for bad in [
+            String::new(),
+            "h1".into(),
+            good.replace("h1", "h2"),
+            good.replace(".7.", ".0."),
+            good.replace(".7.", ".-7."),
+            good.replace(".7.", ".+7."),
+            good.replace(".7.", ".07."),
+            good.replace(".7.", ".4294967303."),
+            good.replace(".p9.", ".9."),
+            good.replace(".p9.", ".x9."),
+            good.replace(".p9.", ".p."),
+            good.replace(".p9.", ".."),
+            good.replace(".3.", ".-1."),
+            good.replace(BOOT, &BOOT.to_uppercase()),
+            good.replace(BOOT, "boot"),
+            format!("{good}.4"),
+            format!("{good} "),
+            format!("{good}\n"),
+        ] {
+            assert!(bad.parse::<Handle>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn each_refusal_names_its_cause() {
+        let own = Standing { same_user: Some(true), dumpable: Some(true), ..Standing::default() };
+        let root = Standing { capable: true, ..own };
+        for (standing, word) in [
+            (Standing { yama: Some(3), ..root }, "ptrace_scope is 3"),
+            (Standing { filtered: true, ..root }, "seccomp"),
+            (root, "user namespace"),
+            (Standing { same_user: Some(false), yama: Some(1), ..own }, "another user's"),
+            (Standing { dumpable: Some(false), yama: Some(1), ..own }, "not dumpable"),
+            (Standing { yama: Some(2), ..own }, "ptrace_scope is 2"),
+            (Standing { yama: Some(1), ..own }, "ptrace_scope is 1"),
+            (Standing { yama: Some(0), filtered: true, ..own }, "seccomp"),
+            (Standing { yama: Some(0), ..own }, "may do more than this one, and CAP_SYS_PTRACE is missing"),
+        ] {
+            assert!(standing.cause().contains(word), "{standing:?}: {}", standing.cause());
+        }
+    }
+}
