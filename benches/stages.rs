@@ -64,6 +64,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         plan: plan.name.clone(),
         members: vec![Member { id: "c".into(), bundle: "/b".into(), pid: 2, start_time: 1 }],
         given: None,
+        hold: None,
         held: held.clone(),
     };
     let (links, stored) = (links(count)?, record.print()?);

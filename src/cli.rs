@@ -4,6 +4,7 @@
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
 mod handle;
+mod hold;
 mod nccl;
 mod peers;
 mod select;
@@ -19,6 +20,7 @@ use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
 pub use handle::{HandleCommand, HandleOpenArgs};
+pub use hold::HoldArgs;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use peers::{PeersArgs, RendezvousArgs};
 pub use select::SelectArgs;
@@ -76,6 +78,12 @@ pub enum Command {
     /// Does nothing and exits 0 for a container that did not opt in: by the annotation rdmaprep.io/plan, by --plan, or
     /// by `plan` in the host's config file.
     Hook(Box<HookArgs>),
+    /// Keep a plan's NICs in a network namespace for containers that join it, until a signal
+    ///
+    /// Makes the namespace /run/netns/ID, gives it the NICs as the create hook would, prints one line when all is ready,
+    /// and waits. A config.json names that path; containers that join need the hooks as well, and start without a move.
+    /// SIGTERM, SIGINT and SIGHUP end it: the NICs go home at once, or with the last container in the namespace.
+    Hold(Box<HoldArgs>),
     /// Use what a process keeps open, by the value that `status` shows
     #[command(subcommand)]
     Handle(HandleCommand),

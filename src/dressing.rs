@@ -47,6 +47,10 @@ pub fn fit(
     live: &mut Live,
     report: &mut Report,
 ) -> Result<Option<Fitting>> {
+    // Containers are dressed as they join.
+    if hook.keeper.is_some() {
+        return Ok(None);
+    }
     let Some((dir, text)) = config_json(hook)? else {
         off(plan.sysfs, "the bundle has no config.json", report)?;
         return Ok(None);

@@ -4,6 +4,7 @@ mod away;
 mod edit;
 mod env;
 mod handle;
+mod hold;
 mod nccl;
 mod past;
 mod peers;
@@ -42,6 +43,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Env(args) => env::env(global, args),
         Command::Spec(args) => prepare::spec(global, args),
         Command::Hook(args) => oci_hook(global, args),
+        Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
         Command::Restore(args) => away::restore(global, args),
         Command::Status(args) => status::status(global, args),
@@ -132,7 +134,7 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
                 let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
                 let patience = deadline.min(Instant::now() + wait);
                 let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
-                let hook = Hook { state: &state, store: &store, deadline, patience, agreed };
+                let hook = Hook { state: &state, store: &store, deadline, patience, agreed, keeper: None };
                 let result = hook::create(&hook, &request, &mut report, &mut watch);
                 (request.host, result)
             }
@@ -140,7 +142,8 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         _ => {
             let host = Host::new(global, &config_or_default(global));
             let store = store(&host);
-            let hook = Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None };
+            let hook =
+                Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None, keeper: None };
             let result = match args.stage {
                 Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
                 _ => hook::stop(&hook, &mut report, &mut watch),

@@ -98,8 +98,7 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     // Who cannot do what was planned need not look for others to blame.
     let fought = fought.filter(|_| errors.is_empty());
     if home.stuck.is_empty() && drift.is_empty() {
-        mount::unpin(&store.pin(record.netns))?;
-        files::remove(&store.profile(record.netns))?;
+        let_go(store, &record)?;
         store.forget(&record)?;
         let notes = strayed.into_iter().chain(home.notes).chain(fought).collect();
         return Ok(Done { steps: home.steps.len(), notes });
@@ -110,6 +109,14 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+}
+
+/// Drops what keeps a record's namespace, and what was written for its containers.
+pub fn let_go(store: &Store, record: &Record) -> Result<()> {
+    // While ours still keeps it, its number is no other namespace's.
+    record.hold.iter().try_for_each(|hold| mount::withdraw(&hold.path, record.netns))?;
+    mount::unpin(&store.pin(record.netns))?;
+    files::remove(&store.profile(record.netns))
 }
 
 /// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move that failed is tried again.

@@ -12,7 +12,7 @@ use crate::dressing::{Dressing, Fitting, fit};
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
-use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::journal::{Hold, Member, Phase, Record, SCHEMA};
 use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
@@ -25,7 +25,7 @@ use crate::verify;
 use crate::world::handle::{Process, start_time};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id, privilege};
+use crate::world::{Live, Scope, World, boot_id, mount, privilege};
 
 /// What every hook works with.
 pub struct Hook<'a> {
@@ -39,6 +39,18 @@ pub struct Hook<'a> {
     pub patience: Instant,
     /// The digest that config.json was edited for: all nodes agreed on it.
     pub agreed: Option<&'a str>,
+    /// Set where there is no container yet, and this very process keeps the namespace.
+    pub keeper: Option<&'a Keeper<'a>>,
+}
+
+/// A namespace that waits for containers.
+pub struct Keeper<'a> {
+    /// The namespace.
+    pub netns: &'a Netns,
+    /// What was rendered: the plan is not read again.
+    pub plan: &'a Plan,
+    /// What goes into its record.
+    pub hold: &'a Hold,
 }
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
@@ -66,7 +78,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
 /// One try: the container's namespace may be another's, or its init dead, after each wait.
 fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
     privilege::require()?;
-    let (process, host, inside) = enter(hook.state)?;
+    let (process, host, inside) = enter(hook)?;
     if host.inode() == inside.inode() {
         // Only one that asked by itself is told so: the host's default plan is for containers that can use it.
         let refused =
@@ -80,6 +92,8 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     let damaged = !notes.is_empty();
     let said: Vec<String> = notes.into_iter().filter(|n| !report.notes.contains(n)).collect();
     report.notes.extend(said);
+    // The name of one that was killed is free by now.
+    hook.keeper.iter().try_for_each(|keeper| mount::is_vacant(&keeper.hold.path))?;
     let netns = inside.inode();
     let mut live = Live::open(host, Some(inside))?;
     match join(hook, request, &process, netns, report)? {
@@ -111,6 +125,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         plan: plan.name.clone(),
         members: vec![member(hook.state, &process)?],
         given: Some(Box::new(plan)),
+        hold: hook.keeper.map(|keeper| keeper.hold.clone()),
         held: attach.held,
     };
     report.nics = home::names(&record.held);
@@ -119,9 +134,10 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
 
 /// What is left of the plan for this container, and the host at that moment.
 fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> Result<(Plan, Snapshot)> {
-    let plan = match hook.store.plan(name.as_str())? {
-        Some(plan) => plan,
-        None => fresh_plan(request, name.as_str(), live, hook.store)?,
+    let plan = match (hook.keeper, hook.store.plan(name.as_str())?) {
+        (Some(keeper), _) => keeper.plan.clone(),
+        (None, Some(plan)) => plan,
+        (None, None) => fresh_plan(request, name.as_str(), live, hook.store)?,
     };
     // Before the machine is looked at: who only waits keeps nobody from the lock by that.
     decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
@@ -171,7 +187,8 @@ fn carry_out(
         let _ = hook.store.forget(&record);
         return Err(e);
     }
-    let pinned = live.pin(&hook.store.pin(record.netns));
+    let published = || record.hold.iter().try_for_each(|hold| live.publish(&hold.path));
+    let pinned = live.pin(&hook.store.pin(record.netns)).and_then(|()| published());
     watch.lap(PhaseName::Journal);
     let result = pinned.and_then(|()| {
         let dressing = fitting.map(Dressing::begin);
@@ -219,8 +236,11 @@ fn phase_of(step: &Step) -> PhaseName {
 }
 
 /// The container's init and both namespaces; proves that they are two, and that the pid was not reused meanwhile.
-fn enter(state: &State) -> Result<(Process, Netns, Netns)> {
-    let pid = state.init()?;
+fn enter(hook: &Hook) -> Result<(Process, Netns, Netns)> {
+    if let Some(keeper) = hook.keeper {
+        return Ok((Process::own()?, Netns::current()?, keeper.netns.again()?));
+    }
+    let pid = hook.state.init()?;
     let doing = || format!("looking at the container's init, pid {pid}");
     let process = Process::open(pid).fault(Fault::State, doing())?;
     let inside = Netns::of(pid).fault(Fault::State, doing())?;
@@ -366,6 +386,12 @@ fn of_container(hook: &Hook) -> Result<Option<Record>> {
     let boot = boot_id()?;
     let ours = |r: &Record| r.boot_id == boot && r.members.iter().any(|m| is_of(m, hook.state));
     Ok(records(hook.store)?.into_iter().find(ours))
+}
+
+/// Whether other containers that live have the NICs as well.
+pub fn has_others(hook: &Hook) -> bool {
+    let of_others = |r: &Record| r.members.iter().any(|m| !is_of(m, hook.state) && alive(m));
+    of_container(hook).is_ok_and(|record| record.is_some_and(|r| of_others(&r)))
 }
 
 /// poststop: the container has ended. Its NICs go home with the last container of the namespace.

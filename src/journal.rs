@@ -6,10 +6,12 @@
 mod remains;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::handle::Handle;
 use crate::ident::IfName;
 use crate::plan::{Nic, Plan};
 use crate::rails::Overruled;
@@ -67,6 +69,16 @@ pub struct Held {
     pub overruled: BTreeMap<String, Overruled>,
 }
 
+/// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    /// Where runtimes find it.
+    pub path: PathBuf,
+    /// What that process keeps open, by name.
+    pub handles: BTreeMap<String, Handle>,
+}
+
 /// The record of one container namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -88,6 +100,9 @@ pub struct Record {
     /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
     #[serde(default)]
     pub given: Option<Box<Plan>>,
+    /// Where no container made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<Held>,
 }

@@ -6,6 +6,7 @@
 mod nccl;
 mod tables;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::exclusive;
 use crate::fault::Fault;
+use crate::handle::Handle;
 use crate::ident::IfName;
 use crate::inject::Injected;
 use crate::journal;
@@ -222,6 +224,9 @@ pub struct Holder {
     pub netns: u64,
     /// Its pin, if it is pinned.
     pub pin: Option<String>,
+    /// What `rdmaprep hold` keeps, where no container made the namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Keeping>,
     /// Where the record stands.
     pub phase: journal::Phase,
     /// The plan's name.
@@ -236,6 +241,15 @@ pub struct Holder {
     pub advice: String,
 }
 
+/// A namespace that is kept for containers to join.
+#[derive(Clone, Debug, Serialize)]
+pub struct Keeping {
+    /// Where runtimes find it.
+    pub path: String,
+    /// What its holder keeps open; none when that has gone.
+    pub handles: BTreeMap<String, Handle>,
+}
+
 /// `rdmaprep status` for people.
 pub fn status_table(holders: &[Holder]) -> String {
     if holders.is_empty() {
@@ -247,8 +261,9 @@ pub fn status_table(holders: &[Holder]) -> String {
         let pin = h.pin.as_deref().unwrap_or("not pinned: the kernel has returned its physical NICs");
         let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
         let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
+        let kept = h.hold.as_ref().map(kept).unwrap_or_default();
         printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n  to get back {}",
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}  to get back {}",
             h.nics.join(" "),
             h.plan,
             h.netns,
@@ -256,6 +271,12 @@ pub fn status_table(holders: &[Holder]) -> String {
         ))
     };
     holders.iter().map(block).collect::<Vec<_>>().join("\n")
+}
+
+/// Lines about a namespace that is kept.
+fn kept(hold: &Keeping) -> String {
+    let handles = hold.handles.iter().map(|(name, handle)| format!("  handle      {name} {handle}\n"));
+    format!("  to join     {}\n{}", hold.path, handles.collect::<String>())
 }
 
 fn name_of(value: &impl ValueEnum) -> String {

@@ -28,9 +28,10 @@ fn help_fits_a_terminal_and_tells_the_exit_codes() {
     for fault in rdmaprep::fault::Fault::ALL {
         assert!(help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())), "{fault:?} in\n{help}");
     }
-    for command in
-        ["snapshot", "prepare", "env", "spec", "hook", "handle", "restore", "status", "sysfs", "nccl", "topo", "peers"]
-    {
+    for command in [
+        "snapshot", "prepare", "env", "spec", "hook", "hold", "handle", "restore", "status", "sysfs", "nccl", "topo",
+        "peers",
+    ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in\n{help}");
         for flag in ["--help", "-h"] {
             let mut wide = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));

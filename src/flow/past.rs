@@ -19,7 +19,7 @@ use crate::snapshot::{Netdev, Snapshot};
 use crate::step::{Side, Step};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, Sysctls, World, files, managers, mount};
+use crate::world::{Live, Scope, Sysctls, World, managers, mount};
 
 /// include/uapi/linux/if_arp.h.
 const ARPHRD_ETHER: u16 = 1;
@@ -94,8 +94,7 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     let stuck = |h: &&Held| way.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     report.notes.extend(record.held.iter().filter(stuck).map(lost));
     report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
-    mount::unpin(&store.pin(record.netns))?;
-    files::remove(&store.profile(record.netns))?;
+    home::let_go(store, record)?;
     put_aside(store, path, Some(&record.boot_id), report)
 }
 

@@ -8,8 +8,8 @@ use super::{config, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::Host;
 use crate::home;
-use crate::journal::{Phase, Record};
-use crate::report::{self, Holder};
+use crate::journal::{Hold, Phase, Record};
+use crate::report::{self, Holder, Keeping};
 use crate::world::store::Store;
 use crate::world::{boot_id, handle, mount, netns};
 
@@ -34,7 +34,12 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
     let alive = members.iter().any(|(_, alive)| *alive);
     let advice = advice(&record, &id, alive)?;
     let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
+    let keeping = |hold: &Hold| Keeping {
+        path: hold.path.display().to_string(),
+        handles: hold.handles.iter().filter(|(_, h)| handle::lives(h)).map(|(n, h)| (n.clone(), h.clone())).collect(),
+    };
     Ok(Holder {
+        hold: record.hold.as_ref().map(keeping),
         netns: record.netns,
         pin: home::namespace(store, &record).is_some().then(|| pin.display().to_string()),
         phase: record.phase,
@@ -54,7 +59,13 @@ fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
              system has not configured is added"
         ));
     }
+    let keeper =
+        record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
     Ok(match (alive, netns::occupant(record.netns)) {
+        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(home::alive) => {
+            let pid = keeper.map_or(0, |m| m.pid);
+            format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore {id}")
+        }
         (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
         (true, _) => format!("run: rdmaprep restore {id}"),
         (false, Some(pid)) => {

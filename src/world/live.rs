@@ -60,6 +60,11 @@ impl Live {
         mount::pin(&self.inside.as_ref().context("the container's namespace has gone")?.netns, path)
     }
 
+    /// Shows it to runtimes under a name.
+    pub fn publish(&self, path: &Path) -> Result<()> {
+        mount::publish(&self.inside.as_ref().context("the namespace has gone")?.netns, path)
+    }
+
     /// The host's /sys as the last full observation saw it.
     pub fn survey(&mut self) -> Result<&Survey> {
         let survey = self.survey.take().map_or_else(|| Survey::open(Path::new("/sys")), Ok)?;

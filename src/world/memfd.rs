@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -35,6 +35,30 @@ pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
     let high = [HIGH, 0].into_iter().find_map(|least| fcntl_dupfd_cloexec(&fd, least).ok()).with_context(doing)?;
     fcntl_setfd(&high, FdFlags::empty()).with_context(doing)?;
     Ok(high)
+}
+
+/// A sealed file that this process keeps open, for others to take.
+pub struct Kept {
+    name: &'static str,
+    fd: OwnedFd,
+}
+
+impl Kept {
+    /// Makes it. /proc shows it as `memfd:rdmaprep-NAME`.
+    pub fn new(name: &'static str, content: &[u8]) -> Result<Kept> {
+        Ok(Kept { name, fd: sealed(&format!("rdmaprep-{name}"), content)? })
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        self.name
+    }
+}
+
+impl AsFd for Kept {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 /// The path by which every program that inherits the descriptor opens it.

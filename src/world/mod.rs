@@ -38,6 +38,7 @@ pub mod rootfs;
 pub mod route;
 pub mod rtnl;
 pub mod rtroute;
+pub mod signals;
 pub mod store;
 pub mod sysctl;
 pub mod sysfs;

@@ -1,13 +1,14 @@
 //! Pins: bind mounts that keep a network namespace alive when its container has gone.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::world::netns::Netns;
+use crate::fault::Fault;
+use crate::world::netns::{NAMED, Netns};
 use crate::world::{faults, files};
 
 /// Whether `path` is a pin of the namespace with that inode.
@@ -46,4 +47,33 @@ pub fn unpin(path: &Path) -> Result<()> {
         })?;
     }
     files::remove(path)
+}
+
+/// Whether a namespace may get the name that this path is.
+///
+/// # Errors
+/// [`Fault::Refused`] where there is something already: whoever made it may be using it.
+pub fn is_vacant(path: &Path) -> Result<()> {
+    let taken = || Fault::Refused.error(format!("{} exists already: choose another name", path.display()));
+    if fs::symlink_metadata(path).is_ok() { Err(taken()) } else { Ok(()) }
+}
+
+/// Binds the namespace onto a path where runtimes find it, as `ip netns` would. The folder stays, as that of `ip netns` does.
+pub fn publish(ns: &Netns, path: &Path) -> Result<()> {
+    let folder = Path::new(NAMED);
+    ensure!(path.parent() == Some(folder), "{} is not in {NAMED}", path.display());
+    if !folder.exists() {
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
+        // Whatever our umask.
+        made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)))
+            .with_context(|| format!("creating {NAMED}"))?;
+    }
+    pin(ns, path)
+}
+
+/// Undoes [`publish`], whole or cut short; what somebody else has put there since stays.
+pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
+    let begun = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
+    let ours = is_pinned(path, inode) || Netns::open(path).is_err() && begun();
+    if ours && path.parent() == Some(Path::new(NAMED)) { unpin(path) } else { Ok(()) }
 }

@@ -6,10 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::statfs::NSFS_MAGIC;
 
 use crate::world::privilege;
+
+/// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
+pub const NAMED: &str = "/run/netns";
 
 /// An open network namespace; it lives as long as this.
 #[derive(Debug)]
@@ -19,6 +22,21 @@ pub struct Netns {
 }
 
 impl Netns {
+    /// A new one, with nothing in it but a loopback interface that is down.
+    pub fn make() -> Result<Netns> {
+        let thread = std::thread::spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET).context("making a network namespace")?;
+            Netns::current()
+        });
+        thread.join().map_err(|_| anyhow!("a thread that makes a network namespace panicked"))?
+    }
+
+    /// The same one once more.
+    pub fn again(&self) -> Result<Netns> {
+        let file = self.file.try_clone().context("duplicating a network namespace's descriptor")?;
+        Ok(Netns { file, inode: self.inode })
+    }
+
     /// The namespace of the calling thread.
     pub fn current() -> Result<Netns> {
         Netns::open(Path::new("/proc/thread-self/ns/net"))
@@ -71,7 +89,7 @@ pub fn others(known: &[u64]) -> Vec<Netns> {
     let mut all: Vec<Netns> = Vec::new();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let kept = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+    let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten();
     for found in pids.map(Netns::of).chain(kept.map(|e| Netns::open(&e.path()))).flatten() {
         if !known.contains(&found.inode) && !all.iter().any(|n| n.inode == found.inode) {
             all.push(found);

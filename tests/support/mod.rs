@@ -4,6 +4,7 @@
 //! run beside one another. NICs are veth pairs; a container is a process in a further network namespace.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod hold;
 pub mod rich;
 
 use std::fs;
@@ -297,6 +298,11 @@ impl Container {
     /// A second one in the first one's network namespace.
     pub fn beside(id: &str, first: &Container) -> Container {
         Container::start(id, Command::new("nsenter").arg(format!("--net=/proc/{}/ns/net", first.pid())))
+    }
+
+    /// One in a namespace that its config.json names by path.
+    pub fn joining(id: &str, netns: &str) -> Container {
+        Container::start(id, Command::new("nsenter").arg(format!("--net={netns}")))
     }
 
     fn start(id: &str, enter: &mut Command) -> Container {

@@ -1,0 +1,169 @@
+//! `rdmaprep hold`: the only process of ours that waits. NICs are in a namespace before any container is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use super::{keep, request, say, store, warn};
+use crate::apply::apply;
+use crate::cli::{Global, HoldArgs};
+use crate::config::PlanName;
+use crate::decide::{options, plan_with, view_of};
+use crate::fault::{Fault, WithFault};
+use crate::handle::Handle;
+use crate::home::reclaim;
+use crate::hook::{self, Hook, Keeper};
+use crate::ident::IfName;
+use crate::journal::Hold;
+use crate::nccl::topology::topology;
+use crate::plan::Plan;
+use crate::report::{self, Report, Stopwatch};
+use crate::request::Request;
+use crate::state::State;
+use crate::step::{Side, Step};
+use crate::view::Sysfs;
+use crate::world::handle::Process;
+use crate::world::memfd::Kept;
+use crate::world::netns::{self, NAMED, Netns};
+use crate::world::signals::Signals;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, boot_id, files, handle, mount, privilege};
+
+/// What is said when all is ready.
+#[derive(Serialize)]
+struct Ready<'a> {
+    id: &'a str,
+    path: &'a Path,
+    netns: u64,
+    nics: &'a [IfName],
+    handles: &'a BTreeMap<String, Handle>,
+}
+
+/// `rdmaprep hold`.
+pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
+    let signals = Signals::block()?;
+    files::private_umask();
+    privilege::shed()?;
+    privilege::require()?;
+    let id: PlanName = args.name.as_deref().unwrap_or(&args.plan).parse().fault(Fault::Usage, "--name")?;
+    let request = request(global, Some(&args.plan), &args.select)?;
+    let path = Path::new(NAMED).join(id.as_str());
+    let bundle = path.to_str().unwrap_or_default().to_owned();
+    let state = State { id: id.as_str().to_owned(), pid: None, bundle, annotations: BTreeMap::new() };
+    let store = store(&request.host);
+    let patience = Duration::from_secs(args.deadline.into());
+    let (mut report, mut watch) = (Report::new("hold"), Stopwatch::start());
+    let deadline = Instant::now() + patience;
+    // Who has the name has the last report of that name, too.
+    report.notes = clear(&path, &store, deadline)?;
+    let result = begin(&state, &path, &request, &store, deadline, &mut report, &mut watch);
+    finish(&mut report, &result, &watch, &request, &store);
+    // What it keeps is open until the end.
+    let (netns, hold, _kept) = result?;
+    warn(&report.notes);
+    let ready = Ready { id: &state.id, path: &path, netns, nics: &report.nics, handles: &hold.handles };
+    say(&told(&ready, args.json)?)?;
+    signals.wait()?;
+    end(&state, netns, &request, &store, Instant::now() + patience)
+}
+
+/// Brings home what belongs to the dead, whose names are free then.
+fn clear(path: &Path, store: &Store, deadline: Instant) -> Result<Vec<String>> {
+    store.prepare()?;
+    let _lock = store.lock(deadline)?;
+    let told = reclaim(store, &boot_id()?, |_| false)?;
+    mount::is_vacant(path).map(|()| told)
+}
+
+/// Everything until it is ready. What fails is undone.
+fn begin(
+    state: &State,
+    path: &Path,
+    request: &Request,
+    store: &Store,
+    deadline: Instant,
+    report: &mut Report,
+    watch: &mut Stopwatch,
+) -> Result<(u64, Hold, Vec<Kept>)> {
+    report.container = Some(state.id.clone());
+    let (plan, kept) = render(request, store, report)?;
+    let own = Process::own()?;
+    let named = |kept: &Kept| Ok((kept.name().to_owned(), handle::give(&own, kept)?));
+    let hold = Hold { path: path.to_owned(), handles: kept.iter().map(named).collect::<Result<_>>()? };
+    let netns = Netns::make()?;
+    // A container that joins a namespace expects this of it.
+    let up = Step::Link { side: Side::Inside, dev: "lo".parse()?, up: true };
+    apply(&[up], &mut Live::open(Netns::current()?, Some(netns.again()?))?, deadline, |_| {})?;
+    let keeper = Keeper { netns: &netns, plan: &plan, hold: &hold };
+    let hook = Hook { state, store, deadline, patience: Instant::now(), agreed: None, keeper: Some(&keeper) };
+    hook::create(&hook, request, report, watch)?;
+    Ok((netns.inode(), hold, kept))
+}
+
+/// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a sandbox with a kernel of its
+/// own would see of /sys, and where NICs and GPUs are.
+fn render(request: &Request, store: &Store, report: &mut Report) -> Result<(Plan, Vec<Kept>)> {
+    let name = request.plan().context("a plan is named")?.as_str();
+    let mut live = Live::open(Netns::current()?, None)?;
+    let seen = live.observe(Side::Host, &Scope::full())?;
+    let plan = match store.plan(name)? {
+        Some(plan) => plan,
+        None => plan_with(request, name, &seen, store, options(request))?.0,
+    };
+    let plan = request.narrowed_plan(plan, &seen);
+    if plan.nics.is_empty() && plan.ib.is_empty() {
+        return Err(Fault::Nothing.error(format!("the host's policy leaves no NIC of plan {name}")));
+    }
+    let whole = Plan { sysfs: Sysfs::Snapshot, view: None, ..plan.clone() };
+    let view = view_of(&whole, BTreeSet::new(), &seen, &mut live)?.unwrap_or_default();
+    let mut kept = vec![Kept::new("sysfs", report::json(&view)?.as_bytes())?];
+    let hcas = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect();
+    let topology = topology(&seen, &hcas);
+    let left_out = topology.unplaced.iter().map(|(hca, why)| format!("left out of the topology file: {hca}: {why}"));
+    report.notes.extend(left_out.chain(topology.warnings.iter().cloned()));
+    match topology.xml() {
+        Ok(xml) => kept.push(Kept::new("topology", xml.as_bytes())?),
+        Err(e) => report.notes.push(format!("no handle of a topology file: {e:#}")),
+    }
+    Ok((plan, kept))
+}
+
+/// The signal has come. Whoever is in the namespace keeps the NICs: with the last one they go home.
+fn end(state: &State, netns: u64, request: &Request, store: &Store, deadline: Instant) -> Result<()> {
+    let (mut report, mut watch) = (Report::new("hold end"), Stopwatch::start());
+    report.container = Some(state.id.clone());
+    let hook = Hook { state, store, deadline, patience: deadline, agreed: None, keeper: None };
+    let result = match netns::occupant(netns).filter(|_| !hook::has_others(&hook)) {
+        // One that no hook of ours has heard of: a timer, or any hook, brings them home when it has gone.
+        Some(pid) => {
+            let name = handle::name(pid).unwrap_or_else(|| "?".to_owned());
+            report.notes.push(format!(
+                "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: rdmaprep restore --all --stale"
+            ));
+            Ok(())
+        }
+        None => hook::stop(&hook, &mut report, &mut watch),
+    };
+    finish(&mut report, &result, &watch, request, store);
+    report.notes.iter().try_for_each(|note| say(&report::printable(note)))?;
+    result
+}
+
+fn finish<T>(report: &mut Report, result: &Result<T>, watch: &Stopwatch, request: &Request, store: &Store) {
+    report.finish(result, watch);
+    report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
+    keep(report, &request.host, store);
+}
+
+/// One line: where the namespace is, then each handle by its name.
+fn told(ready: &Ready, json: bool) -> Result<String> {
+    if json {
+        // Line ends in values are escaped.
+        return Ok(report::json(ready)?.lines().map(str::trim_start).collect());
+    }
+    let handles = ready.handles.iter().map(|(name, handle)| format!(" {name}={handle}"));
+    Ok(format!("{}{}", ready.path.display(), handles.collect::<String>()))
+}
