@@ -406,5 +406,5 @@ fn peers_tells_who_has_published_and_what_they_have() {
         );
     }
     let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    run(bare.env_clear().arg("peers"), "").fails(2, &["where do they meet"]);
+    run(bare.env_clear().arg("peers"), "").fails(2, &["need --rendezvous"]);
 }
