@@ -32,7 +32,7 @@ fn containers_join_and_the_nics_go_home_with_the_last() {
         let before = ready(host);
         let hold = Hold::new(host, POOL);
         assert!(hold.line.starts_with("/run/netns/pool sysfs=h1.") && hold.line.ends_with('\n'), "{}", hold.line);
-        let inside = sh("nsenter --net=/run/netns/pool ip -o address");
+        let inside = sh("nsenter --net=/run/netns/pool ip -o -4 address");
         assert!(!at_home() && inside.contains("10.0.0.1/24") && inside.contains("10.1.0.1/24"), "{inside}");
         assert!(inside.contains("127.0.0.1"), "the loopback interface is down: {inside}");
         // It is as the create hook would have left it, and stays so.
@@ -41,7 +41,7 @@ fn containers_join_and_the_nics_go_home_with_the_last() {
         one.create(host).ok();
         assert_eq!(host.report("one")["notes"], json!(["joined pool, which has the namespace's NICs"]));
         two.create(host).ok();
-        assert_eq!(one.sh("ip -o address"), inside);
+        assert_eq!(one.sh("ip -o -4 address"), inside);
         let members = |host: &Host| host.status()[0]["members"].clone();
         assert_eq!(members(host), json!([["pool", true], ["one", true], ["two", true]]));
         one.stop(host).ok();
