@@ -6,7 +6,9 @@ use anyhow::Result;
 
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
+use crate::home;
 use crate::ident::{BusId, IfName};
+use crate::journal::Member;
 use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
 use crate::nccl::version::Version;
@@ -94,7 +96,12 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
     for (_, record) in store.all_records()? {
         // After a reboot nothing is away.
         let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
-        let by = record.members.first().map_or("a container".to_owned(), |m| format!("container {}", m.id));
+        let holder = record.members.iter().find(|m| home::alive(m)).or(record.members.first());
+        let keeps = |m: &Member| record.hold.as_ref().is_some_and(|hold| m.bundle == *hold.path.to_string_lossy());
+        let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {
+            true => format!("rdmaprep hold {}", m.id),
+            false => format!("container {}", m.id),
+        });
         all.extend(record.held.into_iter().map(|h| select::Held {
             netdev: h.nic.identity.name,
             hca: h.nic.hca,
@@ -118,7 +125,7 @@ pub fn free(plan: &Plan, store: &Store) -> Result<()> {
             Some(below) if planned(below) => format!("{}, on {below}, is held by {}", held.netdev, held.by),
             _ => continue,
         };
-        return Err(Fault::Locked.error(format!("{what}: stop that container first, or wait for it with --wait")));
+        return Err(Fault::Locked.error(format!("{what}: stop that first, or wait for it with --wait")));
     }
     Ok(())
 }

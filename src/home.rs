@@ -144,16 +144,18 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Ho
     loop {
         let home = way(live, record)?;
         let over = Instant::now() >= deadline;
-        if home.missing == 0 || over && looked {
+        if home.missing == 0 || over && (looked || patience.is_zero()) {
             return Ok((home, strayed));
         }
         // Every namespace of the machine is looked into: once.
-        if !looked {
+        if !looked && !patience.is_zero() {
             looked = true;
             let missing = |h: &&Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
             let missing: Vec<Held> = record.held.iter().filter(missing).cloned().collect();
-            strayed.extend(strays::fetch(record, &missing)?);
-            continue;
+            if !missing.is_empty() {
+                strayed.extend(strays::fetch(record, &missing));
+                continue;
+            }
         }
         std::thread::sleep(Duration::from_millis(20));
     }

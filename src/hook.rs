@@ -23,7 +23,7 @@ use crate::state::State;
 use crate::step::{NicState, Side, Step};
 use crate::verify;
 use crate::world::handle::{Process, start_time};
-use crate::world::netns::Netns;
+use crate::world::netns::{self, Netns};
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, boot_id, mount, privilege};
 
@@ -139,8 +139,10 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
         (None, Some(plan)) => plan,
         (None, None) => fresh_plan(request, name.as_str(), live, hook.store)?,
     };
-    // Before the machine is looked at: who only waits keeps nobody from the lock by that.
-    decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+    // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
+    if !request.host.policy.asks_for_hardware() {
+        decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+    }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
     let scope = Scope { sysfs: request.host.policy.asks_for_hardware(), ..Scope::of(nics) };
     let outside = live.observe(Side::Host, &scope)?;
@@ -150,7 +152,6 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
     }
     decide::as_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
-    // A policy that asks for hardware has not known it before.
     decide::free(&plan, hook.store)?;
     Ok((plan, outside))
 }
@@ -272,7 +273,9 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     let boot = boot_id()?;
     let ours = |r: &Record| r.netns == netns && r.boot_id == boot;
     let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(Joined::Nobody) };
-    if record.phase != Phase::Attached || !record.members.iter().any(alive) {
+    // `rdmaprep hold` has ended and said that whoever is in its namespace keeps the NICs.
+    let is_kept = || record.hold.is_some() && netns::occupant_but(record.netns, process.pid()).is_some();
+    if record.phase != Phase::Attached || !record.members.iter().any(alive) && !is_kept() {
         // A hook died in the middle, or all that held the namespace did: start anew.
         home::bring(hook.store, record)?;
         return Ok(Joined::Nobody);
@@ -280,6 +283,14 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
         let holder = record.members.first().map_or("another container", |m| m.id.as_str());
         return Err(Fault::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan)));
+    }
+    if let Some(given) = &record.given {
+        decide::as_agreed(given, hook.agreed)?;
+        let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
+        if left.nics.len() < given.nics.len() {
+            let note = "its annotations ask for fewer NICs, but a namespace has one set for all of its containers";
+            report.notes.push(note.to_owned());
+        }
     }
     report.nics = home::names(&record.held);
     let newcomer = member(hook.state, process)?;
@@ -388,6 +399,13 @@ fn of_container(hook: &Hook) -> Result<Option<Record>> {
     Ok(records(hook.store)?.into_iter().find(ours))
 }
 
+/// Whether this very process is a member of that namespace's record.
+pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
+    let pid = Process::own()?.pid();
+    let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && alive(m));
+    Ok(records(hook.store)?.iter().any(ours))
+}
+
 /// Whether other containers that live have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
     let of_others = |r: &Record| r.members.iter().any(|m| !is_of(m, hook.state) && alive(m));
@@ -416,6 +434,11 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
         report.notes.push(format!("{others} other containers keep the NICs"));
         record.members.retain(|m| !is_of(m, hook.state));
         return hook.store.save(&record);
+    }
+    if let Some(pid) = netns::occupant(record.netns).filter(|_| record.hold.is_some()) {
+        // One that no hook has heard of has joined what `rdmaprep hold` made for all.
+        report.notes.push(format!("process {pid} is still in the namespace and keeps the NICs"));
+        return Ok(());
     }
     let done = home::bring(hook.store, record)?;
     report.steps_done = done.steps;

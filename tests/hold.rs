@@ -262,7 +262,7 @@ fn what_cannot_be_held_is_refused_and_changes_nothing() {
         assert_eq!((&told["id"], &told["path"]), (&json!("pool"), &json!("/run/netns/pool")));
         assert_eq!((&told["nics"], &told["netns"]), (&json!(["r0", "r1"]), &host.status()[0]["netns"]));
         let keeps = host.normal();
-        host.rdmaprep(&["hold", "--name", "second"]).fails(9, &["r0 is held by container pool"]);
+        host.rdmaprep(&["hold", "--name", "second"]).fails(9, &["r0 is held by rdmaprep hold pool"]);
         host.rdmaprep(&["hold", "--name", "pool"]).fails(3, &["/run/netns/pool exists already"]);
         assert!(!Path::new("/run/netns/second").exists() && host.normal() == keeps);
         assert_eq!(host.status()[0]["last"]["outcome"], "ok");

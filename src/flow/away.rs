@@ -22,6 +22,9 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     privilege::shed()?;
     let host = Host::new(global, &config(global)?);
     let store = store(&host);
+    if !args.output.dry_run {
+        privilege::require()?;
+    }
     let found = Found::new(&store, args)?;
     if args.output.dry_run {
         return foretell(&store, args, &found);
@@ -30,7 +33,6 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if args.how.stale && found.is_empty() {
         return if args.output.json { say("[]") } else { Ok(()) };
     }
-    privilege::require()?;
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     store.sweep()?;

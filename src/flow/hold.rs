@@ -65,9 +65,9 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let (netns, hold, _kept) = result?;
     warn(&report.notes);
     let ready = Ready { id: &state.id, path: &path, netns, nics: &report.nics, handles: &hold.handles };
-    say(&told(&ready, args.json)?)?;
-    signals.wait()?;
-    end(&state, netns, &request, &store, Instant::now() + patience)
+    // Whatever goes wrong from here on, the NICs go home.
+    let waited = told(&ready, args.json).and_then(|line| say(&line)).and_then(|()| signals.wait());
+    end(&state, netns, &request, &store, Instant::now() + patience).and(waited)
 }
 
 /// Brings home what belongs to the dead, whose names are free then.
@@ -136,6 +136,10 @@ fn end(state: &State, netns: u64, request: &Request, store: &Store, deadline: In
     let (mut report, mut watch) = (Report::new("hold end"), Stopwatch::start());
     report.container = Some(state.id.clone());
     let hook = Hook { state, store, deadline, patience: deadline, agreed: None, keeper: None };
+    if !hook::is_held_by_us(&hook, netns)? {
+        // Somebody has restored them; by now another hold may have that name.
+        return Ok(());
+    }
     let result = match netns::occupant(netns).filter(|_| !hook::has_others(&hook)) {
         // One that no hook of ours has heard of: a timer, or any hook, brings them home when it has gone.
         Some(pid) => {
@@ -148,8 +152,8 @@ fn end(state: &State, netns: u64, request: &Request, store: &Store, deadline: In
         None => hook::stop(&hook, &mut report, &mut watch),
     };
     finish(&mut report, &result, &watch, request, store);
-    report.notes.iter().try_for_each(|note| say(&report::printable(note)))?;
-    result
+    let told = report.notes.iter().try_for_each(|note| say(&report::printable(note)));
+    result.and(told)
 }
 
 fn finish<T>(report: &mut Report, result: &Result<T>, watch: &Stopwatch, request: &Request, store: &Store) {

@@ -1,5 +1,6 @@
 //! Network namespaces: handles that keep one alive, and short visits on a thread that ends there.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -84,32 +85,35 @@ impl Netns {
     }
 }
 
-/// Every network namespace that a process has or a file of this mount namespace keeps, apart from `known`, by inode.
-pub fn others(known: &[u64]) -> Vec<Netns> {
-    let mut all: Vec<Netns> = Vec::new();
+/// Every network namespace that a process has or `ip netns` keeps, apart from `known`, by inode. There may be more of them than
+/// descriptors: each is opened when it is its turn.
+pub fn others(known: &[u64]) -> impl Iterator<Item = Netns> + use<> {
+    let mut seen: BTreeSet<u64> = known.iter().copied().collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten();
-    for found in pids.map(Netns::of).chain(kept.map(|e| Netns::open(&e.path()))).flatten() {
-        if !known.contains(&found.inode) && !all.iter().any(|n| n.inode == found.inode) {
-            all.push(found);
-        }
-    }
-    all
+    let processes = entries.filter(|e| e.file_name().to_str().is_some_and(|n| n.parse::<i32>().is_ok()));
+    let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten().map(|e| e.path());
+    let paths = processes.map(|e| e.path().join("ns/net")).chain(kept);
+    let new = paths.filter(move |path| std::fs::metadata(path).is_ok_and(|m| seen.insert(m.ino())));
+    new.filter_map(|path| Netns::open(&path).ok())
 }
 
 /// A process in the namespace with that inode. Whoever forks may do so behind the reader's back, so one look that finds nobody
 /// is no proof; two are, since a process that enters from outside is a container's, whose hook waits for the lock.
 /// What we may not look into is not seen: run with CAP_SYS_PTRACE, as root is.
 pub fn occupant(inode: u64) -> Option<i32> {
-    let wanted = format!("net:[{inode}]");
-    look(&wanted).or_else(|| look(&wanted))
+    occupant_but(inode, 0)
 }
 
-fn look(wanted: &str) -> Option<i32> {
+/// The same, other than that one.
+pub fn occupant_but(inode: u64, pid: i32) -> Option<i32> {
+    let wanted = format!("net:[{inode}]");
+    look(&wanted, pid).or_else(|| look(&wanted, pid))
+}
+
+fn look(wanted: &str, but: i32) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| is_in(&format!("/proc/{pid}"), wanted))
+    pids.find(|pid| *pid != but && is_in(&format!("/proc/{pid}"), wanted))
 }
 
 /// A process whose first thread has ended has no namespace to show; its others have.

@@ -28,9 +28,9 @@ returned() {
   [ -n "$came" ]
 }
 
-# die_out: the container and all that keeps its namespace; the kernel returns the PCI NIC, wherever it was.
+# die_out: the container, where it lives still, and all that keeps its namespace; the kernel returns the PCI NIC, wherever it was.
 die_out() {
-  kill -KILL "$init"
+  kill -KILL "$init" 2> /dev/null || true
   wait "$init" || true
   umount "$pins"/* 2> /dev/null || true
   until_true 30 returned

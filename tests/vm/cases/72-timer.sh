@@ -40,7 +40,8 @@ failing() {
 case_the_host_is_whole_within_15_s() {
   mkdir -p /tmp/ctr
   timer_begins
-  for runtime in runc crun; do
+  # crun calls no stop hook when a later hook fails; of runc, which does, ALL=1 shows as much.
+  for runtime in crun ${ALL:+runc}; do
     failing "$runtime" /bin/false
     whole_again "$runtime" "a later hook fails"
 
