@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -190,8 +191,44 @@ fn a_process_that_no_hook_told_of_keeps_the_nics() {
         );
         assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "");
         assert!(stranger.sh("ip -br link").contains("r1@"));
+        // A container with hooks joins it, and its end is not the stranger's.
+        let mut late = Container::joining("late", "/run/netns/pool");
+        late.create(host).ok();
+        assert!(stranger.sh("ip -br link").contains("r1@"));
+        late.stop(host).ok();
+        assert!(stranger.sh("ip -br link").contains("r1@"));
+        assert!(host.report("late")["notes"].to_string().contains("is still in the namespace and keeps the NICs"));
         stranger.kill();
         host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        whole(host, &before);
+    });
+}
+
+/// The operator restores by hand, and another hold takes the name: the first one's end is not the second one's.
+#[test]
+fn one_that_was_restored_ends_nobody_elses_hold() {
+    alone(|host| {
+        let before = ready(host);
+        let first = Hold::new(host, POOL);
+        host.rdmaprep(&["restore", "pool"]).ok();
+        whole(host, &before);
+        let second = Hold::new(host, POOL);
+        assert_eq!(first.end(Signal::SIGTERM).ok().out, "");
+        assert!(sh("ip netns exec pool ip -br link").contains("r1@"));
+        second.end(Signal::SIGTERM).ok();
+        whole(host, &before);
+    });
+}
+
+/// Nobody can be told where the NICs are.
+#[test]
+fn what_cannot_be_said_is_undone() {
+    alone(|host| {
+        let before = ready(host);
+        let mut command = host.command(&["hold", "--name", "pool"]);
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let ended = command.stdout(full).stderr(Stdio::null()).status().unwrap();
+        assert_eq!(ended.code(), Some(1));
         whole(host, &before);
     });
 }
