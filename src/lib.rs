@@ -7,6 +7,7 @@
 //!                                Snapshot  ◄─ observe (route netlink, RDMA netlink, sysfs)
 //! Request + Snapshot         ─► Selection  every NIC kept or dropped, each with a reason
 //! Request + Selection        ─► Plan       the stored decision: NICs, environment, device nodes
+//! Selections of all nodes    ─► Agreement  the same rails everywhere, or none
 //! kept NICs' state           ─► Rails      ARP profile, and a routing table per rail where one for all will not do
 //! Plan + Tree of /sys        ─► View       what the container sees: a Tree, too
 //! Snapshot + the kept HCAs   ─► Topology   NCCL_TOPO_FILE; Picture: the same for people
@@ -21,7 +22,7 @@
 //! ```
 //!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
-//! [`world`] touches the machine; [`flow`] and [`hook`] are the only composition.
+//! [`world`] touches the machine, and the backends of [`peers`] their stores; [`flow`] and [`hook`] are the only composition.
 #![forbid(unsafe_code)]
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
