@@ -74,11 +74,11 @@ fn a_step_agrees_whatever_fits_into_a_value() {
     for (count, vallen) in [(1, 1024), (5, 1024), (5, 256)] {
         let part = |(rank, socket): (usize, File)| {
             std::thread::spawn(move || {
-                let mut store = Pmi::over(socket, soon(20))?;
+                let mut store = Pmi::over(socket, soon(90))?;
                 let mut setup = setup(rank as u32, count as u32, &[], 1);
                 let names = (0..64).map(|i| format!("rail{i}-of-64"));
                 setup.offer.rails = names.map(|n| Rail(n.parse().unwrap(), n.parse().unwrap())).collect();
-                agree(&mut store, setup, soon(20), None)
+                agree(&mut store, setup, soon(90), None)
             })
         };
         let all: Vec<_> = launch(count, vallen).into_iter().enumerate().map(part).collect();
