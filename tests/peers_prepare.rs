@@ -344,9 +344,25 @@ fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
         let agreed = &serde_json::from_str::<Value>(&said.out).unwrap()["plan"]["agreement"];
         assert_eq!((&agreed["run"], &agreed["nodes"]), (&json!("none.1"), &json!(2)));
     }
-    // The training process would bring the store, and it does not run yet: nobody is waited for.
-    let said = ends(agent("0", &[("TORCHELASTIC_USE_AGENT_STORE", "False")])).ok();
+    // The training process would bring the store, and it does not run yet; or nobody says where the agents' is.
+    let alone = "this torchrun shares no store: --rendezvous URL, or --rendezvous static to prepare each node alone";
+    let off = ("TORCHELASTIC_USE_AGENT_STORE", "False");
+    for more in [&[off][..], &[], &[on[0], ("MASTER_ADDR", "")], &[off, ("PMI_FD", "0")]] {
+        ends(agent("0", more)).fails(2, &[alone]);
+    }
+    let said = ends(agent("0", &[off, ("GROUP_WORLD_SIZE", "1")])).ok();
     assert!(said.out.contains("\"agreement\": null"));
+    // Of an id that every job has, no other store makes one.
+    let url = format!("c10d://localhost:{port}");
+    ends(agent("0", &[on[0], ("RDMAPREP_RENDEZVOUS", &url)])).fails(2, &["--run-id is needed"]);
+    ends(agent("0", &[on[0], ("RDMAPREP_RENDEZVOUS", &url), ("TORCHELASTIC_RUN_ID", "")]))
+        .fails(2, &["--run-id is needed"]);
+    // The innermost launcher counts, the agents' store by its own name is theirs still.
+    let url = format!("c10d://127.0.0.1:{port}");
+    for more in [("PMI_FD", "0"), ("RDMAPREP_RENDEZVOUS", &url)] {
+        let (a, b) = (agent("0", &[on[0], more]), agent("1", &[on[0], more]));
+        (ends(a).ok(), ends(b).ok());
+    }
     let said = ends(agent("0", &[on[0], ("RDMAPREP_RENDEZVOUS", "static")])).ok();
     assert!(said.out.contains("\"agreement\": null"));
     ends(agent("0", &[on[0], ("LOCAL_WORLD_SIZE", "8")])).fails(2, &["--nproc-per-node 1"]);
@@ -407,4 +423,8 @@ fn peers_tells_who_has_published_and_what_they_have() {
     }
     let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
     run(bare.env_clear().arg("peers"), "").fails(2, &["need --rendezvous"]);
+    // Of a step's socket not a word is taken: this one is none.
+    let mut step = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    step.env_clear().env("PMI_FD", "99").args(["peers", "--rendezvous", "pmi", "--nodes", "2"]);
+    run(&mut step, "").fails(2, &["only its own processes can look into a step"]);
 }

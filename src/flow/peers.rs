@@ -43,12 +43,19 @@ pub(super) struct Meeting {
 
 /// Opens the store, if nodes are to meet at all. Nothing else was done yet.
 pub(super) fn open(args: &RendezvousArgs) -> Result<Option<Meeting>> {
-    let Some(asked) = Asked::new(args, |name| std::env::var(name).ok())? else { return Ok(None) };
+    asked(args)?.map(enter).transpose()
+}
+
+fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
+    Asked::new(args, |name| std::env::var(name).ok())
+}
+
+fn enter(asked: Asked) -> Result<Meeting> {
     let bits = random::bits()?;
     let jitter = SPREAD.mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
     let (store, address) = connect(&asked.place, deadline, jitter)?;
-    Ok(Some(Meeting { asked, store, nonce: Nonce::of(bits), deadline, address }))
+    Ok(Meeting { asked, store, nonce: Nonce::of(bits), deadline, address })
 }
 
 /// Opens a store, and tells its address if it has one.
@@ -113,12 +120,14 @@ impl Meeting {
 pub(super) fn show(args: &PeersArgs) -> Result<()> {
     // Who only looks has no rank; any will do.
     let rank = args.rendezvous.rank.clone().filter(|r| !r.is_empty()).or_else(|| Some("0".to_owned()));
-    let Some(mut meeting) = open(&RendezvousArgs { rank, ..args.rendezvous.clone() })? else {
+    let Some(asked) = asked(&RendezvousArgs { rank, ..args.rendezvous.clone() })? else {
         return Err(Fault::Usage.error("--rendezvous: where do they meet?"));
     };
-    if meeting.asked.place == Place::Pmi {
+    // Not even a word may be said on PMI_FD: the step counts on it.
+    if asked.place == Place::Pmi {
         return Err(Fault::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
     }
+    let mut meeting = enter(asked)?;
     let (run, nodes, mut before) = (meeting.asked.run.clone(), meeting.asked.nodes, None);
     loop {
         let seen =

@@ -67,6 +67,10 @@ pub struct Asked {
     pub timeout: Duration,
 }
 
+/// What a torchrun without a store of its agents is told.
+const ALONE: &str =
+    "this torchrun shares no store: --rendezvous URL, or --rendezvous static to prepare each node alone";
+
 /// What an engine's environment tells.
 #[derive(Default)]
 struct Told {
@@ -83,11 +87,14 @@ impl Asked {
         let url: Option<Place> = value(&args.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
         let told = match &url {
             Some(Place::Static) => return Ok(None),
-            None | Some(Place::Pmi) if env("PMI_FD").is_some() => pmi(&env),
-            Some(Place::Pmi) => {
+            Some(Place::Pmi) if env("PMI_FD").is_none() => {
                 return Err(Fault::Usage.error("--rendezvous pmi: there is no PMI_FD in the environment"));
             }
-            _ if env("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => torchrun(args, &env)?,
+            Some(Place::Pmi) => pmi(&env),
+            // Within a step of Slurm's or MPI's, torchrun is what started this process.
+            _ if agents(&env) => torchrun(args, url.as_ref(), &env)?,
+            None if storeless(&env)? => return Err(Fault::Usage.error(ALONE)),
+            None if env("PMI_FD").is_some() && env("TORCHELASTIC_RUN_ID").is_none() => pmi(&env),
             _ => Told::default(),
         };
         let Some(place) = url.or(told.place) else { return forgotten(args) };
@@ -136,7 +143,18 @@ fn pmi(env: &impl Fn(&str) -> Option<String>) -> Told {
 
 /// The agent's store is up before its workers are, and its own: torch/distributed/rendezvous.py. Without
 /// TORCHELASTIC_USE_AGENT_STORE=True it is the training process that brings one, which does not run yet.
-fn torchrun(args: &RendezvousArgs, env: &impl Fn(&str) -> Option<String>) -> Result<Told> {
+fn agents(env: &impl Fn(&str) -> Option<String>) -> bool {
+    env("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True")
+}
+
+/// A torchrun of several nodes that has nothing to meet in: each of them would be prepared alone, and nobody would hear of it.
+fn storeless(env: &impl Fn(&str) -> Option<String>) -> Result<bool> {
+    let nodes = number(env("GROUP_WORLD_SIZE"), "number of nodes")?.unwrap_or(1);
+    Ok(env("TORCHELASTIC_RUN_ID").is_some() && nodes > 1)
+}
+
+/// What torchrun's environment tells; the id of its run is one only where the store is private to it, or where it was given one.
+fn torchrun(args: &RendezvousArgs, url: Option<&Place>, env: &impl Fn(&str) -> Option<String>) -> Result<Told> {
     let local = env("LOCAL_WORLD_SIZE").unwrap_or_else(|| "1".to_owned());
     if local != "1" {
         let text = format!("torchrun starts {local} workers on this node: one is to prepare it (--nproc-per-node 1)");
@@ -152,9 +170,14 @@ fn torchrun(args: &RendezvousArgs, env: &impl Fn(&str) -> Option<String>) -> Res
         }
         _ => None,
     };
-    let run = env("TORCHELASTIC_RUN_ID").unwrap_or_default();
+    if url.is_none() && place.is_none() && storeless(env)? {
+        return Err(Fault::Usage.error(ALONE));
+    }
+    let private = url.is_none() || url == place.as_ref();
+    let run = env("TORCHELASTIC_RUN_ID").or(private.then(String::new)).filter(|id| private || id != "none");
     let restarts = env("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|| "0".to_owned());
-    Ok(Told { place, rank: env("GROUP_RANK"), nodes: env("GROUP_WORLD_SIZE"), run: Some(format!("{run}.{restarts}")) })
+    let run = run.map(|run| format!("{run}.{restarts}"));
+    Ok(Told { place, rank: env("GROUP_RANK"), nodes: env("GROUP_WORLD_SIZE"), run })
 }
 
 fn slurm(env: &impl Fn(&str) -> Option<String>) -> Option<String> {
