@@ -78,6 +78,6 @@ loop() {
   echo "# $2 containers of $1, one after another, in $((SECONDS - began)) s; ALL=1 does 20"
 }
 
-case_loop_of_runc() { loop runc "$(rounds 3)"; }
-case_loop_of_crun() { loop crun "$(rounds 3)"; }
-case_loop_of_runsc() { loop runsc "$(rounds 3)"; }
+case_loop_of_runc() { loop runc "$(rounds 2)"; }
+case_loop_of_crun() { loop crun "$(rounds 2)"; }
+case_loop_of_runsc() { loop runsc "$(rounds 2)"; }

@@ -50,7 +50,7 @@ case_the_second_keeps_the_nics_and_they_work() {
 
 case_restarts_of_one_container() {
   local count
-  count=$(rounds 3)
+  count=$(rounds 2)
   bundle again ip -brief address
   # A PCI NIC that has just come home is still without its carrier, and so without the kernel's link-local address.
   prepare again "v0 rdma0"
