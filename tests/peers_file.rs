@@ -21,6 +21,11 @@ fn at(folder: &tempfile::TempDir) -> PathBuf {
     folder.path().join("store")
 }
 
+/// For long enough.
+fn open(path: &Path) -> anyhow::Result<FileStore> {
+    FileStore::open(path, Instant::now() + Duration::from_secs(60))
+}
+
 fn one(key: &str, value: &[u8]) -> Vec<(String, Vec<u8>)> {
     vec![(key.to_owned(), value.to_vec())]
 }
@@ -36,7 +41,7 @@ fn raw(key: &[u8], value: &[u8]) -> Vec<u8> {
 #[test]
 fn the_format_is_that_of_torch() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = FileStore::open(&at(&folder)).unwrap();
+    let mut store = open(&at(&folder)).unwrap();
     store.put(&one(KEY, b"one")).unwrap();
     store.put(&one(KEY, b"two")).unwrap();
     store.delete(&keys(&[KEY, "rdmaprep/never"])).unwrap();
@@ -51,22 +56,19 @@ fn the_format_is_that_of_torch() {
     other.write_all(&raw(b"/job", &vec![9; 3 << 20])).unwrap();
     other.write_all(&raw(key.as_bytes(), b"three")).unwrap();
     assert_eq!(store.get(&keys(&[KEY]), Instant::now()).unwrap(), Some(vec![b"three".to_vec()]));
-    assert_eq!(
-        FileStore::open(&at(&folder)).unwrap().read(&keys(&[KEY, "job"])).unwrap(),
-        [Some(b"three".to_vec()), None]
-    );
+    assert_eq!(open(&at(&folder)).unwrap().read(&keys(&[KEY, "job"])).unwrap(), [Some(b"three".to_vec()), None]);
 }
 
 #[test]
 fn a_torn_tail_is_passed_over_by_readers_and_cut_by_the_next_writer() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = FileStore::open(&at(&folder)).unwrap();
+    let mut store = open(&at(&folder)).unwrap();
     store.put(&one(KEY, b"whole")).unwrap();
     let whole = fs::read(at(&folder)).unwrap();
     let torn = raw(b"/rdmaprep/v1/torn", b"value");
     for end in 1..torn.len() {
         fs::write(at(&folder), [&whole[..], &torn[..end]].concat()).unwrap();
-        let mut reader = FileStore::open(&at(&folder)).unwrap();
+        let mut reader = open(&at(&folder)).unwrap();
         assert_eq!(reader.get(&keys(&[KEY]), Instant::now()).unwrap(), Some(vec![b"whole".to_vec()]), "{end}");
         assert_eq!(fs::read(at(&folder)).unwrap().len(), whole.len() + end, "a reader changes nothing");
         reader.put(&one("rdmaprep/next", b"n")).unwrap();
@@ -79,7 +81,7 @@ fn what_is_no_store_is_left_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     for text in [&b"root:x:0:0:root:/root:/bin/bash\n"[..], b"\x05\0\0\0hello\0\0\0\0", b"\xff\xff\xff\xff", b"\x01"] {
         fs::write(at(&folder), text).unwrap();
-        let e = FileStore::open(&at(&folder)).map(|mut s| s.put(&one(KEY, b"x"))).unwrap_err();
+        let e = open(&at(&folder)).map(|mut s| s.put(&one(KEY, b"x"))).unwrap_err();
         assert!(format!("{e:#}").contains("is no store of c10d"), "{e:#}");
         assert_eq!(fs::read(at(&folder)).unwrap(), text);
     }
@@ -89,29 +91,60 @@ fn what_is_no_store_is_left_as_it_is() {
         ("/dev/null", "no plain file"),
         ("/tmp", "opening /tmp"),
     ] {
-        let e = FileStore::open(Path::new(path)).unwrap_err();
+        let e = open(Path::new(path)).unwrap_err();
         assert!(format!("{e:#}").contains(words), "{path}: {e:#}");
     }
     std::os::unix::fs::symlink(at(&folder), folder.path().join("link")).unwrap();
-    assert!(FileStore::open(&folder.path().join("link")).is_err());
+    assert!(open(&folder.path().join("link")).is_err());
+}
+
+#[test]
+fn a_file_that_never_ends_and_one_that_is_never_unlocked_are_errors_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = raw(format!("/{KEY}").as_bytes(), b"x");
+    fs::write(at(&folder), &whole).unwrap();
+    let mut store = open(&at(&folder)).unwrap();
+    let grow = |length: u64| OpenOptions::new().write(true).open(at(&folder)).unwrap().set_len(length).unwrap();
+    let start = Instant::now();
+    // Records without a key, as many as fit; then more than anybody reads.
+    for (length, words) in [(1 << 29, "is no store of c10d"), (1 << 40, "is shorter")] {
+        grow(length);
+        for e in [store.check(&keys(&[KEY])).unwrap_err(), store.put(&one(KEY, b"y")).unwrap_err()] {
+            assert!(format!("{e:#}").contains(words), "{e:#}");
+        }
+        assert_eq!(fs::metadata(at(&folder)).unwrap().len(), length, "what is no store is left as it is");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Many small records of somebody else.
+    fs::write(at(&folder), [whole, raw(b"/", b"").repeat(4 << 20)].concat()).unwrap();
+    let start = Instant::now();
+    let e = FileStore::open(&at(&folder), start + Duration::from_millis(50)).unwrap_err();
+    assert!(format!("{e:#}").contains("takes longer than there is time"), "{e:#}");
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    let file = OpenOptions::new().write(true).open(at(&folder)).unwrap();
+    let _held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let start = Instant::now();
+    let e = FileStore::open(&at(&folder), start + Duration::from_millis(300)).unwrap_err();
+    assert!(format!("{e:#}").contains("somebody holds"), "{e:#}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
 #[test]
 fn a_file_that_is_removed_or_replaced_is_a_new_store() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = FileStore::open(&at(&folder)).unwrap();
+    let mut store = open(&at(&folder)).unwrap();
     store.put(&one(KEY, b"old")).unwrap();
     fs::remove_file(at(&folder)).unwrap();
     assert!(!store.check(&keys(&[KEY])).unwrap());
     store.put(&one(KEY, b"new")).unwrap();
-    assert_eq!(FileStore::open(&at(&folder)).unwrap().read(&keys(&[KEY])).unwrap(), [Some(b"new".to_vec())]);
+    assert_eq!(open(&at(&folder)).unwrap().read(&keys(&[KEY])).unwrap(), [Some(b"new".to_vec())]);
 }
 
 #[test]
 fn a_value_that_is_too_long_is_none() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(at(&folder), raw(format!("/{KEY}").as_bytes(), &vec![b'x'; 5 << 20])).unwrap();
-    let mut store = FileStore::open(&at(&folder)).unwrap();
+    let mut store = open(&at(&folder)).unwrap();
     assert_eq!(store.get(&keys(&[KEY]), Instant::now()).unwrap(), Some(vec![Vec::new()]));
 }
 
@@ -119,13 +152,13 @@ fn a_value_that_is_too_long_is_none() {
 fn waiting_ends_with_the_value_or_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = at(&folder);
-    let mut store = FileStore::open(&path).unwrap();
+    let mut store = open(&path).unwrap();
     let start = Instant::now();
     assert_eq!(store.get(&keys(&[KEY]), start + Duration::from_millis(100)).unwrap(), None);
     assert!((100..1000).contains(&start.elapsed().as_millis()));
     let writer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
-        FileStore::open(&path).unwrap().put(&one(KEY, b"v")).unwrap();
+        open(&path).unwrap().put(&one(KEY, b"v")).unwrap();
     });
     assert!(store.get(&keys(&[KEY]), Instant::now() + Duration::from_secs(10)).unwrap().is_some());
     writer.join().unwrap();
@@ -138,7 +171,7 @@ fn eight_threads_lose_nothing() {
     let write = |who: usize| {
         let path = path.clone();
         std::thread::spawn(move || {
-            let mut store = FileStore::open(&path).unwrap();
+            let mut store = open(&path).unwrap();
             for i in 0..100 {
                 store.put(&one(&format!("rdmaprep/{who}/{i}"), &vec![b'v'; i])).unwrap();
             }
@@ -146,12 +179,12 @@ fn eight_threads_lose_nothing() {
     };
     (0..8).map(write).collect::<Vec<_>>().into_iter().for_each(|t| t.join().unwrap());
     let all: Vec<String> = (0..8).flat_map(|w| (0..100).map(move |i| format!("rdmaprep/{w}/{i}"))).collect();
-    let values = FileStore::open(&path).unwrap().get(&all, Instant::now()).unwrap().unwrap();
+    let values = open(&path).unwrap().get(&all, Instant::now()).unwrap().unwrap();
     assert!(values.iter().enumerate().all(|(at, v)| v.len() == at % 100));
 }
 
 fn part(path: &str, rank: u32, nodes: u32) -> anyhow::Result<Agreement> {
-    let mut store = FileStore::open(Path::new(path))?;
+    let mut store = open(Path::new(path))?;
     let attempt = u64::from(std::process::id());
     agree(&mut store, setup(rank, nodes, &["rdma0", "rdma1"], attempt), Instant::now() + Duration::from_secs(30), None)
 }
@@ -199,7 +232,7 @@ fn sixteen_processes_agree_twice_under_one_id_and_leave_nothing() {
 fn a_writer_waits_for_the_lock() {
     let folder = tempfile::tempdir().unwrap();
     let path = at(&folder);
-    let store = FileStore::open(&path).unwrap();
+    let store = open(&path).unwrap();
     let file = OpenOptions::new().write(true).open(&path).unwrap();
     let held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
     let (mut store, start) = (store, Instant::now());

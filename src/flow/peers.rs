@@ -70,7 +70,10 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
             let address = store.address();
             Ok((Box::new(store), Some(address)))
         }
-        Place::File(path) => Ok((Box::new(FileStore::open(path).fault(Fault::Disagreed, DOING)?), None)),
+        Place::File(path) => {
+            let store = FileStore::open(path, deadline).fault(Fault::Disagreed, DOING)?.until(limit);
+            Ok((Box::new(store), None))
+        }
         Place::Pmi => {
             let fd = std::env::var("PMI_FD").unwrap_or_default();
             Ok((Box::new(Pmi::open(&fd, deadline).fault(Fault::Disagreed, DOING)?), None))

@@ -21,6 +21,9 @@ use super::{MAX_KEY, MAX_VALUE, Store, Value};
 const OURS: &[u8] = b"/rdmaprep/";
 /// The most that is kept in memory of a file: all that as many nodes as there may be would write.
 const MOST: usize = 256 << 20;
+/// The most bytes of a file: it only grows, and this is room for several attempts of as many nodes as there may be. What is
+/// longer is read by nobody: all wait while one reads.
+const LONGEST: u64 = 1 << 30;
 /// Between two looks: twice as long each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
 /// How long one look may wait for the lock.
@@ -35,6 +38,8 @@ pub struct FileStore {
     size: usize,
     read: u64,
     inode: u64,
+    /// Nothing is waited for, or read, beyond this.
+    limit: Instant,
 }
 
 /// A record's head, as far as the file has it.
@@ -51,17 +56,23 @@ enum Next {
 }
 
 impl FileStore {
-    /// Opens the file, or makes it for all of this user's nodes.
+    /// Opens the file, or makes it for all of this user's nodes, within `limit`, beyond which nothing is waited for later, either.
     ///
     /// # Errors
-    /// A path that is no absolute one, or a file that is something else.
-    pub fn open(path: &Path) -> Result<FileStore> {
+    /// A path that is no absolute one, a file that is something else or too long, or one that somebody keeps locked.
+    pub fn open(path: &Path, limit: Instant) -> Result<FileStore> {
         ensure!(path.is_absolute(), "the path {} is not absolute", path.display());
-        let mut store = FileStore { path: path.to_owned(), known: BTreeMap::new(), size: 0, read: 0, inode: 0 };
+        let mut store = FileStore { path: path.to_owned(), known: BTreeMap::new(), size: 0, read: 0, inode: 0, limit };
         let file = store.file()?;
         ensure!(file.metadata()?.is_file(), "{} is no plain file", path.display());
         store.look(FlockArg::LockShared)?;
         Ok(store)
+    }
+
+    /// The same with another limit: what comes after the meeting was to begin.
+    pub fn until(mut self, limit: Instant) -> FileStore {
+        self.limit = limit;
+        self
     }
 
     fn file(&self) -> Result<File> {
@@ -73,7 +84,7 @@ impl FileStore {
 
     /// Opens the file, locks it and reads what is new in it. A server that has forgotten the file is asked again.
     fn look(&mut self, how: FlockArg) -> Result<Flock<File>> {
-        let deadline = Instant::now() + LOCK;
+        let deadline = self.limit.min(Instant::now() + LOCK);
         loop {
             let stale = |e: &anyhow::Error| {
                 let io = e.root_cause().downcast_ref::<std::io::Error>();
@@ -96,14 +107,18 @@ impl FileStore {
         if meta.len() == self.read {
             return Ok(file);
         }
+        let longest = "a store of c10d that is used for one job is shorter";
+        ensure!(meta.len() <= LONGEST, "{} has {} bytes: {longest}", self.path.display(), meta.len());
         let mut reader = BufReader::with_capacity(1 << 16, &*file);
         reader.seek(SeekFrom::Start(self.read))?;
         let doing = format!("reading {}", self.path.display());
         loop {
+            ensure!(Instant::now() < self.limit, "{doing} takes longer than there is time: {} bytes", meta.len());
             match next(&mut reader, meta.len() - self.read).with_context(|| doing.clone())? {
                 Next::Record { key, value, length } => {
                     let known = [&b"/"[..], b"-/", b"refcount/", b"cleanup/"].iter().any(|p| key.starts_with(p));
-                    ensure!(self.read > 0 || known, "{} is no store of c10d", self.path.display());
+                    let good = !key.is_empty() && (self.read > 0 || known);
+                    ensure!(good, "{} is no store of c10d", self.path.display());
                     self.read += length;
                     if let Some(value) = value {
                         self.learn(key, value)?;
@@ -259,12 +274,14 @@ fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flo
         FlockArg::LockExclusive => FlockArg::LockExclusiveNonblock,
         _ => FlockArg::LockSharedNonblock,
     };
-    let (mut file, mut pause) = (file, Duration::from_micros(100));
+    let (mut file, mut pause, start) = (file, Duration::from_micros(100), Instant::now());
     loop {
         match Flock::lock(file, how) {
             Ok(held) => return Ok(held),
             Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => file = back,
-            Err((_, Errno::EWOULDBLOCK)) => bail!("somebody holds {} locked for {} s", path.display(), LOCK.as_secs()),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                bail!("somebody holds {} locked, {:.1} s long", path.display(), start.elapsed().as_secs_f64())
+            }
             Err((_, e @ (Errno::ENOSYS | Errno::ENOLCK | Errno::EOPNOTSUPP))) => {
                 let cure = "flock does not work on this file system (Lustre: mount it with -o flock)";
                 return Err(anyhow!("locking {}: {e}: {cure}", path.display()));
