@@ -120,7 +120,7 @@ fn a_missing_rank_is_named_by_all_before_the_deadline() {
 /// One of three nodes dies after each of its steps, and stays dead.
 #[test]
 fn a_rank_that_dies_at_any_step_leaves_nobody_committed_alone() {
-    let mut committed = 0;
+    let (mut committed, mut asked) = (0, 0);
     for (victim, step) in (0..3).flat_map(|v| (0..16).map(move |s| (v, s))) {
         for seed in 0..20 {
             let mut sim = Sim::new(seed);
@@ -136,6 +136,12 @@ fn a_rank_that_dies_at_any_step_leaves_nobody_committed_alone() {
                 assert!(when < Duration::from_secs(23), "{victim} dies after {step}: rank {rank} at {when:?}");
                 // Who commits does so on the written word of rank 0, which it gives when all have said yes.
                 assert!(result.is_err() || commit, "{victim} dies after {step}: rank {rank} alone");
+                if let (Err(e), 1..) = (&result, victim) {
+                    let text = format!("{e:#}");
+                    let named = [format!("missing rank {victim}:"), format!("missing node-{victim} (rank {victim})")];
+                    assert!(named.iter().any(|n| text.contains(n)), "{victim} dies after {step}: rank {rank}: {text}");
+                    asked += usize::from(text.contains(&named[1]));
+                }
                 committed += usize::from(result.is_ok());
             }
             let acks = store.keys().filter(|k| k.contains("/ack/")).count();
@@ -143,6 +149,7 @@ fn a_rank_that_dies_at_any_step_leaves_nobody_committed_alone() {
         }
     }
     assert!(committed > 0, "who dies after the end does no harm");
+    assert!(asked > 0, "who dies after it has published is named as well");
 }
 
 /// One of three nodes dies after each of its steps, and begins anew, with other rails.

@@ -29,6 +29,8 @@ enum State {
     Withdrawing(Vec<Value>),
     /// The deadline passed before all had published: who is there?
     Counting,
+    /// It passed before all had answered: who has not?
+    Naming,
     /// The verdict is being written, then told.
     Ending(Box<Result<Agreement>>, Vec<u32>),
     Leaving(Box<Result<Agreement>>),
@@ -89,7 +91,7 @@ impl Leader {
             }
             (State::Counting, Event::Read(values)) => self.give_up(&values),
             (State::Proposing, Event::Done) => self.wait(State::Asking, Stage::Acks),
-            (State::Asking, Event::Values(acks)) => match self.refusal(&acks) {
+            (State::Asking, Event::Values(acks)) => match self.refusal(self.others().zip(&acks)) {
                 Some(why) => self.abort(why),
                 None => self.look(true),
             },
@@ -98,15 +100,19 @@ impl Leader {
             // Somebody has withdrawn its offer: it gave up, or begins anew.
             (State::Looking(_), Event::Missing) => self.again(Vec::new()),
             (State::Asking | State::Looking(_), Event::Late) => {
-                let why = "not all nodes have answered in time".to_owned();
-                self.abort(why)
+                self.state = State::Naming;
+                Act::Read(self.ack_keys().into_iter().chain(self.offer_keys()).collect())
             }
+            (State::Naming, Event::Read(values)) => self.name(&values),
             (State::Withdrawing(values), Event::Done) if values.is_empty() => self.gather(),
             (State::Withdrawing(values), Event::Done) => {
                 self.turn += 1;
                 self.propose(&values)
             }
             (State::Ending(result, ranks), Event::Done) => self.leave(result, &ranks),
+            (State::Leaving(result), Event::Late) if result.is_ok() => {
+                failed("not all nodes have come to hear of the commit in time: here nothing was moved")
+            }
             // Who has not heard of the end may still come to read it.
             (State::Leaving(result), Event::Values(_)) if self.persists => {
                 self.state = State::Sweeping(result);
@@ -124,6 +130,11 @@ impl Leader {
     /// Where all others publish.
     fn offer_keys(&self) -> Vec<String> {
         self.others().map(|rank| self.setup.run.offer(&self.setup.offer.nonce, rank)).collect()
+    }
+
+    /// Where all others answer.
+    fn ack_keys(&self) -> Vec<String> {
+        self.others().map(|rank| self.setup.run.ack(&self.turn(), rank)).collect()
     }
 
     fn turn(&self) -> Turn<'_> {
@@ -144,11 +155,7 @@ impl Leader {
     }
 
     fn wait(&mut self, state: State, stage: Stage) -> Act {
-        let (run, turn) = (&self.setup.run, self.turn());
-        let keys = match stage {
-            Stage::Acks => self.others().map(|rank| run.ack(&turn, rank)).collect(),
-            _ => self.offer_keys(),
-        };
+        let keys = if stage == Stage::Acks { self.ack_keys() } else { self.offer_keys() };
         self.state = state;
         Act::Await { keys, slice: self.slices.slice(), stage }
     }
@@ -242,17 +249,23 @@ impl Leader {
     }
 
     /// The first node that did not say yes to just this.
-    fn refusal(&self, acks: &[Value]) -> Option<String> {
-        self.others().zip(acks).find_map(|(rank, ack)| {
-            let host = self.offers.get(rank as usize).map_or(String::new(), |o| o.host.to_string());
+    fn refusal<'a>(&self, acks: impl Iterator<Item = (u32, &'a Value)>) -> Option<String> {
+        let mut acks = acks;
+        acks.find_map(|(rank, ack)| {
             let why = match message::parse::<Ack>(ack) {
                 Ok(Ack::Yes(digest)) if digest == self.digest => return None,
                 Ok(Ack::Yes(_)) => "it said yes to something else".to_owned(),
                 Ok(Ack::No(why)) => why,
                 Err(e) => format!("its answer cannot be used: {e:#}"),
             };
-            Some(format!("{host} (rank {rank}) refused: {}", clipped(&why, 512)))
+            Some(format!("{} refused: {}", self.called(rank), clipped(&why, 512)))
         })
+    }
+
+    /// `node-17 (rank 17)`.
+    fn called(&self, rank: u32) -> String {
+        let host = self.offers.get(rank as usize).map_or(String::new(), |o| o.host.to_string());
+        format!("{host} (rank {rank})")
     }
 
     fn commit(&mut self) -> Act {

@@ -13,6 +13,8 @@ use crate::peers::{MAX_VALUE, Offer, Value};
 
 /// How long rank 0 stays for the others to find out how it ended: the store may go with it.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How many of the nodes that have not answered are named.
+const NAMED: usize = 8;
 /// The longest reason that is sent.
 const REASON: usize = MAX_VALUE / 2;
 
@@ -39,6 +41,23 @@ impl Leader {
         }
         let result = Err(Fault::Disagreed.error(why));
         self.put(State::Ending(Box::new(result), ranks), pairs)
+    }
+
+    /// The deadline has passed while all were asked: who refused, has not answered, or has taken back its offer?
+    pub(super) fn name(&mut self, values: &[Option<Value>]) -> Act {
+        let (acks, offers) = values.split_at(values.len() / 2);
+        let said = self.others().zip(acks).filter_map(|(rank, ack)| Some((rank, ack.as_ref()?)));
+        if let Some(why) = self.refusal(said) {
+            return self.abort(why);
+        }
+        let gone = |(_, (ack, offer)): &(u32, (&Option<Value>, &Option<Value>))| ack.is_none() || offer.is_none();
+        let silent: Vec<u32> = self.others().zip(acks.iter().zip(offers)).filter(gone).map(|(rank, _)| rank).collect();
+        let mut named: Vec<String> = silent.iter().take(NAMED).map(|rank| self.called(*rank)).collect();
+        if silent.len() > NAMED {
+            named.push(format!("{} more nodes", silent.len() - NAMED));
+        }
+        let who = if named.is_empty() { String::new() } else { format!(": missing {}", named.join(", ")) };
+        self.abort(format!("not all nodes have answered in time{who}"))
     }
 
     pub(super) fn verdict(&self, why: &str) -> Vec<(String, Value)> {
