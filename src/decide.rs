@@ -15,7 +15,7 @@ use crate::nccl::version::Version;
 use crate::plan::Plan;
 use crate::rails;
 use crate::request::Request;
-use crate::select::{self, Selection, select};
+use crate::select::{self, Selection};
 use crate::snapshot::{Hca, Netdev, Route, Snapshot};
 use crate::step::Side;
 use crate::tree::Tree;
@@ -45,9 +45,22 @@ pub fn plan_with(
     store: &Store,
     options: Options,
 ) -> Result<(Plan, Selection)> {
-    let selection = select(request, snapshot, &held(store)?)?;
-    let plan = Plan::new(name, request, snapshot, &selection, &options);
+    let (plan, selection) = plan_of_any(request, name, snapshot, store, options)?;
+    selection.some()?;
     exclusive::check(&plan.nics, &plan.ib, snapshot)?;
+    Ok((plan, selection))
+}
+
+/// The same for a node that others wait for: it may be that no NIC is left, and a plan without any is never stored.
+pub fn plan_of_any(
+    request: &Request,
+    name: &str,
+    snapshot: &Snapshot,
+    store: &Store,
+    options: Options,
+) -> Result<(Plan, Selection)> {
+    let selection = select::judge(request, snapshot, &held(store)?)?;
+    let plan = Plan::new(name, request, snapshot, &selection, &options);
     Ok((plan, selection))
 }
 

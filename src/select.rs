@@ -135,6 +135,21 @@ impl Selection {
         self.verdicts.iter().filter_map(|v| Some((v, v.dropped.as_ref()?)))
     }
 
+    /// That at least one is kept.
+    ///
+    /// # Errors
+    /// [`Fault::Nothing`] with every reason.
+    pub fn some(&self) -> Result<()> {
+        if self.kept().next().is_some() {
+            return Ok(());
+        }
+        let reasons = match self.reasons() {
+            none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
+            reasons => reasons,
+        };
+        Err(Fault::Nothing.error(format!("no NIC is left for the container:{reasons}")))
+    }
+
     /// Every reason, a line each.
     pub fn reasons(&self) -> String {
         let line = |(v, d): (&Verdict, &Drop)| format!("\n  {:<15} {:<15} {}; {}", v.label(), d.code, d.why, d.fix);
@@ -157,13 +172,7 @@ impl Verdict {
 /// Judges every NIC of the snapshot. An empty result is an error that tells every reason.
 pub fn select(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Selection> {
     let selection = judge(request, snapshot, held)?;
-    if selection.kept().next().is_none() {
-        let reasons = match selection.reasons() {
-            none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
-            reasons => reasons,
-        };
-        return Err(Fault::Nothing.error(format!("no NIC is left for the container:{reasons}")));
-    }
+    selection.some()?;
     Ok(selection)
 }
 

@@ -162,6 +162,26 @@ fn a_port_that_is_down_is_told_and_every_way_to_match_has_its_names() {
     }
 }
 
+#[test]
+fn a_node_without_a_nic_tells_what_it_lacks_and_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = snapshot(folder.path(), "whole", "ACTIVE", "rdma");
+    let bare = snapshot(folder.path(), "bare", "DOWN", "rdma");
+    // As rank 0, and as any other.
+    for (run, [one, other]) in [("1", ["0", "1"]), ("2", ["1", "0"])] {
+        let url = format!("file://{}/store{run}", folder.path().display());
+        let start = Instant::now();
+        let good = node(folder.path(), &whole, &meet(&url, one, "2", "60"));
+        let empty = [&["--exclude", "rdma0"][..], &meet(&url, other, "2", "60")].concat();
+        ends(node(folder.path(), &bare, &empty)).fails(4, &["no NIC is left for the container", "rdma1"]);
+        let said =
+            ends(good).fails(10, &["no rail is on all nodes: rdma0: missing on ", ": excluded; rdma1: missing on "]);
+        assert!(said.err.contains(": port down"), "{}", said.err);
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        assert!(!folder.path().join("run-bare/plans").exists() && !folder.path().join("run-whole/plans").exists());
+    }
+}
+
 /// Each of three nodes is killed at some moment; nothing of any node's is written unless it says so with success.
 #[test]
 fn a_node_that_is_killed_leaves_the_others_with_nothing_stored_or_all_with_the_same() {

@@ -11,7 +11,7 @@ use super::edit::edit;
 use super::peers::{self, Meeting};
 use super::{recorded, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
-use crate::decide::{as_agreed, inside, moved_away, options, plan_with, view_of};
+use crate::decide::{as_agreed, inside, moved_away, options, plan_of_any, plan_with, view_of};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 use crate::inject::{self, Injected};
@@ -77,7 +77,14 @@ fn decide_with(
         (None, Some(live)) => live.observe(Side::Host, &Scope::full())?,
         (None, None) => Snapshot::default(),
     };
-    let (mut plan, mut selection) = plan_with(request, name, &snapshot, store, options(request))?;
+    let (mut plan, mut selection) = match plan_with(request, name, &snapshot, store, options(request)) {
+        Err(e) if Fault::of(&e) == Fault::Nothing => {
+            // What becomes of the others is theirs to tell.
+            let _ = meeting.map(|meeting| come_with_nothing(meeting, request, name, &snapshot, store));
+            return Err(e);
+        }
+        other => other?,
+    };
     warn(&snapshot.warnings);
     if let Some(meeting) = meeting {
         // What this node would refuse in the end must not be agreed on.
@@ -98,6 +105,12 @@ fn decide_with(
         decision.show(config, live)?;
     }
     Ok(decision)
+}
+
+/// A node without a NIC tells the others what it lacks: they would wait for it in vain.
+fn come_with_nothing(meeting: Meeting, request: &Request, name: &str, seen: &Snapshot, store: &Store) -> Result<()> {
+    let (plan, selection) = plan_of_any(request, name, seen, store, options(request))?;
+    meeting.agree(request.family, &plan, &selection, seen).map(|_| ())
 }
 
 impl Decision {
