@@ -259,6 +259,20 @@ fn sixty_four_nodes_agree_on_either_server_with_a_connection_each() {
 }
 
 #[test]
+fn a_store_that_dies_before_it_has_what_was_put_is_an_error_of_who_put_it() {
+    // It answers the first question, takes a SET, and is gone.
+    let address = rude(|mut stream| {
+        let mut first = [0; 6];
+        stream.read_exact(&mut first).unwrap();
+        stream.write_all(&[0; 8]).unwrap();
+        let mut set = [0; 1 + 8 + 2 + 8 + 1];
+        stream.read_exact(&mut set).unwrap();
+    });
+    let mut store = connect(address, 10).unwrap();
+    assert!(store.put(&one("a", b"1")).is_err());
+}
+
+#[test]
 fn a_store_that_dies_in_the_middle_is_an_error_in_time() {
     // It takes everything, and dies at the first wait.
     let address = rude(|mut stream| {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use rdmaprep::fault::Fault;
+use rdmaprep::peers::node::{Act, Event, Node, Stage};
 use rdmaprep::peers::pmi::Pmi;
 use rdmaprep::peers::{Rail, Store, agree};
 use support_peers::setup;
@@ -103,6 +104,45 @@ fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked(
         assert!(format!("{e:#}").contains("not all processes of the step have come to the barrier in time"), "{e:#}");
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// As it was proposed and acked: what is committed then is seen by nobody who does not come to the last barrier.
+#[test]
+fn a_commit_that_nobody_comes_to_hear_of_is_none() {
+    let mut sockets = launch(2, 1024).into_iter();
+    let (first, second) = (sockets.next().unwrap(), sockets.next().unwrap());
+    let leader = std::thread::spawn(move || {
+        agree(&mut Pmi::over(first, soon(20)).unwrap(), setup(0, 2, &["rdma0"], 1), soon(4), None)
+    });
+    // The other one says yes, and does not come to the barrier after that.
+    let mut node = Node::new(setup(1, 2, &["rdma0"], 1), false).unwrap();
+    let mut store = Pmi::over(second, soon(20)).unwrap();
+    let (mut event, mut said_yes) = (Event::Begin, false);
+    let start = Instant::now();
+    while !said_yes {
+        event = match node.next(event) {
+            Act::Put(pairs) => {
+                store.put(&pairs).unwrap();
+                Event::Done
+            }
+            Act::Await { stage: Stage::Verdict, .. } => {
+                // The barrier with which its yes travels.
+                store.settle(soon(10)).unwrap();
+                said_yes = true;
+                Event::Done
+            }
+            Act::Await { keys, slice, .. } => match store.get(&keys, Instant::now() + slice).unwrap() {
+                Some(values) => Event::Values(values),
+                None => Event::Missing,
+            },
+            act => panic!("{act:?}"),
+        };
+    }
+    let e = leader.join().unwrap().unwrap_err();
+    assert_eq!(Fault::of(&e), Fault::Disagreed);
+    assert!(format!("{e:#}").contains("not all nodes have come to hear of the commit in time"), "{e:#}");
+    assert!(start.elapsed() >= Duration::from_secs(3), "{:?}", start.elapsed());
+    drop(store);
 }
 
 #[test]

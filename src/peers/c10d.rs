@@ -106,7 +106,12 @@ impl Store for C10d {
             }
             size += cost;
         }
-        if from < pairs.len() { self.connection.send(&wire::set(&pairs[from..])) } else { Ok(()) }
+        if from < pairs.len() {
+            self.connection.send(&wire::set(&pairs[from..]))?;
+        }
+        // A SET has no answer, and what is sent to a server that has died is lost without a word: what comes after it has one.
+        self.connection.send(&wire::number())?;
+        self.connection.number().map(|_| ())
     }
 
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {

@@ -60,7 +60,7 @@ pub fn agree(
     mut watch: Option<&mut dyn FnMut(Waiting)>,
 ) -> Result<Agreement> {
     let (rank, start) = (setup.rank, Instant::now());
-    let deadline = own_deadline(rank, deadline);
+    let (last, deadline) = (deadline, own_deadline(rank, deadline));
     let mut node = Node::new(setup, store.persists())?;
     let mut event = Event::Begin;
     loop {
@@ -69,10 +69,13 @@ pub fn agree(
             // What cannot be tidied up does not change what was decided.
             Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
             Act::Read(keys) => store.read(&keys).map(Event::Read).fault(Fault::Disagreed, LOST)?,
-            // Nor does it that somebody may not have heard of it.
-            Act::Await { keys, slice, stage: Stage::Farewell } => {
-                store.farewell(&keys, Instant::now() + slice).ok().flatten().map_or(Event::Missing, Event::Values)
-            }
+            // Nor does it that somebody may not have heard of it; but that nobody could.
+            Act::Await { keys, slice, stage: Stage::Farewell } => match store.settle(last) {
+                Ok(true) => {
+                    store.farewell(&keys, Instant::now() + slice).ok().flatten().map_or(Event::Missing, Event::Values)
+                }
+                _ => Event::Late,
+            },
             Act::Await { keys, slice, stage } => {
                 let until = deadline.min(Instant::now() + slice);
                 match store.get(&keys, until).fault(Fault::Disagreed, LOST)? {

@@ -56,7 +56,7 @@ pub type Value = Vec<u8>;
 /// # Errors
 /// Each call fails when the store is lost, or holds more than it may: an agreement ends with that.
 pub trait Store {
-    /// Sets keys, in their order.
+    /// Sets keys, in their order: a store that was lost before it had them is an error here.
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()>;
 
     /// The values of all these keys, as soon as all of them exist; nothing if they do not by then.
@@ -71,6 +71,11 @@ pub trait Store {
     /// Whether what is written outlives the job, so that who wrote it has to delete it.
     fn persists(&self) -> bool {
         false
+    }
+
+    /// Whether by then all others can see what was put, where it takes more than that.
+    fn settle(&mut self, _until: Instant) -> Result<bool> {
+        Ok(true)
     }
 
     /// Waits for these keys when all is decided: rank 0 does, whose end may be that of the store.

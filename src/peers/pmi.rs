@@ -31,8 +31,6 @@ pub struct Pmi {
     room: usize,
     /// A barrier that was entered, and not left yet.
     pending: bool,
-    /// Until when all of it has to be done.
-    deadline: Instant,
     /// What was read or written: values never change.
     known: BTreeMap<String, Value>,
 }
@@ -55,7 +53,7 @@ impl Pmi {
     /// The same over any socket.
     pub fn over(socket: File, deadline: Instant) -> Result<Pmi> {
         let (unread, known) = (Vec::new(), BTreeMap::new());
-        let mut pmi = Pmi { socket, unread, name: String::new(), room: 0, pending: false, deadline, known };
+        let mut pmi = Pmi { socket, unread, name: String::new(), room: 0, pending: false, known };
         let until = deadline.min(Instant::now() + ANSWER);
         pmi.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", until)?;
         let most = pmi.ask("cmd=get_maxes", "maxes", until)?;
@@ -204,10 +202,14 @@ impl Store for Pmi {
         Ok(())
     }
 
-    /// The launcher keeps what was put: one barrier, and it travels. Until all have come to it, nobody else can know what was
-    /// decided.
-    fn farewell(&mut self, _: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
-        self.barrier(until.max(self.deadline)).map(|_| None)
+    /// What was put travels with a barrier: until all have come to it, nobody else can know what was decided.
+    fn settle(&mut self, until: Instant) -> Result<bool> {
+        self.barrier(until)
+    }
+
+    /// The launcher keeps what was put: nobody has to stay for the others.
+    fn farewell(&mut self, _: &[String], _: Instant) -> Result<Option<Vec<Value>>> {
+        Ok(None)
     }
 
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
