@@ -381,7 +381,8 @@ fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
     let url = format!("c10d://127.0.0.1:{port}");
     for more in [("PMI_FD", "0"), ("RDMAPREP_RENDEZVOUS", &url)] {
         let (a, b) = (agent("0", &[on[0], more]), agent("1", &[on[0], more]));
-        (ends(a).ok(), ends(b).ok());
+        ends(a).ok();
+        ends(b).ok();
     }
     let said = ends(agent("0", &[on[0], ("RDMAPREP_RENDEZVOUS", "static")])).ok();
     assert!(said.out.contains("\"agreement\": null"));
