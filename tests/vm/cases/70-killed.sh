@@ -4,23 +4,27 @@
 
 # Evenly over the time that an undisturbed hook takes.
 case_the_hook_at_any_moment() {
-  local whole=0 left=0 at pid
+  local whole=0 left=0 at pid code
   plan cut "v0 v1"
   sandbox cut
   hook createRuntime cut
   whole=$(report cut .micros)
   hook poststop cut
-  for eighth in 2 3 4 5 6 7 8; do
+  # Later ones are for a machine that has become slower meanwhile.
+  for eighth in 2 3 4 5 6 7 8 10 12 14 16 20; do
+    [ "$eighth" -le 8 ] || [ "$left" -le 1 ] || break
     sandbox cut
     at=$(printf '%d.%06d' $((whole * eighth / 8000000)) $((whole * eighth / 8 % 1000000)))
     rdmaprep hook createRuntime --plan cut < /tmp/ctr/cut.state &
     pid=$!
     sleep "$at"
-    if kill -KILL "$pid" && [ -n "$(record cut)" ]; then
+    kill -KILL "$pid" || true
+    code=0
+    wait "$pid" || code=$?
+    if [ "$code" = 137 ] && [ -n "$(record cut)" ]; then
       left=$((left + 1))
       jq -r '"# killed: the record says \(.phase)"' "$(record cut)"
     fi
-    wait "$pid" || true
     kill -KILL "$init"
     rdmaprep restore --all
     clean
