@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use support::{Container, Host, alone, run, until};
 
-/// What tests/vm/cases has shown to be needed (src/world/privilege.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace
+/// What is kept (src/world/privilege.rs; of dac_override, 45-sysfs in the guest shows that it is needed): chown, dac_override, net_admin, sys_chroot, sys_ptrace
 /// and sys_admin by their numbers in linux/capability.h.
 const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 18 | 1 << 19 | 1 << 21;
 
