@@ -23,7 +23,8 @@ fn soon(seconds: u64) -> Instant {
 type Space = Arc<Mutex<HashMap<String, String>>>;
 
 /// Serves one process as Hydra does: what is put is seen by the others after a barrier, a key is put once, a value is short.
-fn serve(stream: UnixStream, shared: Space, all: Arc<Barrier>, vallen: usize) {
+/// `eager`: it may be seen a barrier early, by who is slow to look after the one before.
+fn serve(stream: UnixStream, shared: Space, all: Arc<Barrier>, vallen: usize, eager: bool) {
     let (mut put, mut out) = (Vec::new(), stream.try_clone().unwrap());
     for line in BufReader::new(stream).lines().map_while(Result::ok) {
         assert!(line.len() < 1024, "{} bytes", line.len());
@@ -39,6 +40,9 @@ fn serve(stream: UnixStream, shared: Space, all: Arc<Barrier>, vallen: usize) {
                 "cmd=put_result rc=0 msg=success".to_owned()
             }
             "barrier_in" => {
+                if !eager {
+                    all.wait();
+                }
                 shared.lock().unwrap().extend(put.iter().cloned());
                 all.wait();
                 "cmd=barrier_out rc=0".to_owned()
@@ -59,12 +63,12 @@ fn file(stream: UnixStream) -> File {
 }
 
 /// The ends that a launcher of so many gives to its processes.
-fn launch(count: usize, vallen: usize) -> Vec<File> {
+fn launch(count: usize, vallen: usize, eager: bool) -> Vec<File> {
     let (shared, all) = (Space::default(), Arc::new(Barrier::new(count)));
     let one = |_| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (shared, all) = (shared.clone(), all.clone());
-        std::thread::spawn(move || serve(ours, shared, all, vallen));
+        std::thread::spawn(move || serve(ours, shared, all, vallen, eager));
         file(theirs)
     };
     (0..count).map(one).collect()
@@ -72,7 +76,7 @@ fn launch(count: usize, vallen: usize) -> Vec<File> {
 
 #[test]
 fn a_step_agrees_whatever_fits_into_a_value() {
-    for (count, vallen) in [(1, 1024), (5, 1024), (5, 256)] {
+    for (count, vallen, eager) in [(1, 1024, false), (5, 1024, false), (5, 1024, true), (5, 256, true)] {
         let part = |(rank, socket): (usize, File)| {
             std::thread::spawn(move || {
                 let mut store = Pmi::over(socket, soon(90))?;
@@ -82,15 +86,15 @@ fn a_step_agrees_whatever_fits_into_a_value() {
                 agree(&mut store, setup, soon(90), None)
             })
         };
-        let all: Vec<_> = launch(count, vallen).into_iter().enumerate().map(part).collect();
+        let all: Vec<_> = launch(count, vallen, eager).into_iter().enumerate().map(part).collect();
         let all: Vec<_> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
-        assert!(all.iter().all(|a| a.digest == all[0].digest && a.rails.len() == 64), "{count} {vallen}");
+        assert!(all.iter().all(|a| a.digest == all[0].digest && a.rails.len() == 64), "{count} {vallen} {eager}");
     }
 }
 
 #[test]
 fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked() {
-    let mut sockets = launch(3, 1024).into_iter();
+    let mut sockets = launch(3, 1024, false).into_iter();
     let (first, second, _third) = (sockets.next().unwrap(), sockets.next().unwrap(), sockets.next().unwrap());
     let start = Instant::now();
     let part = |rank: u32, socket: File| {
@@ -109,7 +113,7 @@ fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked(
 /// As it was proposed and acked: what is committed then is seen by nobody who does not come to the last barrier.
 #[test]
 fn a_commit_that_nobody_comes_to_hear_of_is_none() {
-    let mut sockets = launch(2, 1024).into_iter();
+    let mut sockets = launch(2, 1024, false).into_iter();
     let (first, second) = (sockets.next().unwrap(), sockets.next().unwrap());
     let leader = std::thread::spawn(move || {
         agree(&mut Pmi::over(first, soon(20)).unwrap(), setup(0, 2, &["rdma0"], 1), soon(4), None)
@@ -175,7 +179,7 @@ fn a_value_that_is_none_of_ours_is_refused() {
         let (shared, all) = (Space::default(), Arc::new(Barrier::new(1)));
         let (ours, theirs) = UnixStream::pair().unwrap();
         let space = shared.clone();
-        std::thread::spawn(move || serve(ours, space, all, 1024));
+        std::thread::spawn(move || serve(ours, space, all, 1024, true));
         let mut store = Pmi::over(file(theirs), soon(5)).unwrap();
         store.put(&[("a".into(), b"value".to_vec())]).unwrap();
         assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"value".to_vec()]));
@@ -185,7 +189,7 @@ fn a_value_that_is_none_of_ours_is_refused() {
         // What this process has put it knows; another one looks.
         let (ours, theirs) = UnixStream::pair().unwrap();
         let space = shared.clone();
-        std::thread::spawn(move || serve(ours, space, Arc::new(Barrier::new(1)), 1024));
+        std::thread::spawn(move || serve(ours, space, Arc::new(Barrier::new(1)), 1024, true));
         let mut other = Pmi::over(file(theirs), soon(5)).unwrap();
         assert!(other.get(&["a".into()], soon(5)).is_err(), "{value}");
     }
