@@ -1,4 +1,4 @@
-"""Stores of the real PyTorch for scripts/torch: a TCPStore server, or a FileStore beside ours.
+"""Stores of the real PyTorch for scripts/peers-interop: a TCPStore server, or a FileStore beside ours.
 
 store.py tcp yes|no          serves with or without libuv; prints the port; ends with its stdin
 store.py file PATH COUNT     adds COUNT times to a counter, and reads what rdmaprep published
