@@ -43,10 +43,21 @@ edit() {
   mv "/tmp/ctr/$1/config.new" "/tmp/ctr/$1/config.json"
 }
 
+# wired NETDEVS: waits for those of them that take seconds to find it after each move, and are no candidates before.
+wired() {
+  local nic state
+  for nic in $1; do
+    case $nic in rdma[01]) ;; *) continue ;; esac
+    state=/sys/class/infiniband/rxe$((${nic#rdma} + 3))/ports/1/state
+    [ ! -e "$state" ] || until_true 20 grep -q ACTIVE "$state"
+  done
+}
+
 # prepare ID NETDEVS [OPTION...]: for that bundle, as the plan $as or one of its own name.
 prepare() {
   local id=$1 ifaces=$2
   shift 2
+  wired "${ifaces//,/ }"
   rdmaprep prepare --plan "${as:-$id}" --ifaces "$ifaces" --bundle "/tmp/ctr/$id" "$@" > "/tmp/ctr/$id.prepared"
 }
 
@@ -107,6 +118,7 @@ hook() {
 # plan ID NETDEVS: prepares without a bundle.
 plan() {
   mkdir -p /tmp/ctr
+  wired "${2//,/ }"
   rdmaprep prepare --plan "$1" --ifaces "$2" > "/tmp/ctr/$1.prepared"
 }
 
