@@ -92,7 +92,9 @@ impl Asked {
             }
             Some(Place::Pmi) => pmi(&env),
             // Within a step of Slurm's or MPI's, torchrun is what started this process.
-            _ if agents(&env) => torchrun(args, url.as_ref(), &env)?,
+            _ if agents(&env) || (url.is_some() && env("TORCHELASTIC_RUN_ID").is_some()) => {
+                torchrun(args, url.as_ref(), &env)?
+            }
             None if storeless(&env)? => return Err(Fault::Usage.error(ALONE)),
             None if env("PMI_FD").is_some() && env("TORCHELASTIC_RUN_ID").is_none() => pmi(&env),
             _ => Told::default(),
@@ -173,7 +175,7 @@ fn torchrun(args: &RendezvousArgs, url: Option<&Place>, env: &impl Fn(&str) -> O
     if url.is_none() && place.is_none() && storeless(env)? {
         return Err(Fault::Usage.error(ALONE));
     }
-    let private = url.is_none() || url == place.as_ref();
+    let private = agents(env) && (url.is_none() || url == place.as_ref());
     let run = env("TORCHELASTIC_RUN_ID").or(private.then(String::new)).filter(|id| private || id != "none");
     let restarts = env("TORCHELASTIC_RESTART_COUNT").unwrap_or_else(|| "0".to_owned());
     let run = run.map(|run| format!("{run}.{restarts}"));
