@@ -372,7 +372,7 @@ fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
     }
     let said = ends(agent("0", &[off, ("GROUP_WORLD_SIZE", "1")])).ok();
     assert!(said.out.contains("\"agreement\": null"));
-    // Before PyTorch 2.4 always so: who names a store need not say what torchrun knows.
+    // Up to PyTorch 2.4 always so: who names a store need not say what torchrun knows.
     let url = format!("c10d://127.0.0.1:{port}");
     let named = [off, ("RDMAPREP_RENDEZVOUS", &*url), ("TORCHELASTIC_RUN_ID", "job")];
     let (a, b) = (agent("0", &named), agent("1", &named));
