@@ -177,6 +177,60 @@ fn only_its_own_name_is_removed() {
     });
 }
 
+/// A name goes with a record that cannot be read where what is left of it says that it is a hold's; else it is told.
+#[test]
+fn the_name_of_a_torn_record_is_forgotten_too() {
+    alone(|host| {
+        let before = ready(host);
+        let me = std::process::id();
+        let home = || {
+            for nic in ["r0", "r1"] {
+                sh(&format!("nsenter --net=/run/netns/pool ip link set {nic} netns {me}; ip link set {nic} up"));
+            }
+            host.ip("address add 10.0.0.1/24 dev r0\naddress add 10.1.0.1/24 dev r1");
+        };
+        let held = "\"hold\":{\"path\":\"/run/netns/pool\"";
+        // After the member that holds it; in the middle of the NICs, where that has left; and nothing at all.
+        for tear in [
+            &(|text: &str| text[..text.find("\"given\"").unwrap()].to_owned()) as &dyn Fn(&str) -> String,
+            &|text| {
+                text[..text.find(held).unwrap() + held.len() + 9].replace("\"bundle\":\"/run", "\"bundle\":\"/else")
+            },
+            &|text| "\0".repeat(text.len()),
+        ] {
+            Hold::new(host, POOL).kill();
+            let path = host.records().remove(0);
+            let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let torn = tear(&fs::read_to_string(&path).unwrap());
+            fs::write(&path, &torn).unwrap();
+            let forget = || host.rdmaprep(&["restore", &netns, "--forget"]);
+            forget().fails(3, &["r0 r1 can still be taken out"]);
+            assert!(Path::new("/run/netns/pool").exists());
+            home();
+            let said = forget().ok().out;
+            let told = said.contains("its namespace is still /run/netns/pool: ")
+                && said.contains("if `rdmaprep hold` made that, ip netns delete pool");
+            assert_eq!(told, torn.starts_with('\0'), "{said}");
+            if told {
+                sh("ip netns delete pool");
+            }
+            whole(host, &before);
+        }
+        // A name that somebody else has given the namespace is not ours to take.
+        Hold::new(host, POOL).kill();
+        sh("touch /run/netns/mine; mount --bind /run/netns/pool /run/netns/mine");
+        let path = host.records().remove(0);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.find("\"given\"").unwrap()]).unwrap();
+        home();
+        let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let said = host.rdmaprep(&["restore", &netns, "--forget"]).ok().out;
+        assert!(said.contains("/run/netns/mine: ") && !said.contains("/run/netns/pool: "), "{said}");
+        sh("umount /run/netns/mine; rm /run/netns/mine");
+        whole(host, &before);
+    });
+}
+
 #[test]
 fn a_process_that_no_hook_told_of_keeps_the_nics() {
     alone(|host| {

@@ -1,6 +1,6 @@
 //! Records that bring nothing home: of an earlier boot, torn, or of NICs that have gone for good.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,7 +11,7 @@ use crate::exclusive;
 use crate::fault::Fault;
 use crate::home;
 use crate::ident::IfName;
-use crate::journal::{Held, Phase, Record};
+use crate::journal::{Held, Phase, Record, Remains};
 use crate::reboot::{Aftermath, after_reboot};
 use crate::report::Report;
 use crate::restore::{Homecoming, restore};
@@ -137,27 +137,43 @@ fn lost(held: &Held) -> String {
 /// namespace that ends destroys what is no hardware.
 pub(super) fn forget_unread(store: &Store, path: &Path, report: &mut Report) -> Result<()> {
     let remains = store.remains(path);
-    let netns = store.netns_of(path);
-    let pin = netns.map(|n| store.pin(n)).filter(|pin| netns.is_some_and(|n| mount::is_pinned(pin, n)));
-    if let Some(pin) = &pin {
-        let mut live = Live::open(Netns::current()?, Some(Netns::open(pin)?))?;
-        let inside = live.observe(Side::Inside, &Scope::links())?;
-        // Tunnels of the kernel are in every namespace.
-        let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);
-        let its = |name: &&IfName| remains.nics.is_empty() || remains.nics.contains(name);
-        let there = inside.netdevs.iter().filter(card).map(|d| &d.name).filter(its);
-        let there: Vec<&str> = there.map(IfName::as_str).collect();
-        if !there.is_empty() {
-            return Err(Fault::Refused.error(format!(
-                "{} can still be taken out of the namespace {}: nsenter --net={} ip link set {} netns 1",
-                there.join(" "),
-                netns.unwrap_or_default(),
-                pin.display(),
-                there.first().copied().unwrap_or_default()
-            )));
+    if let Some(netns) = store.netns_of(path) {
+        let pin = store.pin(netns);
+        let pinned = mount::is_pinned(&pin, netns);
+        if pinned {
+            is_empty(netns, &pin, &remains)?;
+            // While the pin is there, its number is no other namespace's.
+            remains.places.iter().try_for_each(|place| mount::withdraw(place, netns))?;
         }
-        mount::unpin(pin)?;
+        let may_be_its = |name: &&PathBuf| pinned || remains.places.contains(name);
+        report.notes.extend(mount::names(netns).iter().filter(may_be_its).map(|name| still_named(name)));
+        if pinned {
+            mount::unpin(&pin)?;
+        }
     }
     report.notes.push(format!("what cannot be read is given up: {}", remains.told()));
     put_aside(store, path, remains.boot_id.as_deref(), report)
+}
+
+/// Whether nothing that a record names, or no card at all, is in its namespace.
+fn is_empty(netns: u64, pin: &Path, remains: &Remains) -> Result<()> {
+    let mut live = Live::open(Netns::current()?, Some(Netns::open(pin)?))?;
+    let inside = live.observe(Side::Inside, &Scope::links())?;
+    // Tunnels of the kernel are in every namespace.
+    let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);
+    let its = |name: &&IfName| remains.nics.is_empty() || remains.nics.contains(name);
+    let there = inside.netdevs.iter().filter(card).map(|d| &d.name).filter(its);
+    let there: Vec<&str> = there.map(IfName::as_str).collect();
+    let Some(first) = there.first() else { return Ok(()) };
+    Err(Fault::Refused.error(format!(
+        "{} can still be taken out of the namespace {netns}: nsenter --net={} ip link set {first} netns 1",
+        there.join(" "),
+        pin.display(),
+    )))
+}
+
+/// A name that the record does not show to be of `rdmaprep hold`.
+fn still_named(name: &Path) -> String {
+    let word = name.file_name().unwrap_or_default().to_string_lossy();
+    format!("its namespace is still {}: if `rdmaprep hold` made that, ip netns delete {word}", name.display())
 }

@@ -1,5 +1,7 @@
 //! What can still be read of a record that is torn, or was written by a later version: enough to say whose it was.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 use crate::ident::IfName;
@@ -18,6 +20,9 @@ pub struct Remains {
     pub ids: Vec<String>,
     /// Boot during which it was written.
     pub boot_id: Option<String>,
+    /// Where the namespace has a name, if `rdmaprep hold` gave it one: bundles are among them, since that is the holder's, and
+    /// stands before what is torn first.
+    pub places: Vec<PathBuf>,
 }
 
 /// Looks for what the writer puts before names: the text need not be JSON as a whole.
@@ -26,6 +31,7 @@ pub fn remains(text: &str) -> Remains {
         nics: found(text, "\"identity\":{\"name\":"),
         ids: found(text, "{\"id\":"),
         boot_id: found(text, "\"boot_id\":").into_iter().next(),
+        places: [found(text, "\"hold\":{\"path\":"), found(text, "\"bundle\":")].concat(),
     }
 }
 

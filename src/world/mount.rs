@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -76,4 +76,10 @@ pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
     let begun = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
     let ours = is_pinned(path, inode) || Netns::open(path).is_err() && begun();
     if ours && path.parent() == Some(Path::new(NAMED)) { unpin(path) } else { Ok(()) }
+}
+
+/// Where runtimes find the namespace with that inode.
+pub fn names(inode: u64) -> Vec<PathBuf> {
+    let all = files::list(Path::new(NAMED)).unwrap_or_default().into_iter().map(|name| Path::new(NAMED).join(name));
+    all.filter(|path| is_pinned(path, inode)).collect()
 }
