@@ -3,8 +3,9 @@
 mod support;
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -174,6 +175,35 @@ fn only_its_own_name_is_removed() {
         host.rdmaprep(&["restore", "--all"]).ok();
         sh("ip netns exec pool true; ip netns delete pool; umount /run/netns || true");
         whole(host, &before);
+    });
+}
+
+/// As `ip netns add` does it: the folder of names is a shared mount, and a runtime's own mount namespace has them all.
+#[test]
+fn its_name_is_seen_where_else_the_folder_is() {
+    alone(|host| {
+        let before = ready(host);
+        let folder = || sh("grep -c ' /run/netns .* shared:' /proc/self/mountinfo").trim().to_owned();
+        Hold::new(host, POOL).end(Signal::SIGTERM).ok();
+        assert_eq!(folder(), "1");
+        let mut runtime = Command::new("unshare")
+            .args(["--mount", "--propagation", "unchanged", "sh", "-c", "echo; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        runtime.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let there = |line: &str| sh(&format!("nsenter --target={} --mount sh -ec '{line}'", runtime.id()));
+        let hold = Hold::new(host, POOL);
+        assert!(there("nsenter --net=/run/netns/pool ip -br link").contains("r1@"));
+        // Neither of the two mounts it again.
+        sh("ip netns add other; ip netns delete other");
+        assert_eq!(folder(), "1");
+        hold.end(Signal::SIGTERM).ok();
+        assert_eq!(there("ls /run/netns; grep /run/netns/ /proc/self/mounts || true"), "");
+        whole(host, &before);
+        runtime.kill().unwrap();
+        runtime.wait().unwrap();
     });
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::fault::{Fault, WithFault};
@@ -193,7 +194,7 @@ pub struct Lock(#[allow(dead_code, reason = "held for its Drop")] Flock<File>);
 
 /// Takes the lock, waiting until the deadline.
 pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .create(true)
         .truncate(false)
         .write(true)
@@ -201,14 +202,17 @@ pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
         .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
         .open(path)
         .with_context(|| format!("opening lock {}", path.display()))?;
+    turn(file, deadline).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()))
+}
+
+/// The same for a file or folder that is open.
+pub fn turn(mut file: File, deadline: Instant) -> nix::Result<Lock> {
     let mut pause = Duration::from_micros(200);
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(held) => return Ok(Lock(held)),
-            Err((back, nix::errno::Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
-            Err((_, e)) => {
-                return Err(e).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()));
-            }
+            Err((back, Errno::EWOULDBLOCK)) if Instant::now() < deadline => file = back,
+            Err((_, e)) => return Err(e),
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));

@@ -1,15 +1,20 @@
 //! Pins: bind mounts that keep a network namespace alive when its container has gone.
 
-use std::fs::{self, DirBuilder, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use crate::fault::Fault;
 use crate::world::netns::{NAMED, Netns};
 use crate::world::{faults, files};
+
+/// How long to wait for another one that is about to share the folder of names.
+const MOMENT: Duration = Duration::from_millis(200);
 
 /// Whether `path` is a pin of the namespace with that inode.
 pub fn is_pinned(path: &Path, inode: u64) -> bool {
@@ -58,7 +63,8 @@ pub fn is_vacant(path: &Path) -> Result<()> {
     if fs::symlink_metadata(path).is_ok() { Err(taken()) } else { Ok(()) }
 }
 
-/// Binds the namespace onto a path where runtimes find it, as `ip netns` would. The folder stays, as that of `ip netns` does.
+/// Binds the namespace onto a path where runtimes find it, as `ip netns` would: in other mount namespaces, too. The folder and
+/// its mount stay, as those of `ip netns` do.
 pub fn publish(ns: &Netns, path: &Path) -> Result<()> {
     let folder = Path::new(NAMED);
     ensure!(path.parent() == Some(folder), "{} is not in {NAMED}", path.display());
@@ -68,7 +74,29 @@ pub fn publish(ns: &Netns, path: &Path) -> Result<()> {
         made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)))
             .with_context(|| format!("creating {NAMED}"))?;
     }
+    faults::around(format_args!("sharing {NAMED}"), || share(folder))?;
     pin(ns, path)
+}
+
+/// What is mounted in the folder from now on shows up wherever its mount does: it becomes a shared mount of its own, once, as
+/// `ip netns add` makes it (netns_add in iproute2's ip/ipnetns.c), whatever the mount that it is on.
+fn share(folder: &Path) -> Result<()> {
+    let doing = || format!("making {} a shared mount", folder.display());
+    let shared = || mount(None::<&str>, folder, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
+    // Two that find it unmounted would both mount it, and names would be under the upper one. Any user can keep that lock: it is
+    // not worth more than a moment.
+    let turn = File::open(folder).map(|dir| files::turn(dir, Instant::now() + MOMENT));
+    match shared() {
+        // It is no mount yet.
+        Err(Errno::EINVAL) => {
+            mount(Some(folder), folder, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+                .with_context(doing)?;
+            shared().with_context(doing)?;
+        }
+        done => done.with_context(doing)?,
+    }
+    drop(turn);
+    Ok(())
 }
 
 /// Undoes [`publish`], whole or cut short; what somebody else has put there since stays.
