@@ -5,6 +5,8 @@ mod support;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -195,6 +197,56 @@ fn where_the_kernel_refuses_there_are_other_ways() {
         weak(&Handle { ino: of_parent.ino + 1, ..of_parent }, &[])
             .fails(3, &["is another object now", "CAP_SYS_PTRACE"]);
     });
+}
+
+/// Says when nobody may look into it any more, and waits.
+const UNDUMPABLE: &str = "import ctypes, sys
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+print(flush=True)
+sys.stdin.read()";
+
+/// Set where a test runs as a user without privileges: rdmaprep, for him to run.
+const PLAIN: &str = "RDMAPREP_TEST_PLAIN";
+
+/// Whether this is a user without privileges, and where that one finds rdmaprep; else the test is run as one. That root is mapped
+/// to another number would not do: what nobody may look into is shown as root's.
+fn as_plain_user(test: &str) -> Option<PathBuf> {
+    if let Some(program) = std::env::var_os(PLAIN) {
+        return Some(program.into());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some(env!("CARGO_BIN_EXE_rdmaprep").into());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (program, this) = (folder.path().join("rdmaprep"), folder.path().join("test"));
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_rdmaprep"), &program).unwrap();
+    std::fs::copy(std::env::current_exe().unwrap(), &this).unwrap();
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(this);
+    nobody.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(PLAIN, program);
+    let said = run(nobody.current_dir("/"), "");
+    assert!(said.code == Some(0) && said.out.contains(" 1 passed;"), "{said:#?}");
+    None
+}
+
+#[test]
+fn a_process_that_is_not_dumpable_is_named() {
+    let Some(rdmaprep) = as_plain_user("a_process_that_is_not_dumpable_is_named") else { return };
+    let fd = sealed("test", b"kept").unwrap();
+    let keeper = Keeper::new();
+    let open = |handle: Handle| {
+        let mut command = Command::new(&rdmaprep);
+        command.args(["handle", "open"]).arg(handle.to_string()).args(["--", "cat", "/proc/self/fd/3"]);
+        run(&mut command, "")
+    };
+    assert_eq!(open(give(&keeper.process(), &fd).unwrap()).ok().out, "kept");
+    let mut python = Command::new("python3");
+    python.args(["-c", UNDUMPABLE]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut keeper = Keeper(python.spawn().unwrap());
+    keeper.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let words = ["that process is not dumpable, and CAP_SYS_PTRACE is missing here", "/proc/"];
+    open(give(&keeper.process(), &fd).unwrap()).fails(3, &words);
 }
 
 /// Runs its arguments under a filter that refuses pidfd_getfd, whose number is the same everywhere.
