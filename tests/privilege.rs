@@ -13,10 +13,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use support::{Container, Host, alone, run, until};
+use serde_json::json;
+use support::{Container, Host, alone, run, sh, until};
 
-/// What is kept (src/world/privilege.rs; of dac_override, 45-sysfs in the guest shows that it is needed): chown, dac_override, net_admin, sys_chroot, sys_ptrace
-/// and sys_admin by their numbers in linux/capability.h.
+/// What is kept (src/world/privilege.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace and sys_admin by their numbers in
+/// linux/capability.h.
 const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 18 | 1 << 19 | 1 << 21;
 
 #[test]
@@ -99,5 +100,54 @@ fn who_is_not_root_is_told_so() {
         let plain = Container::new("plain").annotated(serde_json::json!({}));
         weak(&["hook", "createRuntime"], &plain.state()).ok();
         host.is_as(&before);
+    });
+}
+
+/// A container whose image has no /etc/nccl.conf: the hook mounts one in its mount namespace.
+fn housed(host: &Host) -> Container {
+    sh("mkdir -p /run/rootfs/etc");
+    let enter = "mount --bind /run/rootfs /run/rootfs; exec \"$@\"";
+    let mut unshare = Command::new("unshare");
+    let config = json!({"ociVersion": "1.1.0", "root": {"path": "/run/rootfs"}, "process": {"env": []}});
+    Container::start("c", unshare.args(["--net", "--mount", "sh", "-ec", enter, "sh"])).bundled(host, &config)
+}
+
+/// Each in turn is missing, and the hook fails at what it is kept for; nothing is changed. Here all files have one owner: of
+/// CAP_CHOWN, 67-capabilities in the guest shows the same.
+#[test]
+fn without_any_one_of_those_that_are_kept_a_hook_fails() {
+    alone(|host| {
+        host.rails(1);
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "off", "--debug-all"]).ok();
+        let before = host.look();
+        let c = housed(host);
+        let but = |lacking: &[&str]| {
+            let bounding: String = lacking.iter().map(|name| format!(",-{name}")).collect();
+            let bare = host.command(&["hook", "createRuntime"]);
+            let mut command = Command::new("setpriv");
+            command.arg(format!("--bounding-set=+all{bounding}"));
+            run(command.arg(bare.get_program()).args(bare.get_args()), &c.state())
+        };
+        for (lacking, code, words) in [
+            ("net_admin", 3, &["CAP_NET_ADMIN missing"][..]),
+            ("sys_admin", 3, &["CAP_SYS_ADMIN missing"]),
+            ("sys_ptrace", 5, &["opening network namespace /proc/", "Permission denied"]),
+            ("sys_chroot", 1, &["entering the mount namespace", "not permitted", "everything is undone"]),
+        ] {
+            but(&[lacking]).fails(code, words);
+            host.is_as(&before);
+            host.is_clean();
+        }
+        // Settings that have no place in the container are told where to find.
+        but(&["dac_override"]).ok();
+        let told = host.report("c")["settings"].as_str().unwrap().to_owned();
+        assert!(told.contains("making an overlay over /etc: Permission denied"), "{told}");
+        host.rdmaprep(&["restore", "c"]).ok();
+        // What is given up is not missed.
+        but(&["chown", "kill", "net_raw", "setuid", "sys_module", "mknod", "fowner", "setpcap"]).ok();
+        assert_eq!(host.report("c")["settings"], "in an /etc/nccl.conf of ours");
+        host.rdmaprep(&["restore", "c"]).ok();
+        host.is_as(&before);
+        host.is_clean();
     });
 }

@@ -184,7 +184,6 @@ fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let etc = openat(lower, ".", flags, Mode::empty()).context("opening /etc")?;
     let stat = stat_of(&etc).context("reading /etc")?;
-    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.give(upper)?;
     let (mut names, mut value) = (vec![0; XATTR_MAX], vec![0; XATTR_MAX]);
     let length = match flistxattr(&etc, names.as_mut_slice()) {
         Err(Errno::OPNOTSUPP) => 0,
@@ -204,7 +203,7 @@ fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
             other => other.with_context(doing)?,
         }
     }
-    Ok(())
+    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.give(upper)
 }
 
 /// The kernel's limit for a list of names and for a value (XATTR_LIST_MAX, XATTR_SIZE_MAX in linux/limits.h).
@@ -215,8 +214,9 @@ impl Owner {
         if self.uid == OVERFLOW || self.gid == OVERFLOW {
             bail!("its owner does not exist in this user namespace");
         }
-        std::os::unix::fs::fchown(to.as_fd(), Some(self.uid), Some(self.gid)).context("giving it its owner")?;
-        fchmod(to, Mode::from_raw_mode(self.mode)).context("giving it its mode")
+        // What is another one's can be changed by CAP_FOWNER alone, which hooks give up.
+        fchmod(to, Mode::from_raw_mode(self.mode)).context("giving it its mode")?;
+        std::os::unix::fs::fchown(to.as_fd(), Some(self.uid), Some(self.gid)).context("giving it its owner")
     }
 }
 

@@ -14,9 +14,9 @@ pub const KEPT: [(CapabilitySet, &str, &str); 6] = [
     (
         CapabilitySet::DAC_OVERRIDE,
         "CAP_DAC_OVERRIDE",
-        "an overlay in a root file system that the root of a user namespace owns",
+        "an overlay over a container's /etc, whose work directory is closed to all",
     ),
-    (CapabilitySet::CHOWN, "CAP_CHOWN", "giving that root the files which are made for it"),
+    (CapabilitySet::CHOWN, "CAP_CHOWN", "giving the owner of an image what is made for it"),
 ];
 
 /// Without these, the first two, nothing can be moved.

@@ -305,7 +305,8 @@ impl Container {
         Container::start(id, Command::new("nsenter").arg(format!("--net={netns}")))
     }
 
-    fn start(id: &str, enter: &mut Command) -> Container {
+    /// One whose init that command becomes when it runs what is added to its arguments.
+    pub fn start(id: &str, enter: &mut Command) -> Container {
         // cat ends when our end of its stdin is closed.
         let command = enter.args(["sh", "-c", "echo; exec cat"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut init = command.spawn().expect("unshare and nsenter (util-linux) are needed");
