@@ -39,7 +39,8 @@ fn cpu(pid: Option<u32>) -> f64 {
 
 /// A part of the agreement.
 fn leader(store: &mut C10d, rank: u32, nodes: u32, attempt: u64) {
-    let agreed = agree(store, setup(rank, nodes, &RAILS, attempt), Instant::now() + LIMIT, None).unwrap();
+    let agreed =
+        agree(store, setup(rank, nodes, &RAILS, attempt), Instant::now() + LIMIT, &mut |_| Ok(()), None).unwrap();
     assert_eq!(agreed.rails.len(), RAILS.len());
 }
 

@@ -82,6 +82,10 @@ fn nodes_that_compare_or_count_otherwise_are_named() {
             (|o: &mut Offer| o.policy.by = Match::Subnet) as fn(&mut Offer),
             "node-1 (rank 1) has --match subnet --family 4",
         ),
+        (
+            |o| o.policy.dry = true,
+            "node-1 (rank 1) has --match name --family 4 --dry-run, rank 0 --match name --family 4",
+        ),
         (|o| o.nodes = 5, "node-1 (rank 1) counts 5 nodes, rank 0 2"),
     ] {
         let mut sim = Sim::new(7);
@@ -114,6 +118,28 @@ fn a_missing_rank_is_named_by_all_before_the_deadline() {
     for (_, result) in sim.run().0.into_iter().flatten() {
         let text = format!("{:#}", result.unwrap_err());
         assert!(text == "missing ranks 0, 3: nothing was published in time", "{text}");
+    }
+}
+
+/// Any of them, rank 0 as well: what it cannot do it says before anybody counts on it.
+#[test]
+fn a_node_that_cannot_do_with_what_all_have_says_no_and_nobody_holds_anything() {
+    for (victim, seed) in (0..3u32).flat_map(|v| (0..20).map(move |s| (v, s))) {
+        let mut sim = Sim::new(seed);
+        (0..3).for_each(|rank| drop(sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, None)));
+        sim.judge = Box::new(move |a: &Agreement| match a.rank == victim {
+            true => Err(Fault::Refused.error(format!("no room for {} NICs", a.rails.len()))),
+            false => Ok(()),
+        });
+        for (rank, (when, result)) in sim.run().0.into_iter().flatten().enumerate() {
+            let e = result.unwrap_err();
+            let (fault, text) = match rank as u32 == victim {
+                true => (Fault::Refused, "no room for 4 NICs".to_owned()),
+                false => (Fault::Disagreed, format!("node-{victim} (rank {victim}) refused: no room for 4 NICs")),
+            };
+            assert_eq!((Fault::of(&e), format!("{e:#}")), (fault, text));
+            assert!(when < Duration::from_secs(3), "{when:?}");
+        }
     }
 }
 
@@ -210,7 +236,7 @@ fn thirty_two_threads_agree() {
             let mut store = store.clone();
             std::thread::spawn(move || {
                 let deadline = Instant::now() + Duration::from_secs(30);
-                agree(&mut store, setup(rank, 32, &RAILS, 1), deadline, None)
+                agree(&mut store, setup(rank, 32, &RAILS, 1), deadline, &mut |_| Ok(()), None)
             })
         })
         .collect();
@@ -238,7 +264,8 @@ fn a_store_that_is_lost_is_an_error_of_its_own() {
             unreachable!()
         }
     }
-    let e = agree(&mut Lost, setup(1, 2, &RAILS, 1), Instant::now() + Duration::from_secs(5), None).unwrap_err();
+    let e = agree(&mut Lost, setup(1, 2, &RAILS, 1), Instant::now() + Duration::from_secs(5), &mut |_| Ok(()), None)
+        .unwrap_err();
     assert_eq!(
         (Fault::of(&e), format!("{e:#}").as_str()),
         (Fault::Disagreed, "the rendezvous store: connection reset")
@@ -248,7 +275,8 @@ fn a_store_that_is_lost_is_an_error_of_its_own() {
 #[test]
 fn wrong_ranks_counts_and_run_ids_are_wrong_usage() {
     for (rank, nodes) in [(1, 1), (7, 3), (0, 0), (0, 16385)] {
-        let e = agree(&mut Memory::default(), setup(rank, nodes, &RAILS, 1), Instant::now(), None).unwrap_err();
+        let e = agree(&mut Memory::default(), setup(rank, nodes, &RAILS, 1), Instant::now(), &mut |_| Ok(()), None)
+            .unwrap_err();
         assert_eq!(Fault::of(&e), Fault::Usage, "{rank} of {nodes}");
     }
     for bad in ["", "none", "a/b", "a b", "a\n", "é", &"x".repeat(129)] {

@@ -246,7 +246,7 @@ fn sixty_four_nodes_agree_on_either_server_with_a_connection_each() {
             std::thread::spawn(move || {
                 let limit = Instant::now() + Duration::from_secs(30);
                 let mut store = C10d::connect(endpoint(address), limit, Duration::from_millis(u64::from(rank) / 2))?;
-                agree(&mut store, setup(rank, 64, &["rdma0", "rdma1"], 1), limit, None)
+                agree(&mut store, setup(rank, 64, &["rdma0", "rdma1"], 1), limit, &mut |_| Ok(()), None)
             })
         };
         let all: Vec<_> = (0..64).map(part).collect();
@@ -288,7 +288,7 @@ fn a_store_that_dies_in_the_middle_is_an_error_in_time() {
     });
     let mut store = connect(address, 10).unwrap();
     let start = Instant::now();
-    let e = agree(&mut store, setup(1, 2, &["rdma0"], 1), soon(10_000), None).unwrap_err();
+    let e = agree(&mut store, setup(1, 2, &["rdma0"], 1), soon(10_000), &mut |_| Ok(()), None).unwrap_err();
     assert!(format!("{e:#}").contains("the rendezvous store: the store went away"), "{e:#}");
     assert!(start.elapsed() < Duration::from_secs(2));
 }

@@ -186,7 +186,13 @@ fn eight_threads_lose_nothing() {
 fn part(path: &str, rank: u32, nodes: u32) -> anyhow::Result<Agreement> {
     let mut store = open(Path::new(path))?;
     let attempt = u64::from(std::process::id());
-    agree(&mut store, setup(rank, nodes, &["rdma0", "rdma1"], attempt), Instant::now() + Duration::from_secs(30), None)
+    agree(
+        &mut store,
+        setup(rank, nodes, &["rdma0", "rdma1"], attempt),
+        Instant::now() + Duration::from_secs(30),
+        &mut |_| Ok(()),
+        None,
+    )
 }
 
 /// This test is also what each of the processes runs.

@@ -83,7 +83,7 @@ fn a_step_agrees_whatever_fits_into_a_value() {
                 let mut setup = setup(rank as u32, count as u32, &[], 1);
                 let names = (0..64).map(|i| format!("rail{i}-of-64"));
                 setup.offer.rails = names.map(|n| Rail(n.parse().unwrap(), n.parse().unwrap())).collect();
-                agree(&mut store, setup, soon(90), None)
+                agree(&mut store, setup, soon(90), &mut |_| Ok(()), None)
             })
         };
         let all: Vec<_> = launch(count, vallen, eager).into_iter().enumerate().map(part).collect();
@@ -99,7 +99,13 @@ fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked(
     let start = Instant::now();
     let part = |rank: u32, socket: File| {
         std::thread::spawn(move || {
-            agree(&mut Pmi::over(socket, soon(20)).unwrap(), setup(rank, 3, &["rdma0"], 1), soon(1), None)
+            agree(
+                &mut Pmi::over(socket, soon(20)).unwrap(),
+                setup(rank, 3, &["rdma0"], 1),
+                soon(1),
+                &mut |_| Ok(()),
+                None,
+            )
         })
     };
     for thread in [part(0, first), part(1, second)] {
@@ -116,7 +122,7 @@ fn a_commit_that_nobody_comes_to_hear_of_is_none() {
     let mut sockets = launch(2, 1024, false).into_iter();
     let (first, second) = (sockets.next().unwrap(), sockets.next().unwrap());
     let leader = std::thread::spawn(move || {
-        agree(&mut Pmi::over(first, soon(20)).unwrap(), setup(0, 2, &["rdma0"], 1), soon(4), None)
+        agree(&mut Pmi::over(first, soon(20)).unwrap(), setup(0, 2, &["rdma0"], 1), soon(4), &mut |_| Ok(()), None)
     });
     // The other one says yes, and does not come to the barrier after that.
     let mut node = Node::new(setup(1, 2, &["rdma0"], 1), false).unwrap();

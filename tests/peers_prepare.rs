@@ -98,8 +98,14 @@ fn node(folder: &Path, snapshot: &Path, flags: &[&str]) -> std::process::Child {
     let own = snapshot.file_stem().unwrap().to_str().unwrap();
     fs::write(folder.join("config.toml"), "").unwrap();
     command.env_clear().args(["prepare", "--snapshot", snapshot.to_str().unwrap()]).args(flags);
-    command.args(["--run-dir", &at(format!("run-{own}")), "--state-dir", &at(format!("state-{own}"))]);
-    command.args(["--config", &at("config.toml".to_owned())]);
+    for (flag, place) in [("--run-dir", format!("run-{own}")), ("--state-dir", format!("state-{own}"))] {
+        if !flags.contains(&flag) {
+            command.args([flag, &at(place)]);
+        }
+    }
+    if !flags.contains(&"--config") {
+        command.args(["--config", &at("config.toml".to_owned())]);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -180,6 +186,46 @@ fn a_node_without_a_nic_tells_what_it_lacks_and_nobody_waits_for_it() {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         assert!(!folder.path().join("run-bare/plans").exists() && !folder.path().join("run-whole/plans").exists());
     }
+}
+
+/// What a node would refuse in the end it refuses before it has said yes, and nobody stores anything.
+#[test]
+fn a_node_that_cannot_do_with_what_is_agreed_on_keeps_all_from_storing() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let whole = snapshot(folder.path(), "whole", "ACTIVE", "rdma");
+    let less = snapshot(folder.path(), "less", "ACTIVE", "rdma");
+    fs::write(at("one.toml"), "max_nics = 1\n").unwrap();
+    fs::write(at("file"), "").unwrap();
+    fs::create_dir(at("bundle")).unwrap();
+    fs::write(at("bundle/config.json"), r#"{"ociVersion": "1.2.0", "process": {"env": 7}, "linux": {}}"#).unwrap();
+    let (config, bundle, run_dir) = (at("one.toml"), at("bundle"), at("file/run"));
+    for (nth, flags, code, words) in [
+        ("a", &["--config", &config][..], 3, "2 NICs"),
+        ("b", &["--bundle", &bundle], 5, "config.json"),
+        ("c", &["--run-dir", &run_dir], 1, "is no folder"),
+        ("d", &["--dry-run"], 10, "--dry-run"),
+    ] {
+        for (run, [one, other]) in [("1", ["0", "1"]), ("2", ["1", "0"])] {
+            let url = format!("file://{}/store{nth}{run}", folder.path().display());
+            let good = node(folder.path(), &whole, &meet(&url, one, "2", "60"));
+            let refusing = [flags, &meet(&url, other, "2", "60")].concat();
+            let start = Instant::now();
+            ends(node(folder.path(), &less, &refusing)).fails(code, &[words]);
+            ends(good).fails(10, &[words]);
+            assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+            assert!(!folder.path().join("run-less").exists() && !folder.path().join("run-whole").exists());
+        }
+    }
+    // All of them only try: they agree, and nobody stores anything.
+    let url = format!("file://{}/store", folder.path().display());
+    let dry =
+        |rank, snapshot| node(folder.path(), snapshot, &[&["--dry-run"], &meet(&url, rank, "2", "60")[..]].concat());
+    let (a, b) = (dry("0", &whole), dry("1", &less));
+    for said in [ends(a).ok(), ends(b).ok()] {
+        assert!(said.out.contains("2 nodes agreed on rdma0, rdma1 (run job.7, --match name --family 4 --dry-run, "));
+    }
+    assert!(!folder.path().join("run-less").exists() && !folder.path().join("run-whole").exists());
 }
 
 /// Each of three nodes is killed at some moment; nothing of any node's is written unless it says so with success.

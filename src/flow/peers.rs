@@ -11,7 +11,6 @@ use super::{say, warn};
 use crate::cli::{PeersArgs, RendezvousArgs};
 use crate::config::Family;
 use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
 use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
 use crate::peers::file::FileStore;
@@ -34,6 +33,8 @@ const SPREAD: Duration = Duration::from_millis(200);
 /// A store that is open, and how to use it.
 pub(super) struct Meeting {
     asked: Asked,
+    /// Whether this node only tries.
+    dry: bool,
     store: Box<dyn Store>,
     nonce: Nonce,
     deadline: Instant,
@@ -42,20 +43,20 @@ pub(super) struct Meeting {
 }
 
 /// Opens the store, if nodes are to meet at all. Nothing else was done yet.
-pub(super) fn open(args: &RendezvousArgs) -> Result<Option<Meeting>> {
-    asked(args)?.map(enter).transpose()
+pub(super) fn open(args: &RendezvousArgs, dry: bool) -> Result<Option<Meeting>> {
+    asked(args)?.map(|asked| enter(asked, dry)).transpose()
 }
 
 fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
     Asked::new(args, |name| std::env::var(name).ok())
 }
 
-fn enter(asked: Asked) -> Result<Meeting> {
+fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
     let bits = random::bits()?;
     let jitter = SPREAD.mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
     let (store, address) = connect(&asked.place, deadline, jitter)?;
-    Ok(Meeting { asked, store, nonce: Nonce::of(bits), deadline, address })
+    Ok(Meeting { asked, dry, store, nonce: Nonce::of(bits), deadline, address })
 }
 
 /// Opens a store, and tells its address if it has one.
@@ -84,27 +85,27 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
 
 impl Meeting {
     /// Over which interfaces the store is reached.
-    fn way(&self, seen: &Snapshot) -> Vec<IfName> {
-        self.address.map(|address| uplink::ways(seen, address)).unwrap_or_default()
+    pub(super) fn way(&self, seen: &Snapshot) -> Option<String> {
+        let ways = self.address.map(|address| uplink::ways(seen, address)).unwrap_or_default();
+        let way = ways.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        Some(way).filter(|way| !way.is_empty())
     }
 
-    /// Agrees with all other nodes on a part of what this one has decided for itself. The store is closed then.
-    pub(super) fn agree(
-        mut self,
-        family: Family,
-        plan: &Plan,
-        selection: &Selection,
-        seen: &Snapshot,
-    ) -> Result<Agreement> {
+    /// What this node offers of what it has decided for itself.
+    pub(super) fn setup(&self, family: Family, plan: &Plan, selection: &Selection, seen: &Snapshot) -> Setup {
         let Asked { run, rank, nodes, by, labels, .. } = &self.asked;
-        let names = Names::new(Policy { by: *by, family }, labels, selection, seen);
+        let names = Names::new(Policy { by: *by, family, dry: self.dry }, labels, selection, seen);
         let host = files::read(Path::new("/proc/sys/kernel/hostname")).ok().flatten().unwrap_or_default();
         let host = HostName::made_from(host.trim());
         let (offer, nameless) = offer(plan, selection, &names, *nodes, host, self.nonce.clone());
         let left: Vec<String> =
             nameless.iter().map(|n| format!("{n} is not offered: it has no {}", names.wanted())).collect();
         warn(&left);
-        let setup = Setup { run: run.clone(), rank: *rank, offer };
+        Setup { run: run.clone(), rank: *rank, offer }
+    }
+
+    /// Agrees with all other nodes on a part of that which `judge` says yes to. The store is closed then.
+    pub(super) fn agree(mut self, setup: Setup, judge: &mut dyn FnMut(&Agreement) -> Result<()>) -> Result<Agreement> {
         let mut told = |waiting: Waiting| {
             let line = report::printable(&waiting.line());
             // Nobody may be looking any more.
@@ -112,10 +113,7 @@ impl Meeting {
         };
         let watch: Option<&mut dyn FnMut(Waiting)> =
             if std::io::stderr().is_terminal() { Some(&mut told) } else { None };
-        let mut agreement = agree(self.store.as_mut(), setup, self.deadline, watch)?;
-        let way = self.way(seen).iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        agreement.way = Some(way).filter(|way| !way.is_empty());
-        Ok(agreement)
+        agree(self.store.as_mut(), setup, self.deadline, judge, watch)
     }
 }
 
@@ -130,7 +128,7 @@ pub(super) fn show(args: &PeersArgs) -> Result<()> {
     if asked.place == Place::Pmi {
         return Err(Fault::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
     }
-    let mut meeting = enter(asked)?;
+    let mut meeting = enter(asked, false)?;
     let (run, nodes, mut before) = (meeting.asked.run.clone(), meeting.asked.nodes, None);
     loop {
         let seen =

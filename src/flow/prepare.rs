@@ -1,5 +1,7 @@
 //! Before the runtime reads config.json: the plan, what its container sees of /sys, and the edit.
 
+mod draft;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -7,13 +9,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
+use self::draft::Look;
 use super::edit::edit;
-use super::peers::{self, Meeting};
-use super::{recorded, request, say, store, warn};
+use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
-use crate::decide::{as_agreed, inside, moved_away, options, plan_of_any, plan_with, view_of};
+use crate::decide::{as_agreed, inside, view_of};
 use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
 use crate::inject::{self, Injected};
 use crate::nccl::explain;
 use crate::plan::Plan;
@@ -58,59 +59,7 @@ pub(super) fn decide(
     config: Option<&str>,
     store: &Store,
 ) -> Result<Decision> {
-    decide_with(request, name, file, config, store, None)
-}
-
-/// The same, for all nodes of a job where there is a meeting of them.
-fn decide_with(
-    request: &Request,
-    name: &str,
-    file: Option<&Path>,
-    config: Option<&str>,
-    store: &Store,
-    meeting: Option<Meeting>,
-) -> Result<Decision> {
-    let pod = config.and_then(pod);
-    let mut live = if file.is_some() { None } else { Some(Live::open(Netns::current()?, None)?) };
-    let snapshot = match (file, &mut live) {
-        (Some(file), _) => recorded(file)?,
-        (None, Some(live)) => live.observe(Side::Host, &Scope::full())?,
-        (None, None) => Snapshot::default(),
-    };
-    let (mut plan, mut selection) = match plan_with(request, name, &snapshot, store, options(request)) {
-        Err(e) if Fault::of(&e) == Fault::Nothing => {
-            // What becomes of the others is theirs to tell.
-            let _ = meeting.map(|meeting| come_with_nothing(meeting, request, name, &snapshot, store));
-            return Err(e);
-        }
-        other => other?,
-    };
-    warn(&snapshot.warnings);
-    if let Some(meeting) = meeting {
-        // What this node would refuse in the end must not be agreed on.
-        request.host.policy.limits(&plan)?;
-        let agreement = meeting.agree(request.family, &plan, &selection, &snapshot)?;
-        let ifaces: Vec<IfName> = agreement.ifaces().cloned().collect();
-        let request = Request { peer_ifaces: ifaces.clone(), agreed: ifaces, ..request.clone() };
-        (plan, selection) = plan_with(&request, name, &snapshot, store, options(&request))?;
-        plan.agreement = Some(agreement);
-        as_agreed(&plan, None)?;
-    }
-    warn(&selection.warnings);
-    warn(&missing_topology(request));
-    warn(&moved_away(&plan, request, &snapshot).into_iter().collect::<Vec<_>>());
-    let mut decision = Decision { plan, selection, view: None, pod, host: snapshot, recorded: file.is_some() };
-    // Of a recorded machine there is no /sys to filter: the hook makes the view.
-    if let Some(live) = &mut live {
-        decision.show(config, live)?;
-    }
-    Ok(decision)
-}
-
-/// A node without a NIC tells the others what it lacks: they would wait for it in vain.
-fn come_with_nothing(meeting: Meeting, request: &Request, name: &str, seen: &Snapshot, store: &Store) -> Result<()> {
-    let (plan, selection) = plan_of_any(request, name, seen, store, options(request))?;
-    meeting.agree(request.family, &plan, &selection, seen).map(|_| ())
+    Look::new(request, name, file, config, store)?.decide(None)
 }
 
 impl Decision {
@@ -168,26 +117,22 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     if let Some(text) = &config {
         request = narrowed(request, text)?;
     }
-    let text = config.as_deref();
-    let meeting = peers::open(&args.rendezvous)?;
+    let meeting = peers::open(&args.rendezvous, args.dry_run)?;
     // A recorded machine's routes say nothing of the way that we have just gone.
     request.meeting = meeting.as_ref().and_then(|m| m.address).filter(|_| args.snapshot.is_none());
-    let decision = decide_with(&request, &args.plan, args.snapshot.as_deref(), text, &store, meeting)?;
-    request.host.policy.limits(&decision.plan)?;
-    let edited = text.map(|text| edit(text, &decision, &store, &request, args.hook_timeout)).transpose()?;
-    if let Some(edited) = &edited {
-        warn(&decision.traps(&inject::environment(&edited.injected.json), &request)?);
-    }
+    let mut look = Look::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store)?;
+    let draft = match meeting {
+        None => look.draft(args, None)?,
+        Some(meeting) => look.together(args, meeting)?,
+    };
+    warn(&draft.told);
     if !args.dry_run {
-        decision.keep_view(&store)?;
-        if let (Some(bundle), Some(edited)) = (&args.bundle, &edited) {
-            edited.lay_out(&decision, &store)?;
-            files::replace_keeping_owner(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
-        }
-        decision.keep(&store)?;
+        let agreed = draft.decision.plan.agreement.is_some();
+        let late = "all nodes have agreed, but this one cannot store its part; prepare all of them again";
+        draft.write(args, &store).map_err(|e| if agreed { e.context(late) } else { e })?;
     }
-    let injected = edited.map(|edited| edited.injected);
-    let Decision { plan, selection, .. } = &decision;
+    let injected = draft.edited.map(|edited| edited.injected);
+    let Decision { plan, selection, .. } = &draft.decision;
     if args.json {
         return say(&report::json(&Prepared { plan, selection, bundle: injected.as_ref() })?);
     }
@@ -286,15 +231,6 @@ fn pod(config: &str) -> Option<Snapshot> {
     let inside = Netns::open(&inject::netns_path(config)?).ok()?;
     let mut live = Live::open(Netns::current().ok()?, Some(inside)).ok()?;
     live.observe(Side::Inside, &Scope::links()).ok()
-}
-
-fn missing_topology(request: &Request) -> Vec<String> {
-    let users = request.passed_on.contains_key("NCCL_TOPO_FILE");
-    let asked = request.nccl_topo.as_ref().filter(|f| request.include_nccl_topo && !users && !f.exists());
-    asked
-        .map(|f| format!("the topology file {} does not exist: NCCL_TOPO_FILE is not set", f.display()))
-        .into_iter()
-        .collect()
 }
 
 pub(super) fn read_config(bundle: &Path) -> Result<String> {

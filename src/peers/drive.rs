@@ -50,13 +50,16 @@ fn own_deadline(rank: u32, deadline: Instant) -> Instant {
 }
 
 /// Agrees with all other nodes, or fails by the deadline with the missing ranks, or what else the reason is.
+/// `judge` says whether this node can do with what is proposed: a node that says yes is counted on, so all that can fail is to fail
+/// there, where it is a no that ends it for all.
 ///
 /// # Errors
-/// [`Fault::Disagreed`]: nothing holds, and each node that hears of it says so. Nothing was changed but keys in the store.
+/// What `judge` said; else [`Fault::Disagreed`]: nothing holds, and each node that hears of it says so. Nothing was changed but keys in the store.
 pub fn agree(
     store: &mut dyn Store,
     setup: Setup,
     deadline: Instant,
+    judge: &mut dyn FnMut(&Agreement) -> Result<()>,
     mut watch: Option<&mut dyn FnMut(Waiting)>,
 ) -> Result<Agreement> {
     let (rank, start) = (setup.rank, Instant::now());
@@ -66,6 +69,7 @@ pub fn agree(
     loop {
         event = match node.next(event) {
             Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
+            Act::Judge(agreement) => Event::Judged(judge(&agreement)),
             // What cannot be tidied up does not change what was decided.
             Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
             Act::Read(keys) => store.read(&keys).map(Event::Read).fault(Fault::Disagreed, LOST)?,

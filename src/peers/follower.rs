@@ -21,6 +21,8 @@ enum State {
     Proposal,
     /// Looking whether rank 0 has begun anew.
     Looking,
+    /// Making up its own mind on what is proposed in that turn.
+    Judging(u32, Agreement),
     /// Saying yes.
     Acking,
     /// Waiting for the end.
@@ -71,6 +73,7 @@ impl Follower {
             (State::Leader | State::Looking, Event::Values(values)) => self.led(&values),
             (State::Proposal | State::Verdict, Event::Missing) => self.wait(State::Looking, Duration::ZERO),
             (State::Proposal, Event::Values(values)) => self.proposed(&values),
+            (State::Judging(turn, agreement), Event::Judged(said)) => self.answer(turn, said.map(|()| agreement)),
             (State::Publishing | State::Acking, Event::Done) => self.resume(),
             (State::Verdict, Event::Values(values)) => self.ended(&values),
             (State::Leaving(result), Event::Done) => self.sweep(result),
@@ -144,6 +147,18 @@ impl Follower {
             Some(Err(e)) => return self.withdraw(format!("what rank 0 proposes cannot be used: {e:#}")),
             None => return self.withdraw("the store gave no value".to_owned()),
         };
+        match judged {
+            Ok(agreement) => {
+                let asked = Box::new(agreement.clone());
+                self.state = State::Judging(turn, agreement);
+                Act::Judge(asked)
+            }
+            Err(e) => self.answer(turn, Err(refused(&format!("{e:#}")))),
+        }
+    }
+
+    /// Says yes, or no with this node's own reason, with which it ends.
+    fn answer(&mut self, turn: u32, judged: Result<Agreement>) -> Act {
         let Some(leader) = self.leader.clone() else { return failed("a proposal without a leader") };
         let key = self.setup.run.ack(&Turn { leader: &leader, count: turn }, self.setup.rank);
         self.slices = Slices::from(1000);
@@ -155,7 +170,7 @@ impl Follower {
             }
             Err(e) => {
                 let why = clipped(&format!("{e:#}"), 512);
-                (Ack::No(why.clone()), State::Leaving(Box::new(Err(refused(&why)))))
+                (Ack::No(why), State::Leaving(Box::new(Err(e))))
             }
         };
         let done = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);

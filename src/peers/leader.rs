@@ -1,16 +1,16 @@
 //! Rank 0: gathers the offers, proposes what all have, and commits when all have said yes.
 
 mod ending;
+mod proposing;
 
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::keys::Turn;
-use super::message::{self, Ack, Proposal, Verdict, clipped};
+use super::message::{self, Ack, Verdict, clipped};
 use super::node::{Act, Agreement, Event, Setup, Slices, Stage, failed};
-use super::rail::{Common, common};
-use super::{Digest, Nonce, Offer, Rail, Value};
+use super::{Nonce, Offer, Value};
 
 /// Where rank 0 is.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ enum State {
     Publishing,
     /// Waiting for all offers.
     Gathering,
+    /// Making up its own mind on what all have.
+    Judging(Box<Agreement>),
     /// The proposals are being written.
     Proposing,
     /// Waiting for all acks.
@@ -47,9 +49,10 @@ pub struct Leader {
     slices: Slices,
     /// All of them, this node's first.
     offers: Vec<Offer>,
-    common: Common,
-    nonces: Digest,
-    digest: Digest,
+    /// What they have in common, when it has been proposed.
+    agreement: Option<Agreement>,
+    /// Why it refuses itself.
+    own: Option<anyhow::Error>,
     turn: u32,
     /// By rank: to which attempt of it how many proposals were made.
     told: Vec<Option<(Nonce, u32)>>,
@@ -59,13 +62,11 @@ pub struct Leader {
 
 impl Leader {
     pub(super) fn new(setup: Setup, persists: bool) -> Leader {
-        let none = Digest::of_nonces([].into_iter());
         let told = vec![None; setup.nodes() as usize];
         Leader {
-            common: Common { rails: Vec::new(), lost: Vec::new() },
             offers: Vec::new(),
-            nonces: none.clone(),
-            digest: none,
+            agreement: None,
+            own: None,
             state: State::Begin,
             slices: Slices::from(250),
             turn: 0,
@@ -90,6 +91,8 @@ impl Leader {
                 Act::Read(self.offer_keys())
             }
             (State::Counting, Event::Read(values)) => self.give_up(&values),
+            (State::Judging(agreement), Event::Judged(Ok(()))) => self.ask(*agreement),
+            (State::Judging(_), Event::Judged(Err(e))) => self.decline(e),
             (State::Proposing, Event::Done) => self.wait(State::Asking, Stage::Acks),
             (State::Asking, Event::Values(acks)) => match self.refusal(self.others().zip(&acks)) {
                 Some(why) => self.abort(why),
@@ -160,66 +163,6 @@ impl Leader {
         Act::Await { keys, slice: self.slices.slice(), stage }
     }
 
-    /// Reads all offers, and proposes what they have in common.
-    fn propose(&mut self, values: &[Value]) -> Act {
-        self.offers = vec![self.setup.offer.clone()];
-        for (rank, value) in self.others().zip(values) {
-            match Offer::parse(value) {
-                Ok(offer) => self.offers.push(offer),
-                Err(e) => return self.refuse(values, format!("what rank {rank} published cannot be used: {e:#}")),
-            }
-        }
-        let (own, nodes) = (self.setup.offer.policy, self.setup.nodes());
-        for (rank, offer) in self.offers.iter().enumerate() {
-            if offer.nodes != nodes {
-                return self
-                    .abort(format!("{} (rank {rank}) counts {} nodes, rank 0 {nodes}", offer.host, offer.nodes));
-            }
-            if offer.policy != own {
-                return self.abort(format!("{} (rank {rank}) has {}, rank 0 {own}", offer.host, offer.policy));
-            }
-        }
-        self.common = common(&self.offers);
-        if self.common.rails.is_empty() {
-            let lost = self.common.lost.join("; ");
-            let why = if lost.is_empty() { "no node has a NIC to offer".to_owned() } else { lost };
-            return self.abort(format!("no rail is on all nodes: {why}"));
-        }
-        self.nonces = Digest::of_nonces(self.offers.iter().map(|o| &o.nonce));
-        self.digest = Digest::of_result(&self.setup.run, nodes, own, &self.nonces, &self.common.rails);
-        self.slices = Slices::from(250);
-        let proposal = Proposal::Rails {
-            turn: self.turn,
-            rails: self.common.rails.clone(),
-            nonces: self.nonces.clone(),
-            digest: self.digest.clone(),
-            lost: self.common.lost.iter().map(|line| clipped(line, 512)).collect(),
-        };
-        match proposal.print() {
-            Ok(value) => {
-                let pairs = self.address(&value);
-                self.put(State::Proposing, pairs)
-            }
-            Err(e) => self.abort(format!("proposing: {e:#}")),
-        }
-    }
-
-    /// A message for every node whose offer was read.
-    fn address(&mut self, value: &Value) -> Vec<(String, Value)> {
-        let nonces: Vec<(u32, Nonce)> =
-            self.others().zip(self.offers.iter().skip(1).map(|o| o.nonce.clone())).collect();
-        nonces.into_iter().map(|(rank, nonce)| (self.proposal_key(rank, nonce), value.clone())).collect()
-    }
-
-    /// Where that attempt of a rank looks next.
-    fn proposal_key(&mut self, rank: u32, nonce: Nonce) -> String {
-        let Some(slot) = self.told.get_mut(rank as usize) else { return String::new() };
-        let n = slot.as_ref().filter(|(before, _)| *before == nonce).map_or(0, |(_, n)| n + 1);
-        let key = self.setup.run.proposal(&self.setup.offer.nonce, rank, &nonce, n);
-        *slot = Some((nonce, n));
-        key
-    }
-
     fn look(&mut self, all_said_yes: bool) -> Act {
         self.state = State::Looking(all_said_yes);
         Act::Await { keys: self.offer_keys(), slice: Duration::ZERO, stage: Stage::Acks }
@@ -253,7 +196,7 @@ impl Leader {
         let mut acks = acks;
         acks.find_map(|(rank, ack)| {
             let why = match message::parse::<Ack>(ack) {
-                Ok(Ack::Yes(digest)) if digest == self.digest => return None,
+                Ok(Ack::Yes(digest)) if self.agreement.as_ref().is_some_and(|a| a.digest == digest) => return None,
                 Ok(Ack::Yes(_)) => "it said yes to something else".to_owned(),
                 Ok(Ack::No(why)) => why,
                 Err(e) => format!("its answer cannot be used: {e:#}"),
@@ -269,19 +212,9 @@ impl Leader {
     }
 
     fn commit(&mut self) -> Act {
-        let offer = &self.setup.offer;
-        let rail = |key: &_| Some(Rail(super::RailKey::clone(key), offer.iface(key)?.clone()));
-        let agreement = Agreement {
-            run: self.setup.run.clone(),
-            rank: 0,
-            nodes: self.setup.nodes(),
-            policy: offer.policy,
-            nonces: self.nonces.clone(),
-            digest: self.digest.clone(),
-            rails: self.common.rails.iter().filter_map(rail).collect(),
-            lost: self.common.lost.clone(),
-            way: None,
-        };
-        self.end(&Verdict::Commit(self.digest.clone()), Ok(agreement))
+        match self.agreement.take() {
+            Some(agreement) => self.end(&Verdict::Commit(agreement.digest.clone()), Ok(agreement)),
+            None => failed("a commit to nothing"),
+        }
     }
 }

@@ -110,6 +110,9 @@ pub enum Act {
     },
     /// Look which of these are there: [`Event::Read`].
     Read(Vec<String>),
+    /// Say whether this node can do with just these rails: [`Event::Judged`]. What it says yes to, it can still not carry out
+    /// only if the machine fails.
+    Judge(Box<Agreement>),
     /// That was it.
     End(Result<Agreement>),
 }
@@ -129,6 +132,8 @@ pub enum Event {
     Late,
     /// Those that are there.
     Read(Vec<Option<Value>>),
+    /// What this node says to them itself.
+    Judged(Result<()>),
 }
 
 /// A node that takes part.

@@ -49,6 +49,9 @@ pub struct Policy {
     pub by: Match,
     /// Which addresses count.
     pub family: Family,
+    /// Whether it is only tried: a node that stores nothing must not make the others store.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry: bool,
 }
 
 impl fmt::Display for Policy {
@@ -64,7 +67,7 @@ impl fmt::Display for Policy {
             Family::V6 => "6",
             Family::Any => "any",
         };
-        write!(f, "--match {by} --family {family}")
+        write!(f, "--match {by} --family {family}{}", if self.dry { " --dry-run" } else { "" })
     }
 }
 

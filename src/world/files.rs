@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use nix::unistd::AccessFlags;
 
 use crate::fault::{Fault, WithFault};
 use crate::tree::{Node, Tree};
@@ -43,6 +44,15 @@ pub fn owned(path: &Path) -> Result<()> {
     let owner = nix::unistd::geteuid().as_raw();
     ensure!([0, owner].contains(&meta.uid()), "{} belongs to user {}", path.display(), meta.uid());
     Ok(())
+}
+
+/// Whether files can be put into a folder, or it can be made: told by the nearest one that there is, and nothing is written.
+pub fn writable(path: &Path) -> Result<()> {
+    let there = path.ancestors().find(|at| fs::symlink_metadata(at).is_ok()).unwrap_or(path);
+    let doing = || format!("writing to {}", path.display());
+    ensure!(fs::metadata(there).with_context(doing)?.is_dir(), "{}: {} is no folder", doing(), there.display());
+    let (may, how) = (AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS);
+    nix::unistd::faccessat(AT_FDCWD, there, may, how).map_err(std::io::Error::from).with_context(doing)
 }
 
 /// The same as [`read`] for what only we write: a link, a FIFO or a folder in its place is refused.

@@ -34,6 +34,12 @@ impl Store {
         run.into_iter().chain([&self.state, &self.records()]).try_for_each(|folder| files::private_dir(folder))
     }
 
+    /// Whether the folders could be made and written to, as far as that can be told without doing it.
+    pub fn writable(&self) -> Result<()> {
+        let all = [self.plans(), self.views(), self.records()];
+        all.iter().try_for_each(|folder| files::writable(folder))
+    }
+
     fn plans(&self) -> PathBuf {
         self.run.join("plans")
     }

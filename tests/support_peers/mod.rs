@@ -32,7 +32,7 @@ pub fn setup(rank: u32, nodes: u32, rails: &[&str], attempt: u64) -> Setup {
             nonce: nonce(attempt << 32 | u64::from(rank)),
             host: HostName::made_from(&format!("node-{rank}")),
             nodes,
-            policy: Policy { by: Match::Name, family: Family::V4 },
+            policy: Policy { by: Match::Name, family: Family::V4, dry: false },
             rails,
             lacks: Vec::new(),
         },

@@ -37,11 +37,14 @@ pub struct Sim {
     seed: u64,
     /// Called before each step with the store: a stranger.
     pub stranger: Option<Stranger>,
+    /// What nodes say to what is proposed.
+    pub judge: Box<dyn Fn(&Agreement) -> Result<()>>,
 }
 
 impl Sim {
     pub fn new(seed: u64) -> Sim {
-        Sim { store: BTreeMap::new(), now: Duration::ZERO, parts: Vec::new(), seed: seed | 1, stranger: None }
+        let (store, judge) = (BTreeMap::new(), Box::new(|_: &Agreement| Ok(())));
+        Sim { store, now: Duration::ZERO, parts: Vec::new(), seed: seed | 1, stranger: None, judge }
     }
 
     /// Adds a node; its number.
@@ -103,6 +106,7 @@ impl Sim {
                 keys.iter().for_each(|key| drop(self.store.remove(key)));
                 Event::Done
             }
+            Some(Act::Judge(agreement)) => Event::Judged((self.judge)(&agreement)),
             Some(Act::Read(keys)) => Event::Read(keys.iter().map(|key| self.store.get(key).cloned()).collect()),
             Some(Act::Await { keys, stage, .. }) => match keys.iter().map(|k| self.store.get(k).cloned()).collect() {
                 Some(values) => Event::Values(values),

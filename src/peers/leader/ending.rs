@@ -39,7 +39,7 @@ impl Leader {
                 pairs.extend(self.address(&value));
             }
         }
-        let result = Err(Fault::Disagreed.error(why));
+        let result = Err(self.own.take().unwrap_or_else(|| Fault::Disagreed.error(why)));
         self.put(State::Ending(Box::new(result), ranks), pairs)
     }
 

@@ -1,0 +1,146 @@
+//! What `prepare` is about to store, decided and edited to the end while nothing is written: alone, or for a part that all nodes
+//! have, and then before this node says yes to it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::Decision;
+use crate::cli::PrepareArgs;
+use crate::decide::{as_agreed, moved_away, options, plan_of_any, plan_with};
+use crate::flow::edit::{Edited, edit};
+use crate::flow::peers::Meeting;
+use crate::flow::{recorded, warn};
+use crate::ident::IfName;
+use crate::inject;
+use crate::peers::Agreement;
+use crate::request::Request;
+use crate::snapshot::Snapshot;
+use crate::step::Side;
+use crate::world::netns::Netns;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, files};
+
+/// What a node decides from: one look at the machine, for as many decisions as it takes.
+pub(super) struct Look<'a> {
+    request: &'a Request,
+    name: &'a str,
+    config: Option<&'a str>,
+    store: &'a Store,
+    pod: Option<Snapshot>,
+    /// Absent for a recorded machine.
+    live: Option<Live>,
+    seen: Snapshot,
+}
+
+/// A decision, and what becomes of the bundle: nothing of it is written.
+pub(super) struct Draft {
+    pub(super) decision: Decision,
+    pub(super) edited: Option<Edited>,
+    /// What the user should hear although it works.
+    pub(super) told: Vec<String>,
+}
+
+impl<'a> Look<'a> {
+    /// Looks at this machine, or at a recorded one.
+    pub(super) fn new(
+        request: &'a Request,
+        name: &'a str,
+        file: Option<&Path>,
+        config: Option<&'a str>,
+        store: &'a Store,
+    ) -> Result<Look<'a>> {
+        let pod = config.and_then(super::pod);
+        let (live, seen) = match file {
+            Some(file) => (None, recorded(file)?),
+            None => {
+                let mut live = Live::open(Netns::current()?, None)?;
+                let seen = live.observe(Side::Host, &Scope::full())?;
+                (Some(live), seen)
+            }
+        };
+        Ok(Look { request, name, config, store, pod, live, seen })
+    }
+
+    /// Decides; with an agreement, for just its rails.
+    pub(super) fn decide(&mut self, agreement: Option<&Agreement>) -> Result<Decision> {
+        let ifaces: Vec<IfName> = agreement.iter().flat_map(|a| a.ifaces()).cloned().collect();
+        let mut request = self.request.clone();
+        if agreement.is_some() {
+            (request.peer_ifaces, request.agreed) = (ifaces.clone(), ifaces);
+        }
+        let (mut plan, selection) = plan_with(&request, self.name, &self.seen, self.store, options(&request))?;
+        plan.agreement = agreement.cloned();
+        as_agreed(&plan, None)?;
+        if agreement.is_none() {
+            warn(&self.seen.warnings);
+        }
+        warn(&selection.warnings);
+        warn(&missing_topology(self.request));
+        warn(&moved_away(&plan, &request, &self.seen).into_iter().collect::<Vec<_>>());
+        let (host, pod) = (self.seen.clone(), self.pod.clone());
+        let mut decision = Decision { plan, selection, view: None, pod, host, recorded: self.live.is_none() };
+        // Of a recorded machine there is no /sys to filter: the hook makes the view.
+        if let Some(live) = &mut self.live {
+            decision.show(self.config, live)?;
+        }
+        Ok(decision)
+    }
+
+    /// All that there is to decide, and whatever could stand against it.
+    pub(super) fn draft(&mut self, args: &PrepareArgs, agreement: Option<&Agreement>) -> Result<Draft> {
+        let decision = self.decide(agreement)?;
+        self.request.host.policy.limits(&decision.plan)?;
+        let edit = |text| edit(text, &decision, self.store, self.request, args.hook_timeout);
+        let edited = self.config.map(edit).transpose()?;
+        let env = |edited: &Edited| inject::environment(&edited.injected.json);
+        let told = edited.as_ref().map(|edited| decision.traps(&env(edited), self.request)).transpose()?;
+        if !args.dry_run {
+            self.store.writable()?;
+            args.bundle.as_deref().map_or(Ok(()), files::writable)?;
+        }
+        Ok(Draft { decision, edited, told: told.unwrap_or_default() })
+    }
+
+    /// The same for what all nodes have: judged before this node says yes, so that it is only the machine that can fail it then.
+    pub(super) fn together(&mut self, args: &PrepareArgs, meeting: Meeting) -> Result<Draft> {
+        let (plan, selection) = plan_of_any(self.request, self.name, &self.seen, self.store, options(self.request))?;
+        let setup = meeting.setup(self.request.family, &plan, &selection, &self.seen);
+        if let Err(e) = selection.some() {
+            // What becomes of the others is theirs to tell; they would wait for this node in vain.
+            let _ = meeting.agree(setup, &mut |_| Ok(()));
+            return Err(e);
+        }
+        warn(&self.seen.warnings);
+        let way = meeting.way(&self.seen);
+        let mut draft = None;
+        let agreement = meeting.agree(setup, &mut |agreement| {
+            let agreement = Agreement { way: way.clone(), ..agreement.clone() };
+            draft = Some(self.draft(args, Some(&agreement))?);
+            Ok(())
+        })?;
+        let same = |draft: &Draft| draft.decision.plan.agreement.as_ref().is_some_and(|a| a.digest == agreement.digest);
+        draft.filter(same).context("what was committed is not what was judged")
+    }
+}
+
+impl Draft {
+    /// Stores it, the plan last: a plan speaks of the view, and is used by whoever finds it.
+    pub(super) fn write(&self, args: &PrepareArgs, store: &Store) -> Result<()> {
+        self.decision.keep_view(store)?;
+        if let (Some(bundle), Some(edited)) = (&args.bundle, &self.edited) {
+            edited.lay_out(&self.decision, store)?;
+            files::replace_keeping_owner(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
+        }
+        self.decision.keep(store)
+    }
+}
+
+fn missing_topology(request: &Request) -> Vec<String> {
+    let users = request.passed_on.contains_key("NCCL_TOPO_FILE");
+    let asked = request.nccl_topo.as_ref().filter(|f| request.include_nccl_topo && !users && !f.exists());
+    asked
+        .map(|f| format!("the topology file {} does not exist: NCCL_TOPO_FILE is not set", f.display()))
+        .into_iter()
+        .collect()
+}
