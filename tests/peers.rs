@@ -143,6 +143,66 @@ fn a_node_that_cannot_do_with_what_all_have_says_no_and_nobody_holds_anything() 
     }
 }
 
+/// Rank 0 or another, whoever else is missing: all that are there hear why, long before the deadline; a later run under the
+/// same id is not disturbed.
+#[test]
+fn a_node_that_refuses_is_heard_by_all_that_are_there_at_once() {
+    for (victim, missing, seed) in (0..4u32).flat_map(|v| [None, Some(2)].map(move |m| (v, m, u64::from(v) + 3))) {
+        let there = |rank: &u32| Some(*rank) != missing || *rank == victim;
+        let late = if missing.is_none() { 3_000 } else { 0 };
+        let mut sim = Sim::new(seed);
+        for rank in (0..4u32).filter(there) {
+            let mut setup = setup(rank, 4, &RAILS, 1);
+            if rank == victim {
+                setup.offer.rails.clear();
+                setup.offer.refuses = Some("its config file is broken".to_owned());
+            }
+            sim.add(setup, if rank == 3 { late } else { 0 }, 60_000, None);
+        }
+        let (ended, store) = sim.run();
+        for (when, result) in ended.into_iter().flatten() {
+            let text = format!("{:#}", result.unwrap_err());
+            assert_eq!(text, format!("node-{victim} (rank {victim}) refuses: its config file is broken"));
+            assert!(when < Duration::from_secs(13), "{victim}, without {missing:?}: {when:?}");
+        }
+        let mut again = Sim::new(seed);
+        again.store = store;
+        for rank in 0..4 {
+            again.add(setup(rank, 4, &RAILS, 2), if rank == 0 { 2_500 } else { 0 }, 60_000, None);
+        }
+        assert_eq!(keys(&all(again.run().0)[3]), RAILS);
+    }
+}
+
+/// That somebody refuses can be a stranger's word.
+#[test]
+fn a_refusal_that_nobody_means_stops_nobody() {
+    let mut sim = Sim::new(3);
+    (0..3).for_each(|rank| drop(sim.add(setup(rank, 3, &RAILS, 1), u64::from(rank) * 2_000, 60_000, None)));
+    let leader = nonce(1 << 32);
+    sim.stranger = Some(Box::new(move |store| {
+        store.insert(format!("rdmaprep/v1/job.1/no/{leader}"), b"1".to_vec());
+    }));
+    assert_eq!(keys(&all(sim.run().0)[0]), RAILS);
+}
+
+/// A no counts as soon as it is said, whoever else never answers.
+#[test]
+fn a_no_is_heard_although_another_node_has_died() {
+    for seed in 0..40 {
+        let mut sim = Sim::new(seed);
+        // Rank 2 dies when it has published.
+        (0..3).for_each(|rank| drop(sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, (rank == 2).then_some(4))));
+        sim.judge = Box::new(|a: &Agreement| match a.rank {
+            1 => Err(Fault::Refused.error("no room")),
+            _ => Ok(()),
+        });
+        let (when, result) = sim.run().0.swap_remove(0).unwrap();
+        assert_eq!(format!("{:#}", result.unwrap_err()), "node-1 (rank 1) refused: no room");
+        assert!(when < Duration::from_secs(10), "{when:?}");
+    }
+}
+
 /// One of three nodes dies after each of its steps, and stays dead.
 #[test]
 fn a_rank_that_dies_at_any_step_leaves_nobody_committed_alone() {

@@ -188,6 +188,35 @@ fn a_node_without_a_nic_tells_what_it_lacks_and_nobody_waits_for_it() {
     }
 }
 
+/// Whatever keeps a node from taking part: the others hear it at once, though a third one never comes.
+#[test]
+fn a_node_that_takes_no_part_tells_why_and_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let whole = snapshot(folder.path(), "whole", "ACTIVE", "rdma");
+    let less = snapshot(folder.path(), "less", "DOWN", "rdma");
+    fs::write(at("bad.toml"), "allow = 7\n").unwrap();
+    let (config, nowhere) = (at("bad.toml"), at("nowhere"));
+    for (nth, flags, code, words) in [
+        ("a", &["--ifaces", "nosuch"][..], 2, "--ifaces: there is no nosuch; there are: rdma0, rdma1"),
+        ("b", &["--ifaces", "a/b"], 2, "--ifaces (RDMA_IFACES)"),
+        ("c", &["--config", &config], 2, "bad.toml"),
+        ("d", &["--bundle", &nowhere], 5, "has no config.json"),
+        ("e", &["--peer-address", "x"], 2, "--peer-address"),
+    ] {
+        for (run, [one, other]) in [("1", ["0", "1"]), ("2", ["1", "0"])] {
+            let url = format!("file://{}/store{nth}{run}", folder.path().display());
+            let start = Instant::now();
+            let good = node(folder.path(), &whole, &meet(&url, one, "3", "90"));
+            let said = ends(node(folder.path(), &less, &[flags, &meet(&url, other, "3", "90")].concat()));
+            said.fails(code, &[words]);
+            ends(good).fails(10, &[&format!("(rank {other}) refuses: "), words]);
+            assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+            assert!(!folder.path().join("run-less").exists() && !folder.path().join("run-whole").exists());
+        }
+    }
+}
+
 /// What a node would refuse in the end it refuses before it has said yes, and nobody stores anything.
 #[test]
 fn a_node_that_cannot_do_with_what_is_agreed_on_keeps_all_from_storing() {

@@ -15,11 +15,11 @@ use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
 use crate::peers::file::FileStore;
 use crate::peers::gather::Gathering;
-use crate::peers::message::HostName;
+use crate::peers::message::{HostName, VERSION, clipped};
 use crate::peers::node::Setup;
 use crate::peers::offer::{Names, offer};
 use crate::peers::pmi::Pmi;
-use crate::peers::{Agreement, Nonce, Policy, Store, Waiting, agree};
+use crate::peers::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
 use crate::plan::Plan;
 use crate::report;
 use crate::select::Selection;
@@ -42,16 +42,13 @@ pub(super) struct Meeting {
     pub(super) address: Option<IpAddr>,
 }
 
-/// Opens the store, if nodes are to meet at all. Nothing else was done yet.
-pub(super) fn open(args: &RendezvousArgs, dry: bool) -> Result<Option<Meeting>> {
-    asked(args)?.map(|asked| enter(asked, dry)).transpose()
-}
-
-fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
+/// How nodes are to meet, if they are to at all.
+pub(super) fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
     Asked::new(args, |name| std::env::var(name).ok())
 }
 
-fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
+/// Opens the store; nothing was decided yet. `dry`: whether this node will store nothing.
+pub(super) fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
     let bits = random::bits()?;
     let jitter = SPREAD.mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
@@ -94,14 +91,28 @@ impl Meeting {
     /// What this node offers of what it has decided for itself.
     pub(super) fn setup(&self, family: Family, plan: &Plan, selection: &Selection, seen: &Snapshot) -> Setup {
         let Asked { run, rank, nodes, by, labels, .. } = &self.asked;
-        let names = Names::new(Policy { by: *by, family, dry: self.dry }, labels, selection, seen);
-        let host = files::read(Path::new("/proc/sys/kernel/hostname")).ok().flatten().unwrap_or_default();
-        let host = HostName::made_from(host.trim());
-        let (offer, nameless) = offer(plan, selection, &names, *nodes, host, self.nonce.clone());
+        let names = Names::new(self.policy(family), labels, selection, seen);
+        let (offer, nameless) = offer(plan, selection, &names, *nodes, host(), self.nonce.clone());
         let left: Vec<String> =
             nameless.iter().map(|n| format!("{n} is not offered: it has no {}", names.wanted())).collect();
         warn(&left);
         Setup { run: run.clone(), rank: *rank, offer }
+    }
+
+    fn policy(&self, family: Family) -> Policy {
+        Policy { by: self.asked.by, family, dry: self.dry }
+    }
+
+    /// Tells the others why this node takes no part, and gives back the reason, which is what it ends with itself.
+    pub(super) fn refuse(self, why: anyhow::Error) -> anyhow::Error {
+        let (Asked { run, rank, nodes, .. }, nonce) = (&self.asked, self.nonce.clone());
+        let refuses = Some(clipped(&format!("{why:#}"), 512));
+        let (rails, lacks, policy) = (Vec::new(), Vec::new(), self.policy(Family::default()));
+        let offer = Offer { v: VERSION, nonce, host: host(), nodes: *nodes, policy, rails, lacks, refuses };
+        let setup = Setup { run: run.clone(), rank: *rank, offer };
+        // What becomes of the others is theirs to tell.
+        let _ = self.agree(setup, &mut |_| Ok(()));
+        why
     }
 
     /// Agrees with all other nodes on a part of that which `judge` says yes to. The store is closed then.
@@ -115,6 +126,12 @@ impl Meeting {
             if std::io::stderr().is_terminal() { Some(&mut told) } else { None };
         agree(self.store.as_mut(), setup, self.deadline, judge, watch)
     }
+}
+
+/// How this node is called among the others.
+fn host() -> HostName {
+    let name = files::read(Path::new("/proc/sys/kernel/hostname")).ok().flatten().unwrap_or_default();
+    HostName::made_from(name.trim())
 }
 
 /// `rdmaprep peers`: what is in the store, once or until all have published.

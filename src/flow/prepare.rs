@@ -111,19 +111,21 @@ impl Decision {
 
 /// `rdmaprep prepare`.
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
-    let mut request = request(global, Some(&args.plan), &args.select)?;
+    let asked = peers::asked(&args.rendezvous)?;
+    let meet = asked.map(|asked| peers::enter(asked, args.dry_run)).transpose();
+    // Whatever keeps this node from taking part, the others are told: they would wait for it in vain.
+    let ((mut request, config), meeting) = match (wanted(global, args), meet) {
+        (Err(e), Ok(Some(meeting))) => return Err(meeting.refuse(e)),
+        (wanted, meet) => (wanted?, meet?),
+    };
     let store = store(&request.host);
-    let config = args.bundle.as_deref().map(read_config).transpose()?;
-    if let Some(text) = &config {
-        request = narrowed(request, text)?;
-    }
-    let meeting = peers::open(&args.rendezvous, args.dry_run)?;
     // A recorded machine's routes say nothing of the way that we have just gone.
     request.meeting = meeting.as_ref().and_then(|m| m.address).filter(|_| args.snapshot.is_none());
-    let mut look = Look::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store)?;
-    let draft = match meeting {
-        None => look.draft(args, None)?,
-        Some(meeting) => look.together(args, meeting)?,
+    let look = Look::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store);
+    let draft = match (look, meeting) {
+        (look, None) => look?.draft(args, None)?,
+        (Ok(mut look), Some(meeting)) => look.together(args, meeting)?,
+        (Err(e), Some(meeting)) => return Err(meeting.refuse(e)),
     };
     warn(&draft.told);
     if !args.dry_run {
@@ -143,6 +145,17 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
         }
     }
     say(&report::summary(plan, selection))
+}
+
+/// What is asked for, and the bundle's config.json, which takes away from it.
+fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String>)> {
+    let request = request(global, Some(&args.plan), &args.select)?;
+    let config = args.bundle.as_deref().map(read_config).transpose()?;
+    let request = match &config {
+        Some(text) => narrowed(request, text)?,
+        None => request,
+    };
+    Ok((request, config))
 }
 
 /// `rdmaprep spec`.

@@ -69,6 +69,7 @@ pub fn agree(
     loop {
         event = match node.next(event) {
             Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
+            Act::Peek(keys) => Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()])),
             Act::Judge(agreement) => Event::Judged(judge(&agreement)),
             // What cannot be tidied up does not change what was decided.
             Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),

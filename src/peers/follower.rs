@@ -48,6 +48,8 @@ pub struct Follower {
     slices: Slices,
     /// Rank 0's attempt, as far as it is known.
     leader: Option<Nonce>,
+    /// That it refuses, and why.
+    refusal: Option<String>,
     /// How many proposals of it were read.
     read: u32,
     /// What was said yes to, and in which turn.
@@ -56,7 +58,8 @@ pub struct Follower {
 
 impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
-        Follower { setup, persists, state: State::Begin, slices: Slices::from(1000), leader: None, read: 0, said: None }
+        let (slices, state) = (Slices::from(1000), State::Begin);
+        Follower { setup, persists, state, slices, leader: None, refusal: None, read: 0, said: None }
     }
 
     pub(super) fn next(&mut self, event: Event) -> Act {
@@ -115,7 +118,11 @@ impl Follower {
     /// Rank 0 is there, or there again.
     fn led(&mut self, values: &[Value]) -> Act {
         let leader = match values.first().map(|v| Offer::parse(v)) {
-            Some(Ok(offer)) => offer.nonce,
+            Some(Ok(offer)) => {
+                self.refusal =
+                    offer.refuses.map(|why| format!("{} (rank 0) refuses: {}", offer.host, clipped(&why, 512)));
+                offer.nonce
+            }
             Some(Err(e)) => return self.withdraw(format!("what rank 0 published cannot be used: {e:#}")),
             None => return self.withdraw("the store gave no value".to_owned()),
         };
@@ -123,9 +130,13 @@ impl Follower {
             return self.resume();
         }
         let key = self.setup.run.offer(&leader, self.setup.rank);
+        let no = self.setup.offer.hopeless().then(|| (self.setup.run.refusal(&leader), b"1".to_vec()));
         (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, Slices::from(1000));
         match self.setup.offer.print() {
-            Ok(value) => self.put(State::Publishing, key, value),
+            Ok(value) => {
+                self.state = State::Publishing;
+                Act::Put([(key, value)].into_iter().chain(no).collect())
+            }
             Err(e) => failed(format!("publishing: {e:#}")),
         }
     }
@@ -174,10 +185,11 @@ impl Follower {
             }
         };
         let done = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        let done = matches!(ack, Ack::No(_)).then(|| (done, b"1".to_vec()));
+        let no = [(done, b"1".to_vec()), (self.setup.run.refusal(&leader), b"1".to_vec())];
+        let no = no.into_iter().filter(|_| matches!(ack, Ack::No(_)));
         self.state = after;
         match message::print(&ack) {
-            Ok(value) => Act::Put([(key, value)].into_iter().chain(done).collect()),
+            Ok(value) => Act::Put([(key, value)].into_iter().chain(no).collect()),
             Err(e) => failed(format!("{e:#}")),
         }
     }
@@ -247,6 +259,9 @@ impl Follower {
             let why =
                 "this node said yes, and has not heard how it ended: others may have committed; here nothing was moved";
             return self.withdraw(why.to_owned());
+        }
+        if let Some(why) = self.refusal.take() {
+            return self.withdraw(why);
         }
         if self.setup.nodes() > FEW {
             let who =

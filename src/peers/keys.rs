@@ -6,6 +6,7 @@
 //! | `in/0` | rank 0 | its [`super::Offer`], whose nonce is LEADER |
 //! | `in/LEADER/RANK` | others | their offers, when they know who leads |
 //! | `out/LEADER/RANK/NONCE/N` | rank 0 | the N-th [`super::message::Proposal`] to that attempt of that rank |
+//! | `no/LEADER` | others | that one of them refuses: rank 0 looks for it while it waits |
 //! | `ack/LEADER.TURN/RANK` | others | [`super::message::Ack`] |
 //! | `end/LEADER.TURN` | rank 0 | [`super::message::Verdict`] |
 //! | `done/LEADER.TURN/RANK` | others | that it was read: rank 0 leaves last, and may take the store along |
@@ -79,6 +80,11 @@ impl RunId {
     /// Where any other rank publishes.
     pub fn offer(&self, leader: &Nonce, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/in/{leader}/{rank}")
+    }
+
+    /// Where a node that refuses lets rank 0 know that there is one.
+    pub fn refusal(&self, leader: &Nonce) -> String {
+        format!("rdmaprep/v1/{self}/no/{leader}")
     }
 
     /// Where that attempt of a rank finds the n-th proposal to it.

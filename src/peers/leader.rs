@@ -2,6 +2,7 @@
 
 mod ending;
 mod proposing;
+mod refusing;
 
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use super::message::{self, Ack, Verdict, clipped};
 use super::node::{Act, Agreement, Event, Setup, Slices, Stage, failed};
 use super::{Nonce, Offer, Value};
 
+use refusing::Calls;
+
 /// Where rank 0 is.
 #[derive(Debug)]
 enum State {
@@ -21,10 +24,22 @@ enum State {
     Gathering,
     /// Making up its own mind on what all have.
     Judging(Box<Agreement>),
+    /// Looking whether one has published that it refuses.
+    Hearing,
+    /// One has: who is there to hear of it?
+    Calling,
+    /// They are told.
+    Telling,
+    /// Waiting for others to come and hear of it.
+    Recalling,
     /// The proposals are being written.
     Proposing,
     /// Waiting for all acks.
     Asking,
+    /// Looking whether one has said no.
+    Doubting,
+    /// Who is it? Or has one gone without a word?
+    Consulting(bool),
     /// Looking whether anybody has begun anew; with all acks, or not yet.
     Looking(bool),
     /// What was proposed is taken back.
@@ -53,6 +68,8 @@ pub struct Leader {
     agreement: Option<Agreement>,
     /// Why it refuses itself.
     own: Option<anyhow::Error>,
+    /// Whom it has told that nothing can come of it.
+    calls: Option<Calls>,
     turn: u32,
     /// By rank: to which attempt of it how many proposals were made.
     told: Vec<Option<(Nonce, u32)>>,
@@ -67,6 +84,7 @@ impl Leader {
             offers: Vec::new(),
             agreement: None,
             own: None,
+            calls: None,
             state: State::Begin,
             slices: Slices::from(250),
             turn: 0,
@@ -85,8 +103,13 @@ impl Leader {
             },
             (State::Publishing, Event::Done) => self.gather(),
             (State::Gathering, Event::Values(values)) => self.propose(&values),
-            (State::Gathering, Event::Missing) => self.wait(State::Gathering, Stage::Offers),
-            (State::Gathering, Event::Late) => {
+            (State::Gathering, Event::Missing) => self.hear(),
+            (State::Hearing, Event::Missing) => self.wait(State::Gathering, Stage::Offers),
+            (State::Hearing, Event::Values(_)) => self.call(),
+            (State::Calling, Event::Read(values)) => self.called_together(&values),
+            (State::Telling, Event::Done) => self.call_again(),
+            (State::Recalling, _) => self.call(),
+            (State::Gathering | State::Hearing, Event::Late) => {
                 self.state = State::Counting;
                 Act::Read(self.offer_keys())
             }
@@ -98,11 +121,14 @@ impl Leader {
                 Some(why) => self.abort(why),
                 None => self.look(true),
             },
-            (State::Asking, Event::Missing) => self.look(false),
+            (State::Asking, Event::Missing) => self.doubt(),
             (State::Looking(yes), Event::Values(values)) => self.looked(yes, values),
+            (State::Doubting, Event::Values(_)) => self.consult(false),
+            (State::Doubting, Event::Missing) => self.look(false),
+            (State::Consulting(gone), Event::Read(acks)) => self.consulted(gone, &acks),
             // Somebody has withdrawn its offer: it gave up, or begins anew.
-            (State::Looking(_), Event::Missing) => self.again(Vec::new()),
-            (State::Asking | State::Looking(_), Event::Late) => {
+            (State::Looking(_), Event::Missing) => self.consult(true),
+            (State::Asking | State::Doubting | State::Looking(_), Event::Late) => {
                 self.state = State::Naming;
                 Act::Read(self.ack_keys().into_iter().chain(self.offer_keys()).collect())
             }

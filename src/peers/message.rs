@@ -74,12 +74,20 @@ pub struct Offer {
     pub rails: Vec<Rail>,
     /// What it has and cannot use; as much as fits.
     pub lacks: Vec<Lack>,
+    /// Why it takes no part at all, where it does not: one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refuses: Option<String>,
 }
 
 impl Offer {
     /// The interface on that rail.
     pub fn iface(&self, key: &RailKey) -> Option<&IfName> {
         self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, iface)| iface)
+    }
+
+    /// Whether nothing can come of it, whatever others have.
+    pub fn hopeless(&self) -> bool {
+        self.refuses.is_some() || self.rails.is_empty()
     }
 
     /// Why a rail is not offered.

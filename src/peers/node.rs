@@ -110,6 +110,8 @@ pub enum Act {
     },
     /// Look which of these are there: [`Event::Read`].
     Read(Vec<String>),
+    /// The same, where what cannot be read counts as absent.
+    Peek(Vec<String>),
     /// Say whether this node can do with just these rails: [`Event::Judged`]. What it says yes to, it can still not carry out
     /// only if the machine fails.
     Judge(Box<Agreement>),

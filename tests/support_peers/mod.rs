@@ -35,6 +35,7 @@ pub fn setup(rank: u32, nodes: u32, rails: &[&str], attempt: u64) -> Setup {
             policy: Policy { by: Match::Name, family: Family::V4, dry: false },
             rails,
             lacks: Vec::new(),
+            refuses: None,
         },
     }
 }

@@ -107,7 +107,9 @@ impl Sim {
                 Event::Done
             }
             Some(Act::Judge(agreement)) => Event::Judged((self.judge)(&agreement)),
-            Some(Act::Read(keys)) => Event::Read(keys.iter().map(|key| self.store.get(key).cloned()).collect()),
+            Some(Act::Read(keys) | Act::Peek(keys)) => {
+                Event::Read(keys.iter().map(|key| self.store.get(key).cloned()).collect())
+            }
             Some(Act::Await { keys, stage, .. }) => match keys.iter().map(|k| self.store.get(k).cloned()).collect() {
                 Some(values) => Event::Values(values),
                 None if self.now >= self.parts[i].deadline && stage != Stage::Farewell => Event::Late,

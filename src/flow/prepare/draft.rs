@@ -104,10 +104,14 @@ impl<'a> Look<'a> {
 
     /// The same for what all nodes have: judged before this node says yes, so that it is only the machine that can fail it then.
     pub(super) fn together(&mut self, args: &PrepareArgs, meeting: Meeting) -> Result<Draft> {
-        let (plan, selection) = plan_of_any(self.request, self.name, &self.seen, self.store, options(self.request))?;
+        let decided = plan_of_any(self.request, self.name, &self.seen, self.store, options(self.request));
+        let (plan, selection) = match decided {
+            Ok(decided) => decided,
+            Err(e) => return Err(meeting.refuse(e)),
+        };
         let setup = meeting.setup(self.request.family, &plan, &selection, &self.seen);
         if let Err(e) = selection.some() {
-            // What becomes of the others is theirs to tell; they would wait for this node in vain.
+            // The others hear of it by rail.
             let _ = meeting.agree(setup, &mut |_| Ok(()));
             return Err(e);
         }

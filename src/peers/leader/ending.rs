@@ -96,6 +96,7 @@ impl Leader {
     pub(super) fn litter(&mut self) -> Vec<String> {
         let mut keys = std::mem::take(&mut self.written);
         keys.extend(self.offer_keys());
+        keys.push(self.setup.run.refusal(&self.setup.offer.nonce));
         keys.extend(self.others().map(|rank| self.setup.run.here(rank)));
         for count in 0..=self.turn {
             let turn = Turn { leader: &self.setup.offer.nonce, count };

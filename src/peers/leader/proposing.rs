@@ -1,5 +1,6 @@
 //! How rank 0 makes of all offers what it proposes.
 
+use super::refusing::no_rail;
 use super::{Leader, State};
 use crate::peers::message::{Proposal, clipped};
 use crate::peers::node::{Act, Agreement, Slices};
@@ -16,6 +17,10 @@ impl Leader {
                 Err(e) => return self.refuse(values, format!("what rank {rank} published cannot be used: {e:#}")),
             }
         }
+        let all: Vec<(u32, Offer)> = self.others().zip(self.offers.iter().skip(1).cloned()).collect();
+        if let Some(why) = self.hopeless(&all).filter(|_| self.offers.iter().any(|o| o.refuses.is_some())) {
+            return self.abort(why);
+        }
         let (own, nodes) = (self.setup.offer.policy, self.setup.nodes());
         for (rank, offer) in self.offers.iter().enumerate() {
             if offer.nodes != nodes {
@@ -28,9 +33,7 @@ impl Leader {
         }
         let common = common(&self.offers);
         if common.rails.is_empty() {
-            let lost = common.lost.join("; ");
-            let why = if lost.is_empty() { "no node has a NIC to offer".to_owned() } else { lost };
-            return self.abort(format!("no rail is on all nodes: {why}"));
+            return self.abort(no_rail(&common.lost));
         }
         let agreement = self.draft(common);
         self.state = State::Judging(Box::new(agreement.clone()));
