@@ -17,6 +17,7 @@ use crate::plan::Plan;
 use crate::policy::{Ask, Device};
 use crate::rails::Profile;
 use crate::snapshot::Snapshot;
+use crate::uplink::Way;
 use crate::view::Sysfs;
 
 /// Prefix of our annotations.
@@ -39,8 +40,8 @@ pub struct Request {
     pub peer_ifaces: Vec<IfName>,
     /// What all nodes agreed on, in the common order; empty: nothing yet.
     pub agreed: Vec<IfName>,
-    /// The store of the meeting: the interface that leads there is not taken.
-    pub meeting: Option<IpAddr>,
+    /// The way to the store of the meeting: its interface is not taken.
+    pub meeting: Option<Way>,
     /// Its owner is not taken.
     pub bootstrap_address: Option<IpAddr>,
     /// The interface that leads there is not taken.

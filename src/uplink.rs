@@ -21,6 +21,17 @@ use crate::stack::lower;
 const MAIN: u32 = 254;
 const LOCAL: u32 = 255;
 
+/// How the store of a meeting was reached, as the kernel told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The store's address.
+    pub store: IpAddr,
+    /// This end's: who owns it must keep it, whatever the packets leave by.
+    pub local: IpAddr,
+    /// The index of the interface that packets between the two leave by, with all rules of routing.
+    pub over: Option<u32>,
+}
+
 /// Netdevs with the clause that says why each is guarded.
 pub type Guarded = BTreeMap<IfName, String>;
 
@@ -84,8 +95,8 @@ pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<Stri
         }
         seeds.extend(devs.into_iter().map(|dev| (dev, format!("leads to the peer address {peer}"))));
     }
-    if let Some(store) = request.meeting {
-        let devs = ways(snapshot, store);
+    if let Some(way) = request.meeting {
+        let (devs, store) = (way.devices(snapshot), way.store);
         if devs.is_empty() {
             warnings.push(format!(
                 "no route here is known to lead to the rendezvous store {store}: nothing guards its way"
@@ -96,14 +107,23 @@ pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<Stri
     Ok(spread(snapshot, seeds))
 }
 
-/// The interfaces over which an address is reached, or which own it.
-pub fn ways(snapshot: &Snapshot, to: IpAddr) -> Vec<IfName> {
-    let owners =
-        snapshot.netdevs.iter().filter(|n| n.addresses.iter().any(|a| a.address == to)).map(|n| n.name.clone());
-    let mut found: Vec<IfName> = owners.chain(towards(snapshot, to)).collect();
-    found.sort();
-    found.dedup();
-    found
+impl Way {
+    /// The interfaces without which the store would be lost: those that own an address of either end, and what packets leave by;
+    /// `lo` only where there is no other.
+    pub fn devices(&self, snapshot: &Snapshot) -> Vec<IfName> {
+        let ends = |n: &&Netdev| n.addresses.iter().any(|a| [self.store, self.local].contains(&a.address));
+        let over = snapshot.netdevs.iter().find(|n| Some(n.ifindex) == self.over).map(|n| n.name.clone());
+        // Without the kernel's word, the tables that everybody has are looked at.
+        let leaving = over.map_or_else(|| towards(snapshot, self.store), |over| vec![over]);
+        let owners = snapshot.netdevs.iter().filter(ends).map(|n| n.name.clone());
+        let mut found: Vec<IfName> = owners.chain(leaving).collect();
+        found.sort();
+        found.dedup();
+        if found.len() > 1 {
+            found.retain(|name| name.as_str() != "lo");
+        }
+        found
+    }
 }
 
 /// Whether packets to an address have a way out of a container's namespace: over a subnet of its own, or by a route.

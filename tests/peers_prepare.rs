@@ -14,6 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rdmaprep::step::Side;
+use rdmaprep::uplink::Way;
+use rdmaprep::world::netns::Netns;
+use rdmaprep::world::route::RouteSocket;
+use rdmaprep::world::{Live, Scope, World};
 use serde_json::{Value, json};
 use support::{Container, Host, Said, abreast, alone, run};
 use support_peers::fake::{Fake, Manner};
@@ -350,6 +355,31 @@ fn the_way_to_the_store_is_guarded_and_told() {
         assert_eq!(nics(&plan_of(host)), ["r0", "r2"]);
         assert!(said.out.contains("r1 leads to the rendezvous store 10.1.0.1"), "{}", said.out);
         assert!(said.out.contains("the store was reached over r1\n"), "{}", said.out);
+    });
+}
+
+/// What the kernel says of the way counts, not what the main table looks like: a rule may send these packets elsewhere.
+#[test]
+fn the_way_to_the_store_is_the_kernels_own_word() {
+    alone(|host| {
+        host.rails(3);
+        let mut live = Live::open(Netns::current().unwrap(), None).unwrap();
+        let seen = live.observe(Side::Host, &Scope::links()).unwrap();
+        let index = |name: &str| seen.netdevs.iter().find(|n| n.name.as_str() == name).map(|n| n.ifindex);
+        let (store, local) = ("198.51.100.9".parse().unwrap(), "10.1.0.1".parse().unwrap());
+        host.ip("route add 198.51.100.0/24 dev r0\nroute add 198.51.100.9/32 dev r2 table 100");
+        let way = || RouteSocket::open().unwrap().way(store, local).unwrap();
+        assert_eq!(way(), index("r0"));
+        host.ip("rule add from 10.1.0.1 to 198.51.100.9 lookup 100 pref 90");
+        assert_eq!(way(), index("r2"));
+        let seen = live.observe(Side::Host, &Scope::links()).unwrap();
+        let names = |over| {
+            let way = Way { store, local, over };
+            way.devices(&seen).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        // The owner of our own address as well; without the kernel's word, the main table's.
+        assert_eq!((names(way()), names(None)), (vec!["r1".into(), "r2".into()], vec!["r0".into(), "r1".into()]));
+        assert!(RouteSocket::open().unwrap().way("::1".parse().unwrap(), "::1".parse().unwrap()).unwrap().is_some());
     });
 }
 

@@ -1,7 +1,6 @@
 //! The meeting of all nodes, between a node's own decision and anything that is written.
 
 use std::io::{IsTerminal, Write};
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,8 @@ use crate::plan::Plan;
 use crate::report;
 use crate::select::Selection;
 use crate::snapshot::Snapshot;
-use crate::uplink;
+use crate::uplink::Way;
+use crate::world::route::RouteSocket;
 use crate::world::{files, random};
 
 /// Nodes that start at once connect within this.
@@ -38,8 +38,8 @@ pub(super) struct Meeting {
     store: Box<dyn Store>,
     nonce: Nonce,
     deadline: Instant,
-    /// The address of the store: what leads there must not be moved.
-    pub(super) address: Option<IpAddr>,
+    /// How the store is reached, where that can be told: what leads there must not be moved.
+    pub(super) way: Option<Way>,
 }
 
 /// How nodes are to meet, if they are to at all.
@@ -52,12 +52,12 @@ pub(super) fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
     let bits = random::bits()?;
     let jitter = SPREAD.mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
-    let (store, address) = connect(&asked.place, deadline, jitter)?;
-    Ok(Meeting { asked, dry, store, nonce: Nonce::of(bits), deadline, address })
+    let (store, way) = connect(&asked.place, deadline, jitter)?;
+    Ok(Meeting { asked, dry, store, nonce: Nonce::of(bits), deadline, way })
 }
 
-/// Opens a store, and tells its address if it has one.
-fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<IpAddr>)> {
+/// Opens a store, and tells how it is reached. Of a file system's own connections, and a launcher's, nobody knows.
+fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<Way>)> {
     const DOING: &str = "the rendezvous store";
     // A little more than the deadline: what is read then was asked for before it.
     let limit = deadline + Duration::from_secs(5);
@@ -65,8 +65,10 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
         Place::C10d(to) => {
             let store = C10d::connect(to.clone(), deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
             warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
-            let address = store.address();
-            Ok((Box::new(store), Some(address)))
+            let (to, local) = (store.address(), store.local());
+            // Where the kernel does not say, the snapshot's own routes are looked at.
+            let over = RouteSocket::open().and_then(|mut socket| Ok(socket.way(to, local)?)).ok().flatten();
+            Ok((Box::new(store), Some(Way { store: to, local, over })))
         }
         Place::File(path) => {
             let store = FileStore::open(path, deadline).fault(Fault::Disagreed, DOING)?.until(limit);
@@ -82,9 +84,9 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
 
 impl Meeting {
     /// Over which interfaces the store is reached.
-    pub(super) fn way(&self, seen: &Snapshot) -> Option<String> {
-        let ways = self.address.map(|address| uplink::ways(seen, address)).unwrap_or_default();
-        let way = ways.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    pub(super) fn over(&self, seen: &Snapshot) -> Option<String> {
+        let devices = self.way.map(|way| way.devices(seen)).unwrap_or_default();
+        let way = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         Some(way).filter(|way| !way.is_empty())
     }
 

@@ -120,7 +120,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     };
     let store = store(&request.host);
     // A recorded machine's routes say nothing of the way that we have just gone.
-    request.meeting = meeting.as_ref().and_then(|m| m.address).filter(|_| args.snapshot.is_none());
+    request.meeting = meeting.as_ref().and_then(|m| m.way).filter(|_| args.snapshot.is_none());
     let look = Look::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store);
     let draft = match (look, meeting) {
         (look, None) => look?.draft(args, None)?,

@@ -49,6 +49,11 @@ impl C10d {
         self.connection.address
     }
 
+    /// The address of this end.
+    pub fn local(&self) -> IpAddr {
+        self.connection.local
+    }
+
     /// What the user should hear although it worked.
     pub fn remark(&self) -> Option<&str> {
         self.connection.remark.as_deref()

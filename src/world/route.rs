@@ -165,6 +165,12 @@ impl RouteSocket {
         Ok(Network { netdevs, routes, nexthops, rules })
     }
 
+    /// The index of the interface by which packets between two addresses leave, by all rules of routing: the kernel's own answer.
+    pub fn way(&mut self, to: IpAddr, from: IpAddr) -> io::Result<Option<u32>> {
+        let (answers, _) = self.exchange(rtroute::lookup(to, from), 0)?;
+        Ok(answers.iter().find_map(|p| if let Packet::Raw(r) = p { rtroute::out(r) } else { None }))
+    }
+
     fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
         let mut all: Vec<Told> = self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::told).collect();
         for told in &mut all {

@@ -10,7 +10,9 @@ use nix::libc::{AF_INET, AF_INET6};
 use crate::ident::{Hex, IfName};
 use crate::snapshot::{Hop, RTA_EXPIRES, Route};
 use crate::world::rtnl::Names;
-use crate::world::wire::{Attributes, RTM_NEWROUTE, Raw, attributes, emitted, ip, of_ip, of_word, put_opaque, word};
+use crate::world::wire::{
+    Attributes, RTM_GETROUTE, RTM_NEWROUTE, Raw, attributes, emitted, ip, of_ip, of_word, put_opaque, word,
+};
 
 /// include/uapi/linux/rtnetlink.h.
 const RTA_DST: u16 = 1;
@@ -151,6 +153,18 @@ pub fn route_message(r: &Route, index: impl Fn(&IfName) -> anyhow::Result<u32>) 
     }
     header.extend(flags.to_ne_bytes());
     Ok(Raw { kind: RTM_NEWROUTE, header, attributes: all })
+}
+
+/// The question by which route packets between two addresses leave; [`out`] reads the answer.
+pub fn lookup(to: IpAddr, from: IpAddr) -> Raw {
+    let (family, length) = if to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
+    let header = vec![family as u8, length, length, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    Raw { kind: RTM_GETROUTE, header, attributes: Attributes::from([(RTA_DST, of_ip(to)), (RTA_SRC, of_ip(from))]) }
+}
+
+/// The index of the interface in the kernel's answer.
+pub fn out(answer: &Raw) -> Option<u32> {
+    word(&answer.attributes.get(&RTA_OIF)?.0)
 }
 
 fn leg(hop: &Hop, to: IpNet, index: impl Fn(&IfName) -> anyhow::Result<u32>) -> anyhow::Result<Vec<u8>> {

@@ -116,7 +116,7 @@ impl<'a> Look<'a> {
             return Err(e);
         }
         warn(&self.seen.warnings);
-        let way = meeting.way(&self.seen);
+        let way = meeting.over(&self.seen);
         let mut draft = None;
         let agreement = meeting.agree(setup, &mut |agreement| {
             let agreement = Agreement { way: way.clone(), ..agreement.clone() };

@@ -23,6 +23,8 @@ pub struct Connection {
     stream: TcpStream,
     /// Where it leads.
     pub address: IpAddr,
+    /// Where it comes from.
+    pub local: IpAddr,
     /// Nothing is waited for beyond this.
     pub limit: Instant,
     /// What the user should hear although it worked.
@@ -51,7 +53,8 @@ impl Connection {
     /// Says the first word, and waits for a sign of life.
     fn validated(stream: TcpStream, to: &Endpoint, limit: Instant) -> Result<Connection> {
         let address = stream.peer_addr().context("asking where the connection leads")?.ip().to_canonical();
-        let mut connection = Connection { stream, address, limit, remark: None };
+        let local = stream.local_addr().context("asking where the connection comes from")?.ip().to_canonical();
+        let mut connection = Connection { stream, address, local, limit, remark: None };
         let start = Instant::now();
         let doing = || format!("talking to {to}");
         connection.stream.set_nodelay(true).with_context(doing)?;
