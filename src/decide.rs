@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home;
-use crate::ident::{BusId, IfName};
+use crate::ident::{BusId, HcaName, IfName};
 use crate::journal::Member;
 use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
@@ -174,9 +174,12 @@ pub fn as_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
             agreement.digest.short()
         )));
     }
-    let names = |all: &mut dyn Iterator<Item = &IfName>| all.map(IfName::as_str).collect::<Vec<_>>().join(" ");
-    let (agreed, given) = (names(&mut agreement.ifaces()), names(&mut plan.rails().map(|n| &n.identity.name)));
+    let agreed: Vec<&str> =
+        agreement.ifaces().map(IfName::as_str).chain(agreement.hcas().map(HcaName::as_str)).collect();
+    let nics = plan.rails().map(|n| n.identity.name.as_str());
+    let given: Vec<&str> = nics.chain(plan.ib.iter().map(HcaName::as_str)).collect();
     if agreed != given {
+        let (agreed, given) = (agreed.join(" "), given.join(" "));
         return Err(Fault::Refused.error(format!(
             "{} nodes agreed on {agreed}, but this container would get {given}: its annotations, or the host's policy, are not \
              those of then",
@@ -194,6 +197,6 @@ pub fn options(request: &Request) -> Options {
         topo_file,
         topo_wanted: request.include_nccl_topo,
         host_env: request.passed_on.clone(),
-        agreed: !request.peer_ifaces.is_empty(),
+        agreed: !request.peer_ifaces.is_empty() || request.agreed_ib.is_some(),
     }
 }

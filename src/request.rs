@@ -11,7 +11,7 @@ use anyhow::{Result, anyhow};
 use crate::cli::SelectArgs;
 use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, SelectConfig};
 use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 use crate::nccl::HOST_ENV;
 use crate::plan::Plan;
 use crate::policy::{Ask, Device};
@@ -40,6 +40,8 @@ pub struct Request {
     pub peer_ifaces: Vec<IfName>,
     /// What all nodes agreed on, in the common order; empty: nothing yet.
     pub agreed: Vec<IfName>,
+    /// The same of InfiniBand HCAs without a netdev; absent: nothing is agreed yet.
+    pub agreed_ib: Option<Vec<HcaName>>,
     /// The way to the store of the meeting: its interface is not taken.
     pub meeting: Option<Way>,
     /// Its owner is not taken.
@@ -122,6 +124,7 @@ impl Request {
             narrowing: Narrowing::default(),
             peer_ifaces: list(&args.peer_ifaces, "--peer-ifaces (RDMA_PEER_IFACES)", file.peer_ifaces)?,
             agreed: Vec::new(),
+            agreed_ib: None,
             meeting: None,
             bootstrap_address: address(
                 &args.bootstrap_address,

@@ -307,8 +307,18 @@ fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {
 }
 
 fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let (name, peer) = (&candidate.netdev?.name, &context.request.peer_ifaces);
-    let out = !peer.is_empty() && !peer.contains(name);
+    let request = context.request;
+    let (name, out) = match (candidate.netdev, candidate.hca) {
+        (Some(netdev), _) => {
+            let peer = &request.peer_ifaces;
+            let asked = !peer.is_empty() || request.agreed_ib.is_some();
+            (netdev.name.to_string(), asked && !peer.contains(&netdev.name))
+        }
+        (None, hca) => {
+            let name = &hca?.name;
+            (name.to_string(), request.agreed_ib.as_ref().is_some_and(|agreed| !agreed.contains(name)))
+        }
+    };
     let why = format!("the peer has no {name}");
     out.then(|| because(DropCode::NotInPeerSet, why, "add it to --peer-ifaces (RDMA_PEER_IFACES) if the peer has it"))?
 }

@@ -223,7 +223,12 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
     let label = verdict.label();
     // What comes along with an agreed one is in no list.
     let agreed = |name: &IfName| context.request.agreed.iter().position(|n| n == name);
-    let agreed = verdict.netdev.as_ref().and_then(agreed).unwrap_or(usize::MAX);
+    let agreed_ib = |name: &HcaName| context.request.agreed_ib.iter().flatten().position(|n| n == name);
+    let agreed = match (&verdict.netdev, &verdict.hca) {
+        (Some(netdev), _) => agreed(netdev),
+        (None, hca) => hca.as_ref().and_then(agreed_ib),
+    };
+    let agreed = agreed.unwrap_or(usize::MAX);
     (agreed, placeholder, verdict.pci.is_none(), verdict.pci, natural(&label), label)
 }
 

@@ -92,7 +92,7 @@ impl Meeting {
 
     /// What this node offers of what it has decided for itself.
     pub(super) fn setup(&self, family: Family, plan: &Plan, selection: &Selection, seen: &Snapshot) -> Setup {
-        let Asked { run, rank, nodes, by, labels, .. } = &self.asked;
+        let Asked { run, rank, nodes, labels, .. } = &self.asked;
         let names = Names::new(self.policy(family), labels, selection, seen);
         let (offer, nameless) = offer(plan, selection, &names, *nodes, host(), self.nonce.clone());
         let left: Vec<String> =

@@ -200,11 +200,11 @@ impl Follower {
         ensure!(!keys.is_empty() && keys.len() <= MAX_RAILS, "rank 0 proposes {} rails", keys.len());
         let mut rails: Vec<Rail> = Vec::new();
         for key in &keys {
-            let Some(iface) = offer.iface(key) else {
+            let Some(device) = offer.device(key) else {
                 bail!("rank 0 proposes rail {key}, which this node did not offer")
             };
             ensure!(!rails.iter().any(|Rail(k, _)| k == key), "rank 0 proposes rail {key} twice");
-            rails.push(Rail(key.clone(), iface.clone()));
+            rails.push(Rail(key.clone(), device.clone()));
         }
         let own = Digest::of_result(run, offer.nodes, offer.policy, &nonces, &keys);
         ensure!(own == digest, "rank 0's digest {} is not that of what it proposes", digest.short());

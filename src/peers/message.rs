@@ -9,8 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::rail::brief;
-use super::{Digest, Lack, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
-use crate::ident::IfName;
+use super::{Device, Digest, Lack, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
 
 /// Version of all messages. Nodes of different versions do not agree.
 pub const VERSION: u32 = 1;
@@ -80,9 +79,9 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The interface on that rail.
-    pub fn iface(&self, key: &RailKey) -> Option<&IfName> {
-        self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, iface)| iface)
+    /// What it has on that rail.
+    pub fn device(&self, key: &RailKey) -> Option<&Device> {
+        self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, device)| device)
     }
 
     /// Whether nothing can come of it, whatever others have.
@@ -109,9 +108,9 @@ impl Offer {
     pub fn check(&self) -> Result<()> {
         ensure!(self.rails.len() <= MAX_RAILS, "it has {} rails, {MAX_RAILS} are the most", self.rails.len());
         let (mut keys, mut names) = (HashSet::new(), HashSet::new());
-        for Rail(key, iface) in &self.rails {
+        for Rail(key, device) in &self.rails {
             ensure!(keys.insert(key), "two of its NICs are rail {key}");
-            ensure!(names.insert(iface), "it offers {iface} twice");
+            ensure!(names.insert(device), "it offers {device} twice");
         }
         Ok(())
     }

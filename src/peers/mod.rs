@@ -37,7 +37,7 @@ pub use drive::{Waiting, agree};
 pub use keys::RunId;
 pub use message::Offer;
 pub use node::Agreement;
-pub use rail::{Lack, Match, Policy, Rail, RailKey};
+pub use rail::{Device, Lack, Match, Policy, Rail, RailKey};
 
 /// The most nodes of a job.
 pub const MAX_NODES: u32 = 16384;

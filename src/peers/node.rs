@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::follower::Follower;
 use super::leader::Leader;
-use super::{Digest, MAX_NODES, Offer, Policy, Rail, RailKey, RunId, Value};
+use super::{Device, Digest, MAX_NODES, Offer, Policy, Rail, RailKey, RunId, Value};
 use crate::fault::Fault;
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 
 /// What all nodes agreed on, as this one keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,16 @@ pub struct Agreement {
 impl Agreement {
     /// This node's interfaces in the common rail order.
     pub fn ifaces(&self) -> impl Iterator<Item = &IfName> {
-        self.rails.iter().map(|Rail(_, iface)| iface)
+        self.rails
+            .iter()
+            .filter_map(|Rail(_, device)| if let Device::Netdev(name) = device { Some(name) } else { None })
+    }
+
+    /// This node's InfiniBand HCAs without an interface, in the common rail order.
+    pub fn hcas(&self) -> impl Iterator<Item = &HcaName> {
+        self.rails
+            .iter()
+            .filter_map(|Rail(_, device)| if let Device::Bare(bare) = device { Some(&bare.hca) } else { None })
     }
 
     /// That the digest is of just these rails.

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 use super::message::{HostName, Offer, VERSION};
-use super::{Lack, Match, Nonce, Policy, Rail, RailKey};
+use super::rail::Bare;
+use super::{Device, Lack, Match, Nonce, Policy, Rail, RailKey};
 use crate::candidate::counts;
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 use crate::plan::Plan;
 use crate::select::{DropCode, Selection, Verdict, natural};
 use crate::snapshot::Snapshot;
@@ -41,6 +42,14 @@ impl<'a> Names<'a> {
         Names { policy, labels, seen, places }
     }
 
+    /// What all call an InfiniBand HCA without a netdev: it has no address to go by, so its own name stands, or its label.
+    pub fn hca_key(&self, hca: &HcaName) -> Option<RailKey> {
+        match self.policy.by {
+            Match::Label => self.labels.get(&hca.as_str().parse().ok()?).cloned(),
+            _ => hca.as_str().parse().ok(),
+        }
+    }
+
     /// What a NIC needs to have one.
     pub fn wanted(&self) -> &'static str {
         match self.policy.by {
@@ -67,7 +76,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// What this node offers; and the NICs of its plan that the policy has no name for.
+/// What this node offers; and the devices of its plan that the policy has no name for.
 pub fn offer(
     plan: &Plan,
     selection: &Selection,
@@ -75,18 +84,27 @@ pub fn offer(
     nodes: u32,
     host: HostName,
     nonce: Nonce,
-) -> (Offer, Vec<IfName>) {
+) -> (Offer, Vec<String>) {
     let (mut rails, mut nameless) = (Vec::new(), Vec::new());
     for nic in plan.rails() {
         let iface = nic.identity.name.clone();
         match names.key(&iface) {
-            Some(key) => rails.push(Rail(key, iface)),
-            None => nameless.push(iface),
+            Some(key) => rails.push(Rail(key, Device::Netdev(iface))),
+            None => nameless.push(iface.to_string()),
+        }
+    }
+    for hca in &plan.ib {
+        match names.hca_key(hca) {
+            Some(key) => rails.push(Rail(key, Device::Bare(Bare { hca: hca.clone() }))),
+            None => nameless.push(hca.to_string()),
         }
     }
     let lack = |(v, drop): (&Verdict, &crate::select::Drop)| {
         let plain = drop.code == DropCode::NotRdma && v.hca.is_none();
-        let key = names.key(v.netdev.as_ref()?)?;
+        let key = match (&v.netdev, &v.hca) {
+            (Some(netdev), _) => names.key(netdev)?,
+            (None, hca) => names.hca_key(hca.as_ref()?)?,
+        };
         (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(Lack(key, drop.code))
     };
     let lacks = selection.dropped().filter_map(lack).collect();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Offer;
 use crate::config::Family;
-use crate::ident::IfName;
+use crate::ident::{HcaName, IfName};
 use crate::select::DropCode;
 
 /// What makes two NICs the same rail.
@@ -111,9 +111,50 @@ impl fmt::Display for RailKey {
     }
 }
 
-/// A rail, and the interface that a node has on it.
+/// What a node has on a rail.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Device {
+    /// An interface, written as its name.
+    Netdev(IfName),
+    /// An InfiniBand HCA without one (`--ib`).
+    Bare(Bare),
+}
+
+/// An HCA by name, written as an object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bare {
+    /// Its name.
+    pub hca: HcaName,
+}
+
+impl Device {
+    /// Its name.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Device::Netdev(name) => name.as_str(),
+            Device::Bare(bare) => bare.hca.as_str(),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        s.parse().map(Device::Netdev)
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A rail, and what a node has on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rail(pub RailKey, pub IfName);
+pub struct Rail(pub RailKey, pub Device);
 
 /// A rail, or what may be one, that a node cannot offer, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,7 +188,7 @@ pub fn common(offers: &[Offer]) -> Common {
 
 /// Who lacks a rail, and why.
 fn lacking(key: &RailKey, offers: &[Offer], have: usize) -> String {
-    let without = offers.iter().filter(|o| o.iface(key).is_none());
+    let without = offers.iter().filter(|o| o.device(key).is_none());
     let mut said: Vec<String> = without.take(NAMED).map(|o| format!("{}: {}", o.host, o.lack(key))).collect();
     let more = offers.len() - have - said.len();
     if more > 0 {
@@ -177,7 +218,7 @@ pub fn brief(code: Option<DropCode>, family: Family) -> String {
         Some(DropCode::PortDown) => "port down",
         Some(DropCode::NoGid) => "no RoCE v2 GID",
         Some(DropCode::FiniteLifetime) => "an address of finite lifetime",
-        Some(DropCode::InfiniBand) => "InfiniBand",
+        Some(DropCode::InfiniBand) => "InfiniBand, and no --ib",
         Some(DropCode::NotInPeerSet) => "not in its --peer-ifaces",
     };
     words.to_owned()

@@ -66,8 +66,9 @@ impl<'a> Look<'a> {
     pub(super) fn decide(&mut self, agreement: Option<&Agreement>) -> Result<Decision> {
         let ifaces: Vec<IfName> = agreement.iter().flat_map(|a| a.ifaces()).cloned().collect();
         let mut request = self.request.clone();
-        if agreement.is_some() {
+        if let Some(agreement) = agreement {
             (request.peer_ifaces, request.agreed) = (ifaces.clone(), ifaces);
+            request.agreed_ib = Some(agreement.hcas().cloned().collect());
         }
         let (mut plan, selection) = plan_with(&request, self.name, &self.seen, self.store, options(&request))?;
         plan.agreement = agreement.cloned();

@@ -44,7 +44,7 @@ impl Leader {
     fn draft(&self, common: Common) -> Agreement {
         let (run, offer, nodes) = (&self.setup.run, &self.setup.offer, self.setup.nodes());
         let nonces = Digest::of_nonces(self.offers.iter().map(|o| &o.nonce));
-        let rail = |key: &RailKey| Some(Rail(key.clone(), offer.iface(key)?.clone()));
+        let rail = |key: &RailKey| Some(Rail(key.clone(), offer.device(key)?.clone()));
         Agreement {
             run: run.clone(),
             rank: 0,
