@@ -166,7 +166,7 @@ fn who_is_no_store_is_found_out_in_time() {
         let start = Instant::now();
         let e = connect(silent, 1).unwrap_err();
         let text = format!("{e:#}");
-        assert!(text.contains("does not answer as a TCPStore") || text.contains("closes the connection"), "{text}");
+        assert!(text.contains("is it a TCPStore?") || text.contains("closes the connection"), "{text}");
         assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     }
     // One that answers a byte at a time for ever.
@@ -174,6 +174,38 @@ fn who_is_no_store_is_found_out_in_time() {
     let start = Instant::now();
     let result = connect(endless, 2).and_then(|mut s| s.get(&keys(&["a"]), soon(100)));
     assert!(result.is_err() && start.elapsed() < Duration::from_secs(5), "{result:?}");
+}
+
+/// Slowness, silence and another protocol are three things.
+#[test]
+fn a_slow_store_is_no_wrong_one_and_a_silent_one_is_asked_about() {
+    let slow = rude(|mut s| {
+        let mut first = [0; 6];
+        s.read_exact(&mut first).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+        s.write_all(&[0; 8]).unwrap();
+        std::thread::sleep(Duration::from_secs(5));
+    });
+    connect(slow, 10).unwrap();
+    let e = format!("{:#}", connect(slow, 1).unwrap_err());
+    assert!(e.contains("takes connections, but does not answer within 1.0 s: is it a TCPStore?"), "{e}");
+    for banner in [&b"SSH-2.0-OpenSSH_9.2\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n"] {
+        let other = rude(move |mut s| {
+            let _ = s.write_all(banner);
+            std::thread::sleep(Duration::from_secs(3));
+        });
+        let e = format!("{:#}", connect(other, 5).unwrap_err());
+        assert!(e.contains("answers, but not as a TCPStore"), "{e}");
+    }
+}
+
+/// Nodes that start at once do not all come at once.
+#[test]
+fn the_jitter_comes_before_the_first_attempt() {
+    let server = Fake::start(Manner::Libuv);
+    let start = Instant::now();
+    C10d::connect(endpoint(server.address), soon(5000), Duration::from_millis(300)).unwrap();
+    assert!(start.elapsed() >= Duration::from_millis(300));
 }
 
 #[test]

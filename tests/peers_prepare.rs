@@ -555,6 +555,29 @@ fn peers_tells_who_has_published_and_what_they_have() {
             "{out}"
         );
     }
+    // A file that nobody has made is one in which nobody has written, and is not made by looking; nor is it written to.
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path().join("store");
+    let url = format!("file://{}", at.display());
+    let look = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["peers", "--rendezvous", &url, "--nodes", "2", "--run-id", "job.7"]);
+        run(&mut command, "")
+    };
+    assert_eq!(look().ok().out, "run job.7: 0 of 2 nodes have published\nmissing: ranks 0-1\n");
+    assert!(!at.exists());
+    let one = node(folder.path(), &snapshot(folder.path(), "one", "ACTIVE", "rdma"), &meet(&url, "1", "2", "5"));
+    let start = Instant::now();
+    while !look().ok().out.contains("waiting for rank 0: rank 1") {
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+    ends(one).fails(10, &["missing rank 0"]);
+    let before = fs::read(&at).unwrap();
+    look().ok();
+    assert_eq!(before, fs::read(&at).unwrap());
+    let mut nowhere = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    nowhere.env_clear().args(["peers", "--rendezvous", "file:///nonexistent/store", "--nodes", "2", "--run-id", "a"]);
+    run(&mut nowhere, "").fails(10, &["the folder /nonexistent does not exist"]);
     let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
     run(bare.env_clear().arg("peers"), "").fails(2, &["need --rendezvous"]);
     // Of a step's socket not a word is taken: this one is none.

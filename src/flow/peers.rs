@@ -27,8 +27,11 @@ use crate::uplink::Way;
 use crate::world::route::RouteSocket;
 use crate::world::{files, random};
 
-/// Nodes that start at once connect within this.
-const SPREAD: Duration = Duration::from_millis(200);
+/// Nodes that start at once connect within this for each of them, and at most a thousand times that.
+const SPREAD: Duration = Duration::from_micros(100);
+
+/// A little more than the deadline: what is read then was asked for before it.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// A store that is open, and how to use it.
 pub(super) struct Meeting {
@@ -50,7 +53,7 @@ pub(super) fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
 /// Opens the store; nothing was decided yet. `dry`: whether this node will store nothing.
 pub(super) fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
     let bits = random::bits()?;
-    let jitter = SPREAD.mul_f64(f64::from(bits[0]) / 256.0);
+    let jitter = (SPREAD * asked.nodes.min(1000)).mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
     let (store, way) = connect(&asked.place, deadline, jitter)?;
     Ok(Meeting { asked, dry, store, nonce: Nonce::of(bits), deadline, way })
@@ -59,8 +62,7 @@ pub(super) fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
 /// Opens a store, and tells how it is reached. Of a file system's own connections, and a launcher's, nobody knows.
 fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<Way>)> {
     const DOING: &str = "the rendezvous store";
-    // A little more than the deadline: what is read then was asked for before it.
-    let limit = deadline + Duration::from_secs(5);
+    let limit = deadline + GRACE;
     match place {
         Place::C10d(to) => {
             let store = C10d::connect(to.clone(), deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
@@ -147,12 +149,17 @@ pub(super) fn show(args: &PeersArgs) -> Result<()> {
     if asked.place == Place::Pmi {
         return Err(Fault::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
     }
-    let mut meeting = enter(asked, false)?;
-    let (run, nodes, mut before) = (meeting.asked.run.clone(), meeting.asked.nodes, None);
+    let (run, nodes, deadline, mut before) = (asked.run.clone(), asked.nodes, Instant::now() + asked.timeout, None);
+    let mut store: Box<dyn Store> = match &asked.place {
+        // Who looks makes no file.
+        Place::File(path) => {
+            Box::new(FileStore::watch(path, deadline + GRACE).fault(Fault::Disagreed, "the rendezvous store")?)
+        }
+        _ => enter(asked, false)?.store,
+    };
     loop {
-        let seen =
-            Gathering::look(meeting.store.as_mut(), &run, nodes).fault(Fault::Disagreed, "the rendezvous store")?;
-        let over = !args.watch || seen.complete() || Instant::now() >= meeting.deadline;
+        let seen = Gathering::look(store.as_mut(), &run, nodes).fault(Fault::Disagreed, "the rendezvous store")?;
+        let over = !args.watch || seen.complete() || Instant::now() >= deadline;
         if before.as_ref() != Some(&seen) {
             match args.json {
                 true => say(&report::json(&seen)?)?,

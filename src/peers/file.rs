@@ -40,6 +40,8 @@ pub struct FileStore {
     inode: u64,
     /// Nothing is waited for, or read, beyond this.
     limit: Instant,
+    /// Whether to read alone: a file that is not there is one in which nobody has written.
+    passive: bool,
 }
 
 /// A record's head, as far as the file has it.
@@ -62,9 +64,22 @@ impl FileStore {
     /// A path that is no absolute one, a file that is something else or too long, or one that somebody keeps locked.
     pub fn open(path: &Path, limit: Instant) -> Result<FileStore> {
         ensure!(path.is_absolute(), "the path {} is not absolute", path.display());
-        let mut store = FileStore { path: path.to_owned(), known: BTreeMap::new(), size: 0, read: 0, inode: 0, limit };
-        let file = store.file()?;
-        ensure!(file.metadata()?.is_file(), "{} is no plain file", path.display());
+        FileStore::over(path, limit, false)
+    }
+
+    /// The same for who only reads: the file is neither made nor written to.
+    ///
+    /// # Errors
+    /// As [`FileStore::open`], and a folder that does not exist.
+    pub fn watch(path: &Path, limit: Instant) -> Result<FileStore> {
+        let folder = path.parent().unwrap_or(path);
+        ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
+        FileStore::over(path, limit, true)
+    }
+
+    fn over(path: &Path, limit: Instant, passive: bool) -> Result<FileStore> {
+        let (path, known) = (path.to_owned(), BTreeMap::new());
+        let mut store = FileStore { path, known, size: 0, read: 0, inode: 0, limit, passive };
         store.look(FlockArg::LockShared)?;
         Ok(store)
     }
@@ -78,21 +93,30 @@ impl FileStore {
     fn file(&self) -> Result<File> {
         let flags = nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o644).custom_flags(flags);
-        options.open(&self.path).with_context(|| format!("opening {}", self.path.display()))
+        options.read(true).write(!self.passive).create(!self.passive).truncate(false).mode(0o644).custom_flags(flags);
+        let file = options.open(&self.path).with_context(|| format!("opening {}", self.path.display()))?;
+        ensure!(file.metadata()?.is_file(), "{} is no plain file", self.path.display());
+        Ok(file)
     }
 
-    /// Opens the file, locks it and reads what is new in it. A server that has forgotten the file is asked again.
-    fn look(&mut self, how: FlockArg) -> Result<Flock<File>> {
+    /// Opens the file, locks it and reads what is new in it; nothing where there is none, and none is to be made. A server that has forgotten the file is asked again.
+    fn look(&mut self, how: FlockArg) -> Result<Option<Flock<File>>> {
+        let errno = |e: &anyhow::Error| {
+            let io = e.root_cause().downcast_ref::<std::io::Error>();
+            io.and_then(std::io::Error::raw_os_error)
+        };
         let deadline = self.limit.min(Instant::now() + LOCK);
         loop {
-            let stale = |e: &anyhow::Error| {
-                let io = e.root_cause().downcast_ref::<std::io::Error>();
-                io.and_then(std::io::Error::raw_os_error) == Some(nix::libc::ESTALE)
-            };
             match self.file().and_then(|file| lock(file, how, &self.path, deadline)).and_then(|f| self.catch_up(f)) {
-                Err(e) if stale(&e) && Instant::now() < deadline => std::thread::sleep(PAUSE.0),
-                other => return other,
+                Err(e) if errno(&e) == Some(nix::libc::ESTALE) && Instant::now() < deadline => {
+                    std::thread::sleep(PAUSE.0)
+                }
+                Err(e) if errno(&e) == Some(nix::libc::ENOENT) && self.passive => {
+                    (self.inode, self.read, self.size) = (0, 0, 0);
+                    self.known.clear();
+                    return Ok(None);
+                }
+                other => return other.map(Some),
             }
         }
     }
@@ -150,7 +174,7 @@ impl FileStore {
     /// Appends records. What a writer that died has left of one is cut off first: readers would wait for its end.
     fn append(&mut self, records: impl Iterator<Item = Vec<u8>>) -> Result<()> {
         let doing = format!("writing {}", self.path.display());
-        let mut file = self.look(FlockArg::LockExclusive)?;
+        let mut file = self.look(FlockArg::LockExclusive)?.with_context(|| doing.clone())?;
         if file.metadata()?.len() > self.read {
             file.set_len(self.read).context(doing.clone())?;
         }

@@ -94,6 +94,8 @@ impl Gathering {
         if !self.waiting.is_empty() {
             lines.push(format!("waiting for rank 0: {}", ranks(&self.waiting)));
         }
+        let refusals = self.published.iter().filter_map(|p| Some((p.rank, &p.offer.host, p.offer.refuses.as_ref()?)));
+        lines.extend(refusals.map(|(rank, host, why)| format!("{host} (rank {rank}) refuses: {why}")));
         lines.extend(self.unusable.iter().map(|(rank, why)| format!("rank {rank} cannot be used: {why}")));
         lines.extend(self.rails.iter().map(|rail| format!("{rail}: on all of them")));
         lines.extend(self.lost.iter().cloned());

@@ -14,6 +14,10 @@ use crate::peers::endpoint::Endpoint;
 const ANSWER: Duration = Duration::from_secs(60);
 /// The longest for one of several addresses.
 const CONNECT: Duration = Duration::from_secs(10);
+/// The longest between two attempts, but for the jitter.
+const PAUSE: Duration = Duration::from_secs(1);
+/// More keys than that nobody has.
+const KEYS: u64 = 1 << 40;
 /// An answer later than this is worth a word.
 const SLOW: Duration = Duration::from_secs(3);
 
@@ -33,20 +37,21 @@ pub struct Connection {
 
 impl Connection {
     /// Connects, trying every address of the host again and again: the store may be started after us, and a name may be known
-    /// later. `jitter` spreads those who start at once.
+    /// later. `jitter` spreads those who start at once: it comes before the first attempt, and grows with the pauses after it.
     pub fn open(to: &Endpoint, limit: Instant, jitter: Duration) -> Result<Connection> {
-        let (start, mut pause) = (Instant::now(), Duration::from_millis(20));
+        let (start, mut pause) = (Instant::now(), Duration::from_millis(20) + jitter);
+        std::thread::sleep(jitter.min(limit.saturating_duration_since(start)));
         loop {
             let why = match attempt(to, limit) {
                 Ok(stream) => return Connection::validated(stream, to, limit),
                 Err(why) => why,
             };
             let left = limit.saturating_duration_since(Instant::now());
-            std::thread::sleep((pause + jitter).min(left));
+            std::thread::sleep(pause.min(left));
             if Instant::now() >= limit {
                 bail!("no connection to the store {to} in {:.1} s: {why}", start.elapsed().as_secs_f64());
             }
-            pause = (pause * 2).min(Duration::from_secs(1));
+            pause = (pause * 2).min(PAUSE + 10 * jitter);
         }
     }
 
@@ -59,13 +64,17 @@ impl Connection {
         let doing = || format!("talking to {to}");
         connection.stream.set_nodelay(true).with_context(doing)?;
         connection.send(&wire::VALIDATE).with_context(doing)?;
-        let alive = connection.send(&wire::number()).and_then(|()| connection.bytes(8));
+        let alive = connection.send(&wire::number()).and_then(|()| connection.number());
         match alive {
+            Ok(keys) if keys > KEYS => bail!("{to} answers, but not as a TCPStore: it has {keys} keys"),
             Ok(_) => {}
             Err(e) if closed(&e) => {
                 bail!("{to} closes the connection: it is no TCPStore, or one of PyTorch before 2.2")
             }
-            Err(e) if late(&e) => bail!("{to} takes connections, but does not answer as a TCPStore"),
+            Err(e) if late(&e) => {
+                let seconds = start.elapsed().as_secs_f64();
+                bail!("{to} takes connections, but does not answer within {seconds:.1} s: is it a TCPStore?")
+            }
             Err(e) => return Err(e).with_context(doing),
         }
         if start.elapsed() > SLOW {
@@ -80,7 +89,9 @@ impl Connection {
 
     fn left(&self, most: Duration) -> Result<Duration> {
         let left = self.limit.saturating_duration_since(Instant::now()).min(most);
-        ensure!(!left.is_zero(), std::io::Error::from(ErrorKind::TimedOut));
+        if left.is_zero() {
+            return Err(std::io::Error::from(ErrorKind::TimedOut)).context("there is no time left for the store");
+        }
         Ok(left)
     }
 
@@ -116,10 +127,14 @@ impl Connection {
     /// Reads so many bytes of an answer; all of them have to come within one time.
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
-        let (mut done, until) = (0, Instant::now() + self.left(ANSWER)?);
+        let start = Instant::now();
+        let (mut done, until) = (0, start + self.left(ANSWER)?);
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let left = until.saturating_duration_since(Instant::now());
-            ensure!(!left.is_zero(), std::io::Error::from(ErrorKind::TimedOut));
+            if left.is_zero() {
+                let said = format!("the store has not answered in {:.1} s", start.elapsed().as_secs_f64());
+                return Err(std::io::Error::from(ErrorKind::TimedOut)).context(said);
+            }
             self.stream.set_read_timeout(Some(left))?;
             match self.stream.read(rest) {
                 Ok(0) => return Err(std::io::Error::from(ErrorKind::UnexpectedEof)).context("the store went away"),
