@@ -173,6 +173,59 @@ fn a_port_that_is_down_is_told_and_every_way_to_match_has_its_names() {
     }
 }
 
+/// HCAs without a netdev are rails as well: what not all have, nobody keeps, and the order is rank 0's.
+#[test]
+fn bare_infiniband_hcas_are_agreed_on_like_nics() {
+    let folder = tempfile::tempdir().unwrap();
+    let with = |name: &str, hcas: &[u32], nics: bool| {
+        let path = snapshot(folder.path(), name, "ACTIVE", "rdma");
+        let mut seen: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        if !nics {
+            (seen["hcas"], seen["netdevs"]) = (json!([]), json!([]));
+        }
+        let hca = |i: &u32| {
+            json!({"name": format!("ib{i}"), "protocol": "infiniband", "pci": format!("0000:{:02x}:00.0", 64 + i),
+            "ports": [{"number": 1, "state": "ACTIVE", "link_layer": "InfiniBand", "gids": []}]})
+        };
+        seen["hcas"].as_array_mut().unwrap().extend(hcas.iter().map(hca));
+        fs::write(&path, seen.to_string()).unwrap();
+        path
+    };
+    let run = |nth: &str, first: &Path, second: &Path, more: [&[&str]; 2]| {
+        let url = format!("file://{}/store{nth}", folder.path().display());
+        let part = |rank: &str, snapshot: &Path, more: &[&str]| {
+            node(folder.path(), snapshot, &[&["--json"], more, &meet(&url, rank, "2", "60")[..]].concat())
+        };
+        let (a, b) = (part("0", first, more[0]), part("1", second, more[1]));
+        [ends(a), ends(b)]
+    };
+    let plans = |said: [Said; 2]| said.map(|s| serde_json::from_str::<Value>(&s.ok().out).unwrap()["plan"].clone());
+    let (three, two) = (with("three", &[0, 1, 2], true), with("two", &[0, 2], true));
+    let ib: [&[&str]; 2] = [&["--ib"]; 2];
+    for plan in plans(run("1", &three, &two, ib)) {
+        assert_eq!((nics(&plan), &plan["ib"]), (vec!["rdma0".into(), "rdma1".into()], &json!(["ib0", "ib2"])));
+        assert_eq!(plan["agreement"]["rails"][2], json!(["ib0", {"hca": "ib0"}]));
+        assert_eq!(plan["agreement"]["lost"].as_array().unwrap().len(), 1, "{}", plan["agreement"]["lost"]);
+        assert!(plan["agreement"]["lost"][0].as_str().unwrap().starts_with("ib1: missing on "));
+        assert!(plan["env"].to_string().contains("=mlx5_0,mlx5_1,ib0,ib2"), "{}", plan["env"]);
+    }
+    // Whoever does not ask for them lacks them; where they are all that is common, NICs stay.
+    for plan in plans(run("2", &three, &two, [&["--ib"], &[]])) {
+        assert_eq!((nics(&plan).len(), &plan["ib"]), (2, &json!([])));
+        assert!(plan["agreement"]["lost"][0].as_str().unwrap().contains("InfiniBand, and no --ib"));
+    }
+    let bare = with("bare", &[2, 1], false);
+    for plan in plans(run("3", &three, &bare, ib)) {
+        assert_eq!((nics(&plan).len(), &plan["ib"]), (0, &json!(["ib1", "ib2"])));
+    }
+    let labels: [&[&str]; 2] = [
+        &["--ib", "--match", "label", "--rail-labels", "ib1=x,ib2=y"],
+        &["--ib", "--match", "label", "--rail-labels", "ib0=y,ib2=x"],
+    ];
+    let [a, b] = plans(run("4", &three, &two, labels));
+    assert_eq!((&a["ib"], &b["ib"]), (&json!(["ib1", "ib2"]), &json!(["ib2", "ib0"])), "in rank 0's order");
+}
+
 #[test]
 fn a_node_without_a_nic_tells_what_it_lacks_and_nobody_waits_for_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -273,14 +326,15 @@ fn a_node_that_is_killed_leaves_the_others_with_nothing_stored_or_all_with_the_s
             .iter()
             .map(|rank| {
                 let snapshot = snapshot(folder.path(), rank, "ACTIVE", "rdma");
-                node(folder.path(), &snapshot, &meet(&url, rank, "3", "2"))
+                node(folder.path(), &snapshot, &meet(&url, rank, "3", "4"))
             })
             .collect();
         std::thread::sleep(Duration::from_millis(millis));
         let _ = all[victim].kill();
         let all: Vec<Said> = all.into_iter().map(ends).collect();
-        assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
-        for (rank, said) in all.iter().enumerate().filter(|(rank, _)| *rank != victim) {
+        assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+        let left: Vec<_> = all.iter().enumerate().filter(|(rank, _)| *rank != victim).collect();
+        for (rank, said) in &left {
             let stored = folder.path().join(format!("run-{rank}/plans/default.json")).exists();
             match said.code {
                 Some(0) => assert!(stored),
@@ -288,6 +342,7 @@ fn a_node_that_is_killed_leaves_the_others_with_nothing_stored_or_all_with_the_s
                 _ => panic!("{victim} killed after {millis} ms: {said:?}"),
             }
         }
+        assert_eq!(left[0].1.code, left[1].1.code, "{victim} killed after {millis} ms: {left:?}");
     }
 }
 

@@ -37,6 +37,8 @@ pub struct Sim {
     seed: u64,
     /// Called before each step with the store: a stranger.
     pub stranger: Option<Stranger>,
+    /// Whether what is written outlives the job.
+    pub persists: bool,
     /// What nodes say to what is proposed.
     pub judge: Box<dyn Fn(&Agreement) -> Result<()>>,
 }
@@ -44,7 +46,8 @@ pub struct Sim {
 impl Sim {
     pub fn new(seed: u64) -> Sim {
         let (store, judge) = (BTreeMap::new(), Box::new(|_: &Agreement| Ok(())));
-        Sim { store, now: Duration::ZERO, parts: Vec::new(), seed: seed | 1, stranger: None, judge }
+        let (now, parts, stranger) = (Duration::ZERO, Vec::new(), None);
+        Sim { store, now, parts, seed: seed | 1, stranger, judge, persists: false }
     }
 
     /// Adds a node; its number.
@@ -52,7 +55,7 @@ impl Sim {
         let (rank, begins) = (setup.rank, Duration::from_millis(begins));
         let early = if rank == 0 { (patience / 10).min(2000) } else { 0 };
         let deadline = begins + Duration::from_millis(patience - early);
-        let node = Node::new(setup, false).unwrap();
+        let node = Node::new(setup, self.persists).unwrap();
         let (act, until) = (None, begins);
         self.parts.push(Part { node, begins, deadline, act, until, steps: 0, dies_after, ended: None, dead: false });
         self.parts.len() - 1
