@@ -126,7 +126,9 @@ fn a_missing_rank_is_named_by_all_before_the_deadline() {
 fn a_node_that_cannot_do_with_what_all_have_says_no_and_nobody_holds_anything() {
     for (victim, seed) in (0..3u32).flat_map(|v| (0..20).map(move |s| (v, s))) {
         let mut sim = Sim::new(seed);
-        (0..3).for_each(|rank| drop(sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, None)));
+        for rank in 0..3 {
+            sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, None);
+        }
         sim.judge = Box::new(move |a: &Agreement| match a.rank == victim {
             true => Err(Fault::Refused.error(format!("no room for {} NICs", a.rails.len()))),
             false => Ok(()),
@@ -178,7 +180,9 @@ fn a_node_that_refuses_is_heard_by_all_that_are_there_at_once() {
 #[test]
 fn a_refusal_that_nobody_means_stops_nobody() {
     let mut sim = Sim::new(3);
-    (0..3).for_each(|rank| drop(sim.add(setup(rank, 3, &RAILS, 1), u64::from(rank) * 2_000, 60_000, None)));
+    for rank in 0..3 {
+        sim.add(setup(rank, 3, &RAILS, 1), u64::from(rank) * 2_000, 60_000, None);
+    }
     let leader = nonce(1 << 32);
     sim.stranger = Some(Box::new(move |store| {
         store.insert(format!("rdmaprep/v1/job.1/no/{leader}"), b"1".to_vec());
@@ -192,7 +196,9 @@ fn a_no_is_heard_although_another_node_has_died() {
     for seed in 0..40 {
         let mut sim = Sim::new(seed);
         // Rank 2 dies when it has published.
-        (0..3).for_each(|rank| drop(sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, (rank == 2).then_some(4))));
+        for rank in 0..3 {
+            sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, (rank == 2).then_some(4));
+        }
         sim.judge = Box::new(|a: &Agreement| match a.rank {
             1 => Err(Fault::Refused.error("no room")),
             _ => Ok(()),

@@ -287,6 +287,10 @@ fn sixty_four_nodes_agree_on_either_server_with_a_connection_each() {
         assert_eq!(server.connections.load(Ordering::Relaxed), 64);
         let each = server.traffic.load(Ordering::Relaxed) / 64;
         assert!(each < 4000, "{each} bytes of requests per node");
+        // One each to begin with, for what it has come for, its offer, its yes and its goodbye, and three waits of two: what is
+        // said goes with the wait that follows. A wait that is called off costs four more.
+        let requests = server.requests.load(Ordering::Relaxed);
+        assert!(requests < 64 * 14, "{requests} requests of 64 nodes");
     }
 }
 
@@ -302,6 +306,25 @@ fn a_store_that_dies_before_it_has_what_was_put_is_an_error_of_who_put_it() {
     });
     let mut store = connect(address, 10).unwrap();
     assert!(store.put(&one("a", b"1")).is_err());
+}
+
+/// What is said goes out in one write with the wait that follows, and is the store's before the wait is answered.
+#[test]
+fn what_is_told_goes_with_the_wait_that_follows() {
+    for manner in MANNERS {
+        let server = Fake::start(manner);
+        let mut store = connect(server.address, 10).unwrap();
+        let before = server.requests.load(Ordering::Relaxed);
+        store.tell(&one("told", b"1")).unwrap();
+        assert!(server.keys().is_empty(), "it is on no way of its own");
+        assert_eq!(store.get(&keys(&["told"]), soon(2000)).unwrap(), Some(vec![b"1".to_vec()]), "{manner:?}");
+        assert_eq!(server.requests.load(Ordering::Relaxed) - before, 3, "SET, WAIT, MULTI_GET");
+        store.hint(&one("last", b"1"));
+        assert_eq!(
+            connect(server.address, 10).unwrap().get(&keys(&["last"]), soon(2000)).unwrap(),
+            Some(vec![b"1".to_vec()])
+        );
+    }
 }
 
 #[test]

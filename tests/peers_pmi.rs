@@ -131,10 +131,11 @@ fn a_commit_that_nobody_comes_to_hear_of_is_none() {
     let start = Instant::now();
     while !said_yes {
         event = match node.next(event) {
-            Act::Put(pairs) => {
+            Act::Put(pairs) | Act::Tell(pairs) => {
                 store.put(&pairs).unwrap();
                 Event::Done
             }
+            Act::Judge(_) => Event::Judged(Ok(())),
             Act::Await { stage: Stage::Verdict, .. } => {
                 // The barrier with which its yes travels.
                 store.settle(soon(10)).unwrap();
@@ -179,9 +180,24 @@ fn who_speaks_something_else_is_found_out() {
     }
 }
 
+/// Launchers that show a value at once let nobody be a barrier ahead of the others.
+#[test]
+fn what_is_put_counts_after_the_next_barrier() {
+    let shared = Space::default();
+    let one = || {
+        let ((ours, theirs), space) = (UnixStream::pair().unwrap(), shared.clone());
+        std::thread::spawn(move || serve(ours, space, Arc::new(Barrier::new(1)), 1024, true));
+        Pmi::over(file(theirs), soon(5)).unwrap()
+    };
+    let (mut writer, mut reader) = (one(), one());
+    writer.put(&[("a".into(), b"value".to_vec())]).unwrap();
+    assert!(writer.settle(soon(5)).unwrap() && !reader.check(&["a".into()]).unwrap());
+    assert!(reader.settle(soon(5)).unwrap() && reader.check(&["a".into()]).unwrap());
+}
+
 #[test]
 fn a_value_that_is_none_of_ours_is_refused() {
-    for value in ["5:00", "x", "1:zz", "9999:00", ":", "-1:00"] {
+    for value in ["5:00", "x", "1:0:zz", "9999:0:00", "5:0:00", ":", "::", "-1:0:00", "1:-1:00", "1::00"] {
         let (shared, all) = (Space::default(), Arc::new(Barrier::new(1)));
         let (ours, theirs) = UnixStream::pair().unwrap();
         let space = shared.clone();

@@ -610,7 +610,17 @@ fn peers_tells_who_has_published_and_what_they_have() {
             "{out}"
         );
     }
-    // A file that nobody has made is one in which nobody has written, and is not made by looking; nor is it written to.
+    let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    run(bare.env_clear().arg("peers"), "").fails(2, &["need --rendezvous"]);
+    // Of a step's socket not a word is taken: this one is none.
+    let mut step = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    step.env_clear().env("PMI_FD", "99").args(["peers", "--rendezvous", "pmi", "--nodes", "2"]);
+    run(&mut step, "").fails(2, &["only its own processes can look into a step"]);
+}
+
+#[test]
+fn peers_only_looks_into_a_file() {
+    // One that nobody has made is one in which nobody has written.
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("store");
     let url = format!("file://{}", at.display());
@@ -633,10 +643,4 @@ fn peers_tells_who_has_published_and_what_they_have() {
     let mut nowhere = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
     nowhere.env_clear().args(["peers", "--rendezvous", "file:///nonexistent/store", "--nodes", "2", "--run-id", "a"]);
     run(&mut nowhere, "").fails(10, &["the folder /nonexistent does not exist"]);
-    let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    run(bare.env_clear().arg("peers"), "").fails(2, &["need --rendezvous"]);
-    // Of a step's socket not a word is taken: this one is none.
-    let mut step = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    step.env_clear().env("PMI_FD", "99").args(["peers", "--rendezvous", "pmi", "--nodes", "2"]);
-    run(&mut step, "").fails(2, &["only its own processes can look into a step"]);
 }

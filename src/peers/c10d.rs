@@ -59,6 +59,23 @@ impl C10d {
         self.connection.remark.as_deref()
     }
 
+    /// Sets them without a question whether the server has got them.
+    fn set(&mut self, pairs: &[(String, Value)]) -> Result<()> {
+        let (mut from, mut size) = (0, 0);
+        for (at, (key, value)) in pairs.iter().enumerate() {
+            let cost = key.len() + value.len() + 17;
+            if size + cost > PIECE && at > from {
+                self.connection.send(&wire::set(&pairs[from..at]))?;
+                (from, size) = (at, 0);
+            }
+            size += cost;
+        }
+        if from < pairs.len() {
+            self.connection.send(&wire::set(&pairs[from..]))?;
+        }
+        Ok(())
+    }
+
     fn values(&mut self, keys: &[String]) -> Result<Option<Vec<Value>>> {
         self.connection.send(&wire::get(keys))?;
         let mut values = Vec::new();
@@ -102,21 +119,20 @@ impl C10d {
 
 impl Store for C10d {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
-        let (mut from, mut size) = (0, 0);
-        for (at, (key, value)) in pairs.iter().enumerate() {
-            let cost = key.len() + value.len() + 17;
-            if size + cost > PIECE && at > from {
-                self.connection.send(&wire::set(&pairs[from..at]))?;
-                (from, size) = (at, 0);
-            }
-            size += cost;
-        }
-        if from < pairs.len() {
-            self.connection.send(&wire::set(&pairs[from..]))?;
-        }
+        self.set(pairs)?;
         // A SET has no answer, and what is sent to a server that has died is lost without a word: what comes after it has one.
         self.connection.send(&wire::number())?;
         self.connection.number().map(|_| ())
+    }
+
+    /// In one write with the wait that follows, whose answer stands for both.
+    fn tell(&mut self, pairs: &[(String, Value)]) -> Result<()> {
+        self.connection.unsent.extend(wire::set(pairs));
+        Ok(())
+    }
+
+    fn hint(&mut self, pairs: &[(String, Value)]) {
+        let _ = self.set(pairs);
     }
 
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {

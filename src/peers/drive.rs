@@ -73,6 +73,12 @@ pub fn agree(
             Act::Judge(agreement) => Event::Judged(judge(&agreement)),
             // What cannot be tidied up does not change what was decided.
             Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
+            Act::Tell(pairs) => store.tell(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
+            // Whoever cannot say that it has heard the end has heard it all the same.
+            Act::Hint(pairs) => {
+                store.hint(&pairs);
+                Event::Done
+            }
             Act::Read(keys) => store.read(&keys).map(Event::Read).fault(Fault::Disagreed, LOST)?,
             // Nor does it that somebody may not have heard of it; but that nobody could.
             Act::Await { keys, slice, stage: Stage::Farewell } => match store.settle(last) {

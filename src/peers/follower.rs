@@ -58,7 +58,7 @@ pub struct Follower {
 
 impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
-        let (slices, state) = (Slices::from(1000), State::Begin);
+        let (slices, state) = (slices(&setup), State::Begin);
         Follower { setup, persists, state, slices, leader: None, refusal: None, read: 0, said: None }
     }
 
@@ -67,7 +67,8 @@ impl Follower {
         match (state, event) {
             (State::Begin, Event::Begin) => {
                 let key = self.setup.run.here(self.setup.rank);
-                self.put(State::Coming, key, self.setup.offer.host.to_string().into_bytes())
+                self.state = State::Coming;
+                Act::Tell(vec![(key, self.setup.offer.host.to_string().into_bytes())])
             }
             (State::Coming, Event::Done) | (State::Leader | State::Looking, Event::Missing) => {
                 let slice = self.slices.slice();
@@ -90,11 +91,6 @@ impl Follower {
     /// Where this node has published.
     fn own(&self) -> Option<String> {
         Some(self.setup.run.offer(self.leader.as_ref()?, self.setup.rank))
-    }
-
-    fn put(&mut self, state: State, key: String, value: Value) -> Act {
-        self.state = state;
-        Act::Put(vec![(key, value)])
     }
 
     fn turn(&self) -> Option<Turn<'_>> {
@@ -131,11 +127,11 @@ impl Follower {
         }
         let key = self.setup.run.offer(&leader, self.setup.rank);
         let no = self.setup.offer.hopeless().then(|| (self.setup.run.refusal(&leader), b"1".to_vec()));
-        (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, Slices::from(1000));
+        (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, slices(&self.setup));
         match self.setup.offer.print() {
             Ok(value) => {
                 self.state = State::Publishing;
-                Act::Put([(key, value)].into_iter().chain(no).collect())
+                Act::Tell([(key, value)].into_iter().chain(no).collect())
             }
             Err(e) => failed(format!("publishing: {e:#}")),
         }
@@ -172,7 +168,7 @@ impl Follower {
     fn answer(&mut self, turn: u32, judged: Result<Agreement>) -> Act {
         let Some(leader) = self.leader.clone() else { return failed("a proposal without a leader") };
         let key = self.setup.run.ack(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        self.slices = Slices::from(1000);
+        self.slices = slices(&self.setup);
         let (ack, after) = match judged {
             Ok(agreement) => {
                 let yes = Ack::Yes(agreement.digest.clone());
@@ -184,14 +180,17 @@ impl Follower {
                 (Ack::No(why), State::Leaving(Box::new(Err(e))))
             }
         };
-        let done = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        let no = [(done, b"1".to_vec()), (self.setup.run.refusal(&leader), b"1".to_vec())];
-        let no = no.into_iter().filter(|_| matches!(ack, Ack::No(_)));
         self.state = after;
-        match message::print(&ack) {
-            Ok(value) => Act::Put([(key, value)].into_iter().chain(no).collect()),
-            Err(e) => failed(format!("{e:#}")),
+        let value = match message::print(&ack) {
+            Ok(value) => value,
+            Err(e) => return failed(format!("{e:#}")),
+        };
+        if matches!(ack, Ack::Yes(_)) {
+            return Act::Tell(vec![(key, value)]);
         }
+        // Nothing is waited for after a no.
+        let done = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
+        Act::Put(vec![(key, value), (done, b"1".to_vec()), (self.setup.run.refusal(&leader), b"1".to_vec())])
     }
 
     /// Rank 0 can take rails away from this node, and order them; it cannot add one.
@@ -223,7 +222,7 @@ impl Follower {
             Some(Ok(Verdict::Abort(why))) => self.leave(turn, clipped(&why, 4096)),
             Some(Ok(Verdict::Again)) => {
                 self.read += 1;
-                self.slices = Slices::from(1000);
+                self.slices = slices(&self.setup);
                 self.resume()
             }
             Some(Err(e)) => self.withdraw(format!("rank 0's verdict cannot be used: {e:#}")),
@@ -238,7 +237,8 @@ impl Follower {
     fn tell(&mut self, turn: u32, result: Result<Agreement>) -> Act {
         let Some(leader) = self.leader.clone() else { return Act::End(result) };
         let key = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        self.put(State::Leaving(Box::new(result)), key, b"1".to_vec())
+        self.state = State::Leaving(Box::new(result));
+        Act::Hint(vec![(key, b"1".to_vec())])
     }
 
     /// Nobody shall count on this attempt any more. After a commit that is of interest only where it would stay for good.
@@ -282,6 +282,11 @@ impl Follower {
         }
         self.withdraw(format!("missing {}: nothing was published in time", message::ranks(&absent)))
     }
+}
+
+/// The more nodes there are, the longer all takes; a wait that is called off and repeated by each is dear.
+fn slices(setup: &Setup) -> Slices {
+    Slices::from(1000 + u64::from(setup.nodes()))
 }
 
 fn refused(why: &str) -> anyhow::Error {

@@ -59,6 +59,16 @@ pub trait Store {
     /// Sets keys, in their order: a store that was lost before it had them is an error here.
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()>;
 
+    /// The same where a [`Store::get`] follows, which tells whether the store is lost: it may go with that.
+    fn tell(&mut self, pairs: &[(String, Value)]) -> Result<()> {
+        self.put(pairs)
+    }
+
+    /// The same for a last word on which nothing depends.
+    fn hint(&mut self, pairs: &[(String, Value)]) {
+        let _ = self.put(pairs);
+    }
+
     /// The values of all these keys, as soon as all of them exist; nothing if they do not by then.
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>>;
 

@@ -106,6 +106,10 @@ pub enum Stage {
 pub enum Act {
     /// Set these, then go on with [`Event::Done`].
     Put(Vec<(String, Value)>),
+    /// The same where an [`Act::Await`] follows, which fails if the store has not got them.
+    Tell(Vec<(String, Value)>),
+    /// The same where nothing depends on it any more.
+    Hint(Vec<(String, Value)>),
     /// Delete these, then go on with [`Event::Done`].
     Delete(Vec<String>),
     /// Wait for all of these as long as the slice: [`Event::Values`], [`Event::Missing`], or [`Event::Late`].

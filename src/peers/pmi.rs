@@ -2,7 +2,7 @@
 //!
 //! What one process puts is seen by the others after a barrier of all, and a barrier has no end of its own. So a wait is: barrier,
 //! look, until it is there; all processes go through the same number of barriers, since each of them waits for what another
-//! puts before its next one.
+//! puts before its next one. Each value tells how many barriers its writer has left, and is read after one more.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,6 +31,8 @@ pub struct Pmi {
     room: usize,
     /// A barrier that was entered, and not left yet.
     pending: bool,
+    /// How many barriers all have left since this process came.
+    barriers: u32,
     /// What was read or written: values never change.
     known: BTreeMap<String, Value>,
 }
@@ -53,7 +55,7 @@ impl Pmi {
     /// The same over any socket.
     pub fn over(socket: File, deadline: Instant) -> Result<Pmi> {
         let (unread, known) = (Vec::new(), BTreeMap::new());
-        let mut pmi = Pmi { socket, unread, name: String::new(), room: 0, pending: false, known };
+        let mut pmi = Pmi { socket, unread, name: String::new(), room: 0, pending: false, barriers: 0, known };
         let until = deadline.min(Instant::now() + ANSWER);
         pmi.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init", until)?;
         let most = pmi.ask("cmd=get_maxes", "maxes", until)?;
@@ -78,7 +80,7 @@ impl Pmi {
             let Some(said) = self.line(until)? else { bail!("PMI does not answer {line:?}") };
             match field(&said, "cmd") {
                 Some(cmd) if cmd == answer => return Ok(said),
-                Some("barrier_out") if self.pending => self.pending = false,
+                Some("barrier_out") if self.pending => self.leave(),
                 _ => bail!("PMI answers {said:?} to {line:?}"),
             }
         }
@@ -118,11 +120,16 @@ impl Pmi {
         match self.line(until)? {
             None => Ok(false),
             Some(line) if field(&line, "cmd") == Some("barrier_out") => {
-                self.pending = false;
+                self.leave();
                 Ok(true)
             }
             Some(line) => bail!("PMI answers {line:?} to a barrier"),
         }
+    }
+
+    fn leave(&mut self) {
+        self.pending = false;
+        self.barriers += 1;
     }
 
     /// A value that is there now; within a barrier only what is known already.
@@ -135,6 +142,11 @@ impl Pmi {
         }
         let Some(first) = self.piece(key, 0)? else { return Ok(None) };
         let (length, rest) = first.split_once(':').context("a value in PMI is not of ours")?;
+        let (barriers, rest) = rest.split_once(':').context("a value in PMI is not of ours")?;
+        // Some launchers show it at once: who acts on it before the others can would be a barrier ahead of them.
+        if barriers.parse::<u32>().context("a value in PMI is not of ours")? >= self.barriers {
+            return Ok(None);
+        }
         let length: usize = length.parse().context("a value in PMI is not of ours")?;
         ensure!(length <= MAX_VALUE, "PMI holds a value of {length} bytes, {MAX_VALUE} are the most");
         let mut text = rest.to_owned();
@@ -169,7 +181,7 @@ impl Pmi {
 impl Store for Pmi {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         for (key, value) in pairs {
-            let text = format!("{}:{}", value.len(), spell(value));
+            let text = format!("{}:{}:{}", value.len(), self.barriers, spell(value));
             for (n, piece) in text.as_bytes().chunks(self.room).enumerate() {
                 let piece = std::str::from_utf8(piece)?;
                 let line = format!("cmd=put kvsname={} key={} value={piece}", self.name, name(key, n));

@@ -35,6 +35,8 @@ pub struct Fake {
     /// Bytes of requests that came, and connections.
     pub traffic: Arc<AtomicU64>,
     pub connections: Arc<AtomicU64>,
+    /// Requests that came.
+    pub requests: Arc<AtomicU64>,
 }
 
 impl Fake {
@@ -45,13 +47,20 @@ impl Fake {
     pub fn at(address: &str, manner: Manner) -> Fake {
         let listener = TcpListener::bind(address).unwrap();
         let address = listener.local_addr().unwrap();
-        let fake = Fake { address, shared: Arc::default(), traffic: Arc::default(), connections: Arc::default() };
+        let fake = Fake {
+            address,
+            shared: Arc::default(),
+            traffic: Arc::default(),
+            connections: Arc::default(),
+            requests: Arc::default(),
+        };
         let (shared, traffic, connections) = (fake.shared.clone(), fake.traffic.clone(), fake.connections.clone());
+        let requests = fake.requests.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 connections.fetch_add(1, Ordering::Relaxed);
-                let (shared, traffic) = (shared.clone(), traffic.clone());
-                let serve = move || drop(Session { stream, shared, manner, traffic, waiting: None }.serve());
+                let (shared, traffic, requests) = (shared.clone(), traffic.clone(), requests.clone());
+                let serve = move || drop(Session { stream, shared, manner, traffic, requests, waiting: None }.serve());
                 std::thread::Builder::new().stack_size(128 << 10).spawn(serve).unwrap();
             }
         });
@@ -83,6 +92,7 @@ struct Session {
     shared: Arc<Mutex<Shared>>,
     manner: Manner,
     traffic: Arc<AtomicU64>,
+    requests: Arc<AtomicU64>,
     waiting: Option<(Arc<Waiter>, Vec<Vec<u8>>)>,
 }
 
@@ -100,6 +110,7 @@ impl Session {
         loop {
             let mut op = [0];
             self.stream.read_exact(&mut op)?;
+            self.requests.fetch_add(1, Ordering::Relaxed);
             // Whoever sends half a request keeps all others waiting.
             let shared = self.shared.clone();
             let held = (self.manner == Manner::Legacy).then(|| shared.lock().unwrap());

@@ -28,6 +28,9 @@ pub type Ended = Option<(Duration, Result<Agreement>)>;
 /// Somebody else who writes to the store.
 pub type Stranger = Box<dyn FnMut(&mut BTreeMap<String, Value>)>;
 
+/// What a node says to what is proposed.
+pub type Judge = Box<dyn Fn(&Agreement) -> Result<()>>;
+
 /// All nodes, their store and their clock.
 pub struct Sim {
     pub store: BTreeMap<String, Value>,
@@ -40,7 +43,7 @@ pub struct Sim {
     /// Whether what is written outlives the job.
     pub persists: bool,
     /// What nodes say to what is proposed.
-    pub judge: Box<dyn Fn(&Agreement) -> Result<()>>,
+    pub judge: Judge,
 }
 
 impl Sim {
@@ -101,7 +104,7 @@ impl Sim {
     fn step(&mut self, i: usize) {
         let event = match self.parts[i].act.take() {
             None => Event::Begin,
-            Some(Act::Put(pairs)) => {
+            Some(Act::Put(pairs) | Act::Tell(pairs) | Act::Hint(pairs)) => {
                 self.store.extend(pairs);
                 Event::Done
             }

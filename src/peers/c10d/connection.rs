@@ -10,7 +10,10 @@ use super::wire;
 use crate::peers::MAX_VALUE;
 use crate::peers::endpoint::Endpoint;
 
-/// The longest that a server is waited for: one that looks up its peers' names may need 10 s for each of several connections.
+/// What may keep one silent that is a store: 10 s for each of all the connections before ours.
+const SLOW_NAMES: &str =
+    "(one whose host looks up the names of its peers in vain is slow: RES_OPTIONS=\"timeout:1 attempts:1\" there)";
+/// The longest that a server is waited for which has answered once: it may be looking up another's name.
 const ANSWER: Duration = Duration::from_secs(60);
 /// The longest for one of several addresses.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -31,6 +34,10 @@ pub struct Connection {
     pub local: IpAddr,
     /// Nothing is waited for beyond this.
     pub limit: Instant,
+    /// What goes out in one write with the next request.
+    pub unsent: Vec<u8>,
+    /// The longest that an answer may take.
+    answer: Duration,
     /// What the user should hear although it worked.
     pub remark: Option<String>,
 }
@@ -59,7 +66,8 @@ impl Connection {
     fn validated(stream: TcpStream, to: &Endpoint, limit: Instant) -> Result<Connection> {
         let address = stream.peer_addr().context("asking where the connection leads")?.ip().to_canonical();
         let local = stream.local_addr().context("asking where the connection comes from")?.ip().to_canonical();
-        let mut connection = Connection { stream, address, local, limit, remark: None };
+        let mut connection =
+            Connection { stream, address, local, limit, unsent: Vec::new(), answer: Duration::MAX, remark: None };
         let start = Instant::now();
         let doing = || format!("talking to {to}");
         connection.stream.set_nodelay(true).with_context(doing)?;
@@ -73,10 +81,14 @@ impl Connection {
             }
             Err(e) if late(&e) => {
                 let seconds = start.elapsed().as_secs_f64();
-                bail!("{to} takes connections, but does not answer within {seconds:.1} s: is it a TCPStore?")
+                bail!(
+                    "{to} takes connections, but does not answer within {seconds:.1} s: is it a TCPStore? {SLOW_NAMES}"
+                )
             }
             Err(e) => return Err(e).with_context(doing),
         }
+        // Who has answered once answers the next time without looking anything up.
+        connection.answer = ANSWER;
         if start.elapsed() > SLOW {
             let seconds = start.elapsed().as_secs();
             connection.remark = Some(format!(
@@ -95,10 +107,16 @@ impl Connection {
         Ok(left)
     }
 
-    /// Sends a whole request.
+    /// Sends a whole request, behind what is unsent yet.
     pub fn send(&mut self, request: &[u8]) -> Result<()> {
         self.stream.set_write_timeout(Some(self.left(ANSWER)?))?;
-        self.stream.write_all(request).context("sending to the store")
+        let doing = "sending to the store";
+        if self.unsent.is_empty() {
+            return self.stream.write_all(request).context(doing);
+        }
+        let mut whole = std::mem::take(&mut self.unsent);
+        whole.extend(request);
+        self.stream.write_all(&whole).context(doing)
     }
 
     /// Reads one byte, until then; nothing if none has come.
@@ -128,7 +146,7 @@ impl Connection {
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         let start = Instant::now();
-        let (mut done, until) = (0, start + self.left(ANSWER)?);
+        let (mut done, until) = (0, start + self.left(self.answer)?);
         while let Some(rest) = bytes.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
