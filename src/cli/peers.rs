@@ -8,8 +8,10 @@ use clap::builder::BoolishValueParser;
 #[command(next_help_heading = "All nodes agree")]
 pub struct RendezvousArgs {
     /// Agree with all other nodes on the rails, over c10d://HOST[:PORT] (a TCPStore of PyTorch 2.2 or later), file:///PATH (a
-    /// file that all nodes share), pmi (PMI_FD of Slurm, Hydra or Flux), or with nobody: static. Nothing is stored, edited
-    /// or moved unless all agree. Without it, PMI_FD and TORCHELASTIC_USE_AGENT_STORE=True say where to meet
+    /// file that all nodes share), etcd://HOST[:PORT][,HOST…][/PREFIX] (etcd 3.4 or later; etcds, or ?cacert=FILE, and
+    /// &cert=FILE&key=FILE for TLS; ?user=NAME&password-file=FILE, or RDMAPREP_ETCD_USER with RDMAPREP_ETCD_PASSWORD or
+    /// RDMAPREP_ETCD_PASSWORD_FILE), pmi (PMI_FD of Slurm, Hydra or Flux), or with nobody: static. Nothing is stored,
+    /// edited or moved unless all agree. Without it, PMI_FD and TORCHELASTIC_USE_AGENT_STORE=True say where to meet
     #[arg(long, env = "RDMAPREP_RENDEZVOUS", value_name = "URL")]
     pub rendezvous: Option<String>,
     /// This node's number, from 0: rank 0 leads. Told by torchrun and PMI

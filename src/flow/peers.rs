@@ -12,6 +12,8 @@ use crate::config::Family;
 use crate::fault::{Fault, WithFault};
 use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
+#[cfg(feature = "etcd")]
+use crate::peers::etcd::{Etcd, Login};
 use crate::peers::file::FileStore;
 use crate::peers::gather::Gathering;
 use crate::peers::message::{HostName, VERSION, clipped};
@@ -76,6 +78,17 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
             let store = FileStore::open(path, deadline).fault(Fault::Disagreed, DOING)?.until(limit);
             Ok((Box::new(store), None))
         }
+        #[cfg(feature = "etcd")]
+        Place::Etcd(cluster) => {
+            let login = Login::find(cluster, |name| std::env::var(name).ok()).fault(Fault::Usage, DOING)?;
+            let store =
+                Etcd::connect(cluster.clone(), login, deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
+            warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
+            let address = store.address();
+            Ok((Box::new(store), address))
+        }
+        #[cfg(not(feature = "etcd"))]
+        Place::Etcd(_) => Err(Fault::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
         Place::Pmi => {
             let fd = std::env::var("PMI_FD").unwrap_or_default();
             Ok((Box::new(Pmi::open(&fd, deadline).fault(Fault::Disagreed, DOING)?), None))

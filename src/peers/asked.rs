@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, bail, ensure};
 
 use super::endpoint::Endpoint;
+use super::etcd::Cluster;
 use super::{MAX_NODES, Match, RailKey, RunId};
 use crate::cli::RendezvousArgs;
 use crate::fault::{Fault, WithFault};
@@ -22,6 +23,8 @@ pub enum Place {
     C10d(Endpoint),
     /// A file that all share.
     File(PathBuf),
+    /// An etcd.
+    Etcd(Cluster),
     /// The socket that PMI_FD names.
     Pmi,
 }
@@ -43,7 +46,8 @@ impl FromStr for Place {
                 );
                 Ok(Place::File(path.into()))
             }
-            _ => bail!("{s:?} is none of c10d://HOST:PORT, file:///PATH, pmi, static"),
+            Some(("etcd" | "etcds", _)) => Ok(Place::Etcd(s.parse()?)),
+            _ => bail!("{s:?} is none of c10d://HOST:PORT, file:///PATH, etcd://HOST:PORT/PREFIX, pmi, static"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How all nodes of a job agree on the same rails, over a store that they run already: c10d, a file, PMI.
+//! How all nodes of a job agree on the same rails, over a store that they run already: c10d, a file, etcd, PMI.
 //!
 //! ```text
 //! Plan ─► Offer ─► store ─► rank 0: what all have ─► Proposal ─► store ─► acks ─► commit, or abort ─► Agreement
@@ -17,6 +17,7 @@ pub mod c10d;
 pub mod digest;
 pub mod drive;
 pub mod endpoint;
+pub mod etcd;
 pub mod file;
 pub mod follower;
 pub mod gather;

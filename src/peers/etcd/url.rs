@@ -1,0 +1,231 @@
+//! Where an etcd is, and who we are there.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::peers::endpoint::Endpoint;
+
+/// The port of etcd's clients, where none is given.
+const PORT: u16 = 2379;
+/// The most members that are tried.
+const MEMBERS: usize = 16;
+/// The longest prefix: with a key of ours it is a key of etcd's.
+const PREFIX: usize = 128;
+/// The most bytes of a password's or a certificate's file.
+const FILE: u64 = 1 << 20;
+const FORM: &str =
+    "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
+
+/// An etcd, as a URL names it: nothing in it is percent-encoded, and no password ever is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Its members, of which one is enough.
+    pub endpoints: Vec<Endpoint>,
+    /// Below which our keys are: empty, or `/` and a path that does not end in `/`.
+    pub prefix: String,
+    /// Whether it speaks TLS: `etcds`, or any file that only TLS needs.
+    pub tls: bool,
+    /// Who may have signed its certificate (PEM); none: whom this system trusts.
+    pub cacert: Option<PathBuf>,
+    /// Our own certificate and its key (PEM).
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// Who we are.
+    pub user: Option<String>,
+    /// Where our password is.
+    pub password_file: Option<PathBuf>,
+}
+
+impl FromStr for Cluster {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let (rest, tls) = match (s.strip_prefix("etcd://"), s.strip_prefix("etcds://")) {
+            (Some(rest), _) => (rest, false),
+            (_, Some(rest)) => (rest, true),
+            _ => bail!("{s:?} is no {FORM}"),
+        };
+        // What may be a password is not repeated.
+        ensure!(
+            !rest.contains('@'),
+            "no user or password belongs before the host: everybody here can read a command line"
+        );
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (hosts, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+        let prefix = path.trim_end_matches('/');
+        ensure!(
+            prefix.len() <= PREFIX && prefix.bytes().all(|b| b.is_ascii_graphic()),
+            "{prefix:?} is no prefix (1 to {PREFIX} printable ASCII characters)"
+        );
+        let endpoints: Vec<Endpoint> = hosts.split(',').map(endpoint).collect::<Result<_>>()?;
+        ensure!(endpoints.len() <= MEMBERS, "{} members of an etcd are more than {MEMBERS}", endpoints.len());
+        let (cacert, identity, user, password_file) = (None, None, None, None);
+        let cluster = Cluster { endpoints, prefix: prefix.to_owned(), tls, cacert, identity, user, password_file };
+        cluster.with(query)
+    }
+}
+
+/// A member; an IPv6 address is in brackets.
+fn endpoint(text: &str) -> Result<Endpoint> {
+    ensure!(!text.trim().is_empty(), "a host is missing in {FORM}");
+    let bare = if text.starts_with('[') { text.ends_with(']') } else { !text.contains(':') };
+    if bare { format!("{text}:{PORT}").parse() } else { text.parse() }
+}
+
+impl Cluster {
+    fn with(mut self, query: &str) -> Result<Cluster> {
+        let (mut cert, mut key) = (None, None);
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let before = match name {
+                "cacert" => self.cacert.replace(path(name, value)?).is_some(),
+                "cert" => cert.replace(path(name, value)?).is_some(),
+                "key" => key.replace(path(name, value)?).is_some(),
+                "password-file" => self.password_file.replace(path(name, value)?).is_some(),
+                "user" => {
+                    ensure!(!value.is_empty(), "user= names nobody");
+                    self.user.replace(value.to_owned()).is_some()
+                }
+                "password" => bail!("no password belongs into a URL: {}", Login::SOURCES),
+                _ => bail!("{name:?} is not known in {FORM}"),
+            };
+            ensure!(!before, "{name}= is there twice");
+        }
+        self.identity = match (cert, key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => bail!("cert= and key= need one another"),
+        };
+        self.tls |= self.cacert.is_some() || self.identity.is_some();
+        Ok(self)
+    }
+}
+
+fn path(name: &str, value: &str) -> Result<PathBuf> {
+    ensure!(value.starts_with('/'), "{name}={value} is no absolute path");
+    Ok(value.into())
+}
+
+/// Who we are, with the password; it is never shown.
+#[derive(Clone)]
+pub struct Login {
+    /// The name.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl Login {
+    const SOURCES: &'static str = "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
+
+    /// The user of the URL, or else of RDMAPREP_ETCD_USER, and the password from the file or the environment; a line's end
+    /// after it does not count. Nobody where no user is named.
+    ///
+    /// # Errors
+    /// A user without a password or a password without a user, or a file that cannot be read.
+    pub fn find(cluster: &Cluster, env: impl Fn(&str) -> Option<String>) -> Result<Option<Login>> {
+        let env = |name: &str| env(name).filter(|text| !text.is_empty());
+        let file = cluster.password_file.clone().or_else(|| env("RDMAPREP_ETCD_PASSWORD_FILE").map(PathBuf::from));
+        let password = match &file {
+            Some(file) => {
+                let text = read(file)?;
+                let text = String::from_utf8(text).with_context(|| format!("{} is no text", file.display()))?;
+                Some(text.trim_end_matches(['\n', '\r']).to_owned())
+            }
+            None => env("RDMAPREP_ETCD_PASSWORD"),
+        };
+        match (cluster.user.clone().or_else(|| env("RDMAPREP_ETCD_USER")), password) {
+            (Some(user), Some(password)) => Ok(Some(Login { user, password })),
+            (None, None) => Ok(None),
+            (Some(user), None) => bail!("a password for {user:?} is needed: {}", Login::SOURCES),
+            (None, Some(_)) => bail!("a password for whom? RDMAPREP_ETCD_USER, or user= in the URL"),
+        }
+    }
+}
+
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// A small file of the administrator's.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
+    let doing = || format!("reading {}", path.display());
+    let file = File::open(path).with_context(doing)?;
+    ensure!(file.metadata().with_context(doing)?.is_file(), "{} is no plain file", path.display());
+    let mut bytes = Vec::new();
+    file.take(FILE + 1).read_to_end(&mut bytes).with_context(doing)?;
+    ensure!(bytes.len() as u64 <= FILE, "{} has more than {FILE} bytes", path.display());
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_url(text: &str) -> Result<Cluster> {
+        text.parse()
+    }
+
+    #[test]
+    fn a_url_has_members_a_prefix_and_files() {
+        let plain = read_url("etcd://a,b:1,[::1],[::1]:5/jobs/x/").unwrap();
+        let members: Vec<String> = plain.endpoints.iter().map(ToString::to_string).collect();
+        assert_eq!(members, ["a:2379", "b:1", "[::1]:2379", "[::1]:5"]);
+        assert_eq!((plain.prefix.as_str(), plain.tls), ("/jobs/x", false));
+        let tls = read_url("etcd://a?cacert=/ca.pem&cert=/c&key=/k&user=me&password-file=/p").unwrap();
+        assert_eq!((tls.tls, tls.prefix.as_str(), tls.user.as_deref()), (true, "", Some("me")));
+        assert!(tls.identity.is_some() && tls.cacert == Some("/ca.pem".into()));
+        assert!(read_url("etcds://a/").unwrap().tls && !read_url("etcd://a/?user=x").unwrap().tls);
+    }
+
+    #[test]
+    fn what_nobody_can_mean_is_refused_and_no_password_is_repeated() {
+        for wrong in [
+            "etcd://",
+            "etcd:///p",
+            "etcd://a,",
+            "etcd://a:0",
+            "etcd://::1",
+            "etcd://a/b c",
+            "etcd://a?cert=/c",
+            "http://a",
+            "etcd://a?cacert=ca.pem",
+            "etcd://a?user=",
+            "etcd://a?what=1",
+            "etcd://a?user=x&user=y",
+            "etcd://a/é",
+        ] {
+            assert!(read_url(wrong).is_err(), "{wrong}");
+        }
+        for secret in ["etcd://me:s3cret@a", "etcd://a?password=s3cret"] {
+            let said = format!("{:#}", read_url(secret).unwrap_err());
+            assert!(!said.contains("s3cret"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_password_comes_from_the_environment_or_a_file() {
+        let plain = read_url("etcd://a").unwrap();
+        let env = |all: &'static [(&str, &str)]| {
+            move |name: &str| all.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
+        };
+        let both = env(&[("RDMAPREP_ETCD_USER", "me"), ("RDMAPREP_ETCD_PASSWORD", "s3cret")]);
+        let login = Login::find(&plain, both).unwrap().unwrap();
+        assert_eq!((login.user.as_str(), login.password.as_str()), ("me", "s3cret"));
+        assert!(!format!("{login:?}").contains("s3cret"));
+        assert!(Login::find(&plain, env(&[])).unwrap().is_none());
+        assert!(Login::find(&plain, env(&[("RDMAPREP_ETCD_USER", "me")])).is_err());
+        assert!(Login::find(&plain, env(&[("RDMAPREP_ETCD_PASSWORD", "x")])).is_err());
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "of file\n").unwrap();
+        let url = format!("etcd://a?user=me&password-file={}", file.path().display());
+        let login = Login::find(&read_url(&url).unwrap(), env(&[("RDMAPREP_ETCD_PASSWORD", "x")])).unwrap().unwrap();
+        assert_eq!(login.password, "of file");
+        let none = read_url("etcd://a?user=me&password-file=/nowhere/at/all").unwrap();
+        assert!(Login::find(&none, env(&[])).is_err());
+    }
+}
