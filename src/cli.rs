@@ -3,6 +3,7 @@
 //! What selects NICs is kept as text here and read by [`crate::request`]: a hook runs for every container of the host,
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
+mod check;
 mod handle;
 mod hold;
 mod nccl;
@@ -19,6 +20,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
+pub use check::{BootstrapArgs, CheckCommand};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use hold::HoldArgs;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
@@ -97,6 +99,9 @@ pub enum Command {
     /// Tell what NCCL does with its settings in a network namespace
     #[command(subcommand)]
     Nccl(NcclCommand),
+    /// Try what NCCL does in a network namespace
+    #[command(subcommand)]
+    Check(Box<CheckCommand>),
     /// Show where NICs and GPUs are, draw it, or write it as a topology file for NCCL
     ///
     /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.

@@ -1,6 +1,7 @@
 //! The only composition: one short function per command.
 
 mod away;
+mod check;
 mod edit;
 mod env;
 mod handle;
@@ -49,6 +50,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(args) => nccl::run(args),
+        Command::Check(args) => check::run(args),
         Command::Topo(args) => topo::run(global, args),
         Command::Peers(args) => peers::show(args),
     }

@@ -23,7 +23,7 @@ use crate::journal;
 use crate::peers::{Agreement, Rail};
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
-pub use nccl::explanation_table;
+pub use nccl::{call, explanation_table, tried, wait};
 pub use tables::{selection_table, snapshot_table};
 
 /// Columns that a table may take. Settings that are made to be copied stay on one line, however long.

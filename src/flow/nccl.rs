@@ -29,7 +29,7 @@ fn explanation(args: &ExplainArgs) -> Result<()> {
 }
 
 /// The environment that is asked about, and the config files that NCCL adds to it.
-fn settings(args: &ExplainArgs) -> Result<Settings> {
+pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
     // An empty variable counts as unset.
     let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
     let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {

@@ -3,6 +3,7 @@
 //! Names are always given in the exact form, whose value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would
 //! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
 
+pub mod bootstrap;
 pub mod conf;
 pub mod explain;
 pub mod format;
@@ -12,6 +13,7 @@ mod interfaces;
 pub mod levels;
 mod ports;
 pub mod remote;
+pub mod retry;
 pub mod settings;
 mod socket;
 pub mod topology;

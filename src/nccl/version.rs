@@ -83,6 +83,11 @@ impl Version {
     pub const fn calls_it_usage(self) -> bool {
         self.since(24, 3)
     }
+
+    /// All failures to connect are counted together, by NCCL_SOCKET_RETRY_CNT (src/misc/socket.cc); before, by fixed numbers.
+    pub const fn counts_retries(self) -> bool {
+        self.since(24, 3)
+    }
 }
 
 impl Default for Version {

@@ -2,6 +2,7 @@
 
 use super::printable;
 use super::tables::{remarks, table};
+use crate::nccl::bootstrap::{Call, Outcome, Tried, Wait};
 use crate::nccl::explain::{Bootstrap, Explanation, Failure, Judged};
 
 /// The outcome, then every interface and HCA port with its reason, then what is probably not meant.
@@ -45,4 +46,37 @@ fn listed(names: &[String], none: &str) -> String {
 fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
     let verdict = |j: &Judged| if j.taken { taken.to_owned() } else { "no".to_owned() };
     judged.iter().map(|j| vec![printable(&j.name), verdict(j), printable(&j.why)]).collect()
+}
+
+/// What `check bootstrap` is going to try.
+pub fn call(call: &Call) -> String {
+    let from = match call.from {
+        Some(from) => format!("{from} ({})", listed(&call.over, "no interface owns it")),
+        None => "nowhere: the kernel knows no way there".to_owned(),
+    };
+    remarks(vec![
+        ("NCCL".to_owned(), call.version.to_string()),
+        ("bootstrap".to_owned(), bootstrap(&call.bootstrap)),
+        ("leaves from".to_owned(), from),
+        ("retries".to_owned(), call.rules.to_string()),
+    ])
+}
+
+/// What came of it.
+pub fn tried(tried: &Tried) -> String {
+    let text = match &tried.outcome {
+        Outcome::Reached { seen_as: Some(from) } => format!("reached; the other node is called from {from}"),
+        Outcome::Reached { seen_as: None } => "reached".to_owned(),
+        Outcome::Failed { trouble, .. } => trouble.told().to_owned(),
+    };
+    remarks(vec![(tried.call.to.to_string(), text)])
+}
+
+/// Where `check bootstrap --listen` waits.
+pub fn wait(wait: &Wait) -> String {
+    remarks(vec![
+        ("bootstrap".to_owned(), bootstrap(&wait.bootstrap)),
+        ("listening".to_owned(), wait.at.to_string()),
+        ("elsewhere".to_owned(), format!("rdmaprep check bootstrap {}", wait.at)),
+    ])
 }

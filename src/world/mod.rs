@@ -34,6 +34,7 @@ pub mod privilege;
 pub mod qdisc;
 pub mod random;
 pub mod rdma;
+pub mod reach;
 pub mod rootfs;
 pub mod route;
 pub mod rtnl;

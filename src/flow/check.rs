@@ -1,0 +1,123 @@
+//! `rdmaprep check`: what NCCL will find, tried.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::{look, nccl, say, warn};
+use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
+use crate::fault::{Fault, WithFault};
+use crate::nccl::bootstrap::{self, Call, Came, Outcome, Tried};
+use crate::nccl::explain::{Bootstrap, Explanation, explain};
+use crate::nccl::retry::{Tally, Trouble};
+use crate::nccl::settings::Settings;
+use crate::report;
+use crate::snapshot::Snapshot;
+use crate::world::{reach, user};
+
+/// Runs one.
+pub(super) fn run(command: &CheckCommand) -> Result<()> {
+    match command {
+        CheckCommand::Bootstrap(args) => bootstrap(args),
+    }
+}
+
+fn bootstrap(args: &BootstrapArgs) -> Result<()> {
+    // What cannot be meant is told before anything is looked at.
+    args.host.as_deref().map(bootstrap::split).transpose().fault(Fault::Usage, "HOST")?;
+    let settings = nccl::settings(&asked(args))?;
+    let seen = look(None, None)?;
+    let explanation = explain(&settings, &seen, args.nccl_version, &user::address_of);
+    if let Bootstrap::Fails(failure) = &explanation.bootstrap {
+        let text = format!("NCCL does not start in this network namespace: {}", failure.why);
+        return Err(Fault::Other.error(text));
+    }
+    let id = bootstrap::comm_id(&settings, args.nccl_version, &seen, &user::address_of);
+    let until = Instant::now() + Duration::from_secs(args.timeout.into());
+    match args.listen {
+        Some(port) => listen(args, &seen, &explanation, id, port, until),
+        None => connect(args, &settings, &seen, &explanation, id, until),
+    }
+}
+
+/// The settings are found as `nccl explain` finds them.
+fn asked(args: &BootstrapArgs) -> ExplainArgs {
+    let BootstrapArgs { env, env_file, bundle, conf, nccl_version, json, .. } = args;
+    let (env, env_file, bundle, conf) = (env.clone(), env_file.clone(), bundle.clone(), conf.clone());
+    ExplainArgs { env, env_file, bundle, conf, nccl_version: *nccl_version, snapshot: None, json: *json }
+}
+
+fn connect(
+    args: &BootstrapArgs,
+    settings: &Settings,
+    seen: &Snapshot,
+    explanation: &Explanation,
+    id: Option<SocketAddr>,
+    until: Instant,
+) -> Result<()> {
+    let to = match (&args.host, id) {
+        (Some(host), _) => bootstrap::target(host, seen, &user::address_of).fault(Fault::Other, "HOST")?,
+        (None, Some(id)) if id.port() > 0 => id,
+        _ => return Err(Fault::Usage.error("HOST is missing, or a NCCL_COMM_ID with a port; or --listen")),
+    };
+    let call = bootstrap::call(explanation, settings, seen, to, reach::source(to).ok(), id);
+    warn(&call.warnings);
+    if !args.json {
+        say(&report::call(&call))?;
+    }
+    let tried = attempt(call, until);
+    match args.json {
+        true => say(&report::json(&tried)?)?,
+        false => say(&report::tried(&tried))?,
+    }
+    tried.complaint().map_or(Ok(()), |text| Err(Fault::Other.error(text)))
+}
+
+/// Tries as often as NCCL does, but no longer than until then.
+fn attempt(call: Call, until: Instant) -> Tried {
+    let (mut tally, start) = (Tally::default(), Instant::now());
+    let (tries, outcome) = loop {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let error = match reach::connect(call.to, left).and_then(reach::hello) {
+            Ok(seen_as) => break (tally.all() + 1, Outcome::Reached { seen_as }),
+            Err(error) => error,
+        };
+        let trouble = Trouble::of(&error);
+        let pause = call.rules.again(trouble, &mut tally);
+        let over = Instant::now() + pause.unwrap_or_default() >= until;
+        if over || pause.is_none() {
+            // A try that we cut short was not NCCL's last.
+            let unfinished = pause.is_some() || trouble == Trouble::TimedOut && error.raw_os_error().is_none();
+            break (tally.all(), Outcome::Failed { trouble, error: error.to_string(), unfinished });
+        }
+        std::thread::sleep(pause.unwrap_or_default());
+    };
+    Tried { call, tries, millis: u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX), outcome }
+}
+
+fn listen(
+    args: &BootstrapArgs,
+    seen: &Snapshot,
+    explanation: &Explanation,
+    id: Option<SocketAddr>,
+    port: u16,
+    until: Instant,
+) -> Result<()> {
+    let wait = bootstrap::wait(explanation, seen, id, port);
+    let Some(wait) = wait else { return Err(Fault::Other.error("NCCL does not start in this network namespace")) };
+    let listener = reach::listen(wait.at).fault(Fault::Other, wait.doing())?;
+    match args.json {
+        true => say(&report::json(&wait)?)?,
+        false => say(&report::wait(&wait))?,
+    }
+    let came = reach::welcome(&listener, until).fault(Fault::Other, format!("listening on {}", wait.at))?;
+    let Some(from) = came else {
+        return Err(Fault::Timeout.error(format!("nobody came to {} in {} s", wait.at, args.timeout)));
+    };
+    let came = Came { wait, from };
+    match args.json {
+        true => say(&report::json(&came)?),
+        false => say(&format!("reached from {}", came.from)),
+    }
+}
