@@ -164,6 +164,9 @@ fn who_waits_in_vain_and_what_cannot_be_meant() {
     alone(|host| {
         let there = pair(host);
         check(host, &["--listen", "--timeout", "1"]).fails(7, &["nobody came to 10.9.0.1:29500 in 1 s"]);
+        let said = check(host, &["--listen", "4001", "--timeout", "1", "--json"]);
+        let wait: Value = serde_json::from_str(&said.out).unwrap();
+        assert!(wait["at"] == "10.9.0.1:4001" && wait["by_id"] == false, "{wait}");
         check(host, &[]).fails(2, &["HOST is missing"]);
         for wrong in ["2001:db8::2", "10.9.0.2:0", ":1", "a b"] {
             check(host, &[wrong]).fails(2, &["is none of HOST"]);
