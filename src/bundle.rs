@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::fault::{Fault, WithFault};
 use crate::inject::{self, view_name};
+use crate::nccl::topo_file;
 use crate::outfit::Wearer;
 use crate::snapshot::CharDevice;
 
@@ -23,6 +24,8 @@ pub struct Bundle {
     pub devices: BTreeSet<(String, u32, u32)>,
     /// The view of ours that config.json mounts.
     pub view: Option<String>,
+    /// The topology file of ours that it mounts.
+    pub topology: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -89,6 +92,7 @@ impl Bundle {
         let mounts = spec.mounts.unwrap_or_default();
         // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
         let in_sys = |m: &Mount| m.destination == "/sys" || m.destination.starts_with("/sys/");
+        let ours = |m: &Mount| view_name(m.source.as_deref()?, views).map(str::to_owned);
         let etc = mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/etc");
         let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
         let devices = linux.devices.unwrap_or_default().into_iter().filter(|d| matches!(d.kind.as_str(), "c" | "u"));
@@ -101,11 +105,8 @@ impl Bundle {
             },
             env: inject::pairs(env.iter().map(String::as_str)),
             devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
-            view: mounts
-                .iter()
-                .filter(|m| in_sys(m))
-                .find_map(|m| view_name(m.source.as_deref()?, views))
-                .map(Into::into),
+            view: mounts.iter().filter(|m| in_sys(m)).find_map(ours),
+            topology: mounts.iter().filter(|m| m.destination == topo_file::PLACE).find_map(ours),
         })
     }
 

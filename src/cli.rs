@@ -89,6 +89,14 @@ pub enum Command {
     /// Use what a process keeps open, by the value that `status` shows
     #[command(subcommand)]
     Handle(HandleCommand),
+    /// Be an OCI runtime: edit config.json as `spec` does, then become runc, crun, runsc or another
+    ///
+    /// For engines that are given a runtime's path: a link `rdmaprep-runtime` to this program does the same, and
+    /// `rdmaprep-runtime-crun` (or runc, runsc, youki, nvidia) before that runtime. Every argument is passed on as it is;
+    /// `create` and `run` of a container that opted in (see `hook`) have its config.json edited first. `runtime` in the
+    /// host's config file names the runtime [default: the first of runc and crun in PATH].
+    #[command(disable_help_flag = true)]
+    Runtime(RuntimeArgs),
     /// Bring back the NICs that a container holds
     Restore(RestoreArgs),
     /// Show who holds which NIC, and what the last hooks did
@@ -214,9 +222,21 @@ pub struct HookArgs {
     /// Refuse any plan but the one with this digest, on which all nodes agreed; `prepare --bundle` says so here
     #[arg(long, env = "RDMAPREP_AGREED", value_name = "DIGEST")]
     pub agreed: Option<String>,
+    /// What the runtime's process keeps open for this hook, NAME=HANDLE each: `rdmaprep-runtime` says so here. The view of /sys
+    /// is read there, if it is the one that config.json mounts, and else from its file
+    #[arg(long, env = "RDMAPREP_HANDLES", value_name = "HANDLES", value_delimiter = ',')]
+    pub handles: Vec<String>,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
+}
+
+/// `rdmaprep runtime`.
+#[derive(Debug, Args)]
+pub struct RuntimeArgs {
+    /// The runtime's own options, command and its arguments
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
 }
 
 /// `rdmaprep restore`.

@@ -258,6 +258,8 @@ pub struct Config {
     /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
     /// the container does not use them.
     pub rail_tables: Option<Numbers>,
+    /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see [`crate::shim::Own`].
+    pub runtime: Option<String>,
     /// Defaults of the selection.
     pub select: SelectConfig,
 }

@@ -15,7 +15,7 @@ use crate::fault::{Fault, WithFault};
 use crate::hook::Hook;
 use crate::ident::BusId;
 use crate::nccl::format::{self, Format};
-use crate::nccl::{self, explain};
+use crate::nccl::{self, explain, topo_file};
 use crate::outfit::{Cover, Dressed, Given, Outfit};
 use crate::plan::Plan;
 use crate::report::Report;
@@ -60,9 +60,12 @@ pub fn fit(
         .fault(Fault::State, format!("reading {}", dir.join("config.json").display()))?;
     // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its own.
     let sandboxed = handle::parent_program().is_some_and(|name| name.starts_with("runsc"));
+    if let Some(name) = &bundle.topology {
+        placed(hook, plan, name, report)?;
+    }
     let covers = match &bundle.view {
         Some(name) => {
-            report.sysfs = Some(mounted(hook, plan, name, sandboxed)?);
+            report.sysfs = Some(mounted(hook, plan, name, sandboxed, report)?);
             Vec::new()
         }
         None if plan.sysfs == Sysfs::Off => Vec::new(),
@@ -70,7 +73,7 @@ pub fn fit(
             off(plan.sysfs, "the sandbox has a /sys of its own, which is settled before hooks run", report)?;
             Vec::new()
         }
-        None => covers(plan, view(hook, plan, within, live)?),
+        None => covers(plan, view(hook, plan, within, live, report)?),
     };
     // A namespace has lo at least: of one that was not looked at nothing is guessed.
     if !within.netdevs.is_empty() {
@@ -95,8 +98,8 @@ fn config_json(hook: &Hook) -> Result<Option<(PathBuf, String)>> {
 }
 
 /// What config.json mounts, if it shows this plan's HCAs and no others.
-fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool) -> Result<String> {
-    let view = hook.store.view(name)?;
+fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool, report: &mut Report) -> Result<String> {
+    let view = stored(hook, "sysfs", name, report)?;
     if !view.as_ref().is_some_and(|view| view::shows(view, &Keep::of(plan))) {
         let text = format!(
             "config.json mounts a /sys for other HCAs than those of plan {}: prepare the bundle again",
@@ -115,6 +118,32 @@ fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool) -> Result<Stri
     })
 }
 
+/// Whether the topology file that config.json mounts, if any, places this plan's HCAs alone: NCCL takes it at its word.
+fn placed(hook: &Hook, plan: &Plan, name: &str, report: &mut Report) -> Result<()> {
+    let keep = Keep::of(plan);
+    let tree = stored(hook, "topology", name, report)?;
+    let others = |xml: &str| topo_file::nets(xml).any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net));
+    if tree.as_ref().and_then(topo_file::xml).is_some_and(others) {
+        let text = format!("config.json mounts a topology file with other HCAs than those of plan {}", plan.name);
+        return Err(Fault::Refused.error(format!("{text}: prepare the bundle again")));
+    }
+    Ok(())
+}
+
+/// What is stored under that name as the runtime's process keeps it, where a shim left it there: files may have gone since. Else
+/// its file.
+fn stored(hook: &Hook, what: &str, name: &str, report: &mut Report) -> Result<Option<Tree>> {
+    match hook.store.handed_view(what, name) {
+        Some(Ok(tree)) => {
+            report.taken.push(what.to_owned());
+            return Ok(Some(tree));
+        }
+        Some(Err(e)) => report.notes.push(format!("{what} is read from its file: {e:#}")),
+        None => {}
+    }
+    hook.store.view(name)
+}
+
 /// Without a view, as far as that was asked for and not only tried.
 fn off(asked: Sysfs, why: &str, report: &mut Report) -> Result<()> {
     match asked {
@@ -127,10 +156,10 @@ fn off(asked: Sysfs, why: &str, report: &mut Report) -> Result<()> {
 
 /// The stored view; or one from a fresh look, where none was stored, the plan was narrowed since, or the container has NICs from
 /// somebody else, which it shall go on seeing.
-fn view(hook: &Hook, plan: &Plan, within: &Snapshot, live: &mut Live) -> Result<Option<Tree>> {
+fn view(hook: &Hook, plan: &Plan, within: &Snapshot, live: &mut Live, report: &mut Report) -> Result<Option<Tree>> {
     let others: BTreeSet<BusId> = within.netdevs.iter().filter_map(|n| n.pci).collect();
-    let stored = plan.view.as_ref().filter(|_| others.is_empty());
-    if let Some(view) = stored.map(|name| hook.store.view(name)).transpose()?.flatten() {
+    let wanted = plan.view.as_ref().filter(|_| others.is_empty());
+    if let Some(view) = wanted.map(|name| stored(hook, "sysfs", name, report)).transpose()?.flatten() {
         return Ok(Some(view));
     }
     let seen = live.observe(Side::Host, &Scope::full())?;

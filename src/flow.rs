@@ -10,10 +10,12 @@ mod nccl;
 mod past;
 mod peers;
 mod prepare;
+mod shim;
 mod status;
 mod sysfs;
 mod topo;
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -23,10 +25,12 @@ use anyhow::{Context, Result};
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::{CONFIG, Config, Host};
 use crate::fault::{Fault, WithFault};
+use crate::handle::Handle;
 use crate::hook::{self, Hook};
 use crate::inject::Stage;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
+use crate::shim::Call;
 use crate::snapshot::{self, Snapshot};
 use crate::state::{self, State};
 use crate::step::Side;
@@ -43,6 +47,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Prepare(args) => prepare::prepare(global, args),
         Command::Env(args) => env::env(global, args),
         Command::Spec(args) => prepare::spec(global, args),
+        Command::Runtime(args) => shim::runtime(global, &Call { named: None, args: args.args.clone() }),
         Command::Hook(args) => oci_hook(global, args),
         Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
@@ -54,6 +59,11 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Topo(args) => topo::run(global, args),
         Command::Peers(args) => peers::show(args),
     }
+}
+
+/// `rdmaprep-runtime`: becomes the runtime, and returns only where that is refused or cannot be done.
+pub fn runtime(call: &Call) -> Result<()> {
+    shim::runtime(&Global::default(), call)
 }
 
 /// The host's config file; only the default one may be absent.
@@ -132,7 +142,7 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             Err((e, Some(host))) => (*host, Err(e)),
             Err((e, None)) => return Err(e),
             Ok(request) => {
-                let store = store(&request.host);
+                let store = store(&request.host).handed(handed(&args.handles));
                 let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
                 let patience = deadline.min(Instant::now() + wait);
                 let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
@@ -166,6 +176,15 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
 fn asked(global: &Global, args: &HookArgs, state: &State) -> Result<Request, (anyhow::Error, Option<Box<Host>>)> {
     let request = request(global, args.plan.as_deref(), &args.select).map_err(|e| (e, None))?;
     request.narrow(&state.annotations).map_err(|e| (e, Some(Box::new(request.host))))
+}
+
+/// What the runtime's process keeps, by name. A container starts without it as well: what is no handle is passed over.
+fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
+    let pair = |word: &String| {
+        let (name, handle) = word.split_once('=')?;
+        Some((name.to_owned(), handle.parse().ok()?))
+    };
+    handles.iter().filter_map(pair).collect()
 }
 
 /// NICs have to come home whatever somebody has written into the config file since they left.

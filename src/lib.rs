@@ -31,6 +31,7 @@ pub mod cli;
 pub mod config;
 pub mod policy;
 pub mod request;
+pub mod shim;
 pub mod state;
 
 pub mod handle;

@@ -6,9 +6,16 @@ use std::process::ExitCode;
 
 use rdmaprep::cli::{self, Cli};
 use rdmaprep::fault::Fault;
+use rdmaprep::shim::Call;
 use rdmaprep::{flow, report};
 
 fn main() -> ExitCode {
+    if let Some(call) = Call::of(std::env::args_os()) {
+        return match flow::runtime(&call) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => fail(&e),
+        };
+    }
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         // Help and version are no errors: clap prints them and names their code.

@@ -72,6 +72,9 @@ pub struct Report {
     /// How the container's /sys shows its NICs alone, or why it does not.
     #[serde(default)]
     pub sysfs: Option<String>,
+    /// What was read out of the memory of the runtime's process, by handle: the view of `sysfs`, the `topology` file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taken: Vec<String>,
     /// Where NCCL's settings are, if not in the environment.
     #[serde(default)]
     pub settings: Option<String>,
@@ -179,6 +182,7 @@ impl Report {
             rails: Vec::new(),
             steps_done: 0,
             sysfs: None,
+            taken: Vec::new(),
             settings: None,
             notes: Vec::new(),
             drift: Vec::new(),
@@ -207,6 +211,7 @@ impl Report {
         add("nics", (!nics.is_empty()).then(|| nics.join(",")));
         add("steps", Some(self.steps_done.to_string()));
         add("sysfs", self.sysfs.clone());
+        add("taken", (!self.taken.is_empty()).then(|| self.taken.join(",")));
         add("settings", self.settings.clone());
         add("drift", (!self.drift.is_empty()).then(|| self.drift.join("; ")));
         add("total_ms", Some(millis(self.micros)));

@@ -145,7 +145,7 @@ fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
 
 /// The longest-prefix match over the tables main and local: the legs of the winners. An unreachable or blackhole route
 /// can win and has no legs; broadcast, anycast, multicast and throw routes (3, 4, 5, 9) lead to no peer.
-fn towards(snapshot: &Snapshot, peer: IpAddr) -> Vec<IfName> {
+pub fn towards(snapshot: &Snapshot, peer: IpAddr) -> Vec<IfName> {
     let fits = |r: &&Route| {
         let table = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
         table && r.tos == 0 && r.destination.contains(&peer)

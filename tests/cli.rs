@@ -25,6 +25,8 @@ fn rdmaprep(args: &[&str]) -> Said {
 #[test]
 fn help_fits_a_terminal_and_tells_the_exit_codes() {
     let help = rdmaprep(&["--help"]).ok().out;
+    // What follows it is the runtime's, `--help` as well.
+    assert!(help.contains("\n  runtime ") && rdmaprep(&["help", "runtime"]).ok().out.contains("Usage: rdmaprep"));
     for fault in rdmaprep::fault::Fault::ALL {
         assert!(help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())), "{fault:?} in\n{help}");
     }

@@ -4,27 +4,25 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 
-use super::prepare::Decision;
-use super::warn;
+use super::prepare::{Decision, decide, for_container, narrowed};
+use super::{request, store, warn};
+use crate::cli::{Global, SpecArgs};
 use crate::decide::options;
 use crate::fault::Fault;
 use crate::ident::HcaName;
 use crate::inject::{self, Edit, Injected, MountEdit, NoMounts};
-use crate::nccl;
 use crate::nccl::topology::{Circumstances, topology, wanted};
+use crate::nccl::{self, topo_file};
 use crate::plan::EnvVar;
 use crate::request::Request;
 use crate::snapshot::Snapshot;
 use crate::step::Side;
-use crate::tree::{Node, Tree};
+use crate::tree::Tree;
 use crate::view::{self, Sysfs};
+use crate::world::memfd::Kept;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World};
-
-/// Where a container finds its topology file: below a file system of its own, so that no mount point is made in its image.
-const TOPO_DIR: &str = "/dev/rdmaprep";
-const TOPO_FILE: &str = "nccl_topo.xml";
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 
@@ -50,13 +48,78 @@ impl Edited {
     }
 }
 
+/// What `spec` makes of a config.json, as long as nothing of it is written.
+pub(super) struct Ready {
+    decision: Decision,
+    /// The plan that it was narrowed from, where none was stored.
+    fresh: Option<Decision>,
+    edited: Edited,
+    store: Store,
+}
+
+/// For a container that gets a plan; nothing for one that does not. Uses the stored plan, or makes it.
+pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
+    let request = request(global, args.plan.as_deref(), &args.select)?;
+    let mine = narrowed(request.clone(), text)?;
+    let Some(name) = mine.plan().cloned() else { return Ok(None) };
+    let store = store(&request.host);
+    let (plan, fresh) = match store.plan(name.as_str())? {
+        Some(plan) => (plan, None),
+        // What this container's annotations take away, others get.
+        None => {
+            let decision = decide(&request, name.as_str(), None, None, &store)?;
+            (decision.plan.clone(), Some(decision))
+        }
+    };
+    let decision = for_container(plan, &mine, text, &store)?;
+    let edited = edit(text, &decision, &store, &mine, args.hook_timeout)?;
+    warn(&decision.traps(&inject::environment(&edited.injected.json), &mine)?);
+    Ok(Some(Ready { decision, fresh, edited, store }))
+}
+
+impl Ready {
+    /// The edited text.
+    pub(super) fn json(&self) -> &str {
+        &self.edited.injected.json
+    }
+
+    /// Stores all that it speaks of, and a plan that was made for it.
+    pub(super) fn keep(self) -> Result<Ready> {
+        self.decision.keep_view(&self.store)?;
+        self.edited.lay_out(&self.decision, &self.store)?;
+        if let Some(fresh) = &self.fresh {
+            fresh.keep(&self.store)?;
+        }
+        warn(&self.edited.injected.kept);
+        Ok(self)
+    }
+
+    /// Forgets the plan that was made for it. A view stays, under a name that follows from what is in it.
+    pub(super) fn drop_plan(&self) -> Result<()> {
+        self.fresh.iter().try_for_each(|fresh| self.store.drop_plan(&fresh.plan.name))
+    }
+
+    /// What a hook, or somebody else, may want of it while the runtime's process lives: what it shows of /sys as JSON, and the
+    /// topology file.
+    pub(super) fn memory(&self) -> Result<Vec<Kept>> {
+        let mut kept = Vec::new();
+        if let Some(view) = &self.decision.view {
+            kept.push(Kept::new("sysfs", Store::view_text(view)?.as_bytes())?);
+        }
+        if let Some((_, tree)) = &self.edited.topology {
+            kept.extend(topo_file::xml(tree).map(|xml| Kept::new("topology", xml.as_bytes())).transpose()?);
+        }
+        Ok(kept)
+    }
+}
+
 /// Edits one; nothing is written.
 pub(super) fn edit(text: &str, decision: &Decision, store: &Store, request: &Request, timeout: u32) -> Result<Edited> {
     let program = std::env::current_exe().context("finding our own path")?;
     let program = program.to_str().context("our own path is no UTF-8")?;
     let mut edit = Edit::of(&decision.plan, program, timeout);
     // An earlier edit's file is made anew, or goes.
-    let (place, mut own) = (format!("{TOPO_DIR}/{TOPO_FILE}"), inject::environment(text));
+    let (place, mut own) = (topo_file::PLACE.to_owned(), inject::environment(text));
     if own.get(TOPO_VARIABLE) == Some(&place) {
         own.remove(TOPO_VARIABLE);
         edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
@@ -72,7 +135,7 @@ pub(super) fn edit(text: &str, decision: &Decision, store: &Store, request: &Req
     let mut topology = None;
     if let Some((tree, why)) = topology_file(text, decision, by)? {
         let name = Store::view_name(&tree)?;
-        let source = store.views().join(&name).join(TOPO_FILE);
+        let source = store.views().join(&name).join(topo_file::FILE);
         let source = source.to_str().context("the run folder's path is no UTF-8")?.to_owned();
         edit.stale.clear();
         edit.env.push(EnvVar { name: TOPO_VARIABLE.to_owned(), value: place.clone(), why });
@@ -123,9 +186,7 @@ fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<O
         topology.unplaced.iter().map(|(hca, why)| format!("left out of the topology file: {hca}: {why}")).collect();
     warn(&left);
     warn(&topology.warnings);
-    let mut tree = Tree::default();
-    tree.put(TOPO_FILE, Node::File(topology.xml()?.into_bytes().into()));
-    Ok(Some((tree, format!("a topology file of this host: {}", wanted.why))))
+    Ok(Some((topo_file::tree(&topology.xml()?), format!("a topology file of this host: {}", wanted.why))))
 }
 
 /// The mounts that show a container its view, and why there are none.

@@ -1,6 +1,7 @@
 //! The meeting of all nodes, between a node's own decision and anything that is written.
 
 use std::io::{IsTerminal, Write};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -69,10 +70,8 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
         Place::C10d(to) => {
             let store = C10d::connect(to.clone(), deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
             warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
-            let (to, local) = (store.address(), store.local());
-            // Where the kernel does not say, the snapshot's own routes are looked at.
-            let over = RouteSocket::open().and_then(|mut socket| Ok(socket.way(to, local)?)).ok().flatten();
-            Ok((Box::new(store), Some(Way { store: to, local, over })))
+            let way = way((store.address(), store.local()));
+            Ok((Box::new(store), Some(way)))
         }
         Place::File(path) => {
             let store = FileStore::open(path, deadline).fault(Fault::Disagreed, DOING)?.until(limit);
@@ -84,8 +83,8 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
             let store =
                 Etcd::connect(cluster.clone(), login, deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
             warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
-            let address = store.address();
-            Ok((Box::new(store), address))
+            let way = store.ends().map(way);
+            Ok((Box::new(store), way))
         }
         #[cfg(not(feature = "etcd"))]
         Place::Etcd(_) => Err(Fault::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
@@ -95,6 +94,12 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
         }
         Place::Static => Err(Fault::Usage.error("--rendezvous static: nobody is met")),
     }
+}
+
+/// How packets leave for the other end of a connection: where the kernel does not say, the snapshot's routes are looked at later.
+fn way((to, local): (IpAddr, IpAddr)) -> Way {
+    let over = RouteSocket::open().and_then(|mut socket| Ok(socket.way(to, local)?)).ok().flatten();
+    Way { store: to, local, over }
 }
 
 impl Meeting {

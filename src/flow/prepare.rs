@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 
 use self::draft::Look;
-use super::edit::edit;
+use super::edit::{Ready, ready};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
 use crate::decide::{as_agreed, inside, view_of};
@@ -78,7 +78,7 @@ impl Decision {
 
     /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
     /// keeps NCCL from its NICs is refused: it would end, or hang, an hour later.
-    fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
+    pub(super) fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
         let inside = inside(&self.plan, &self.host, self.pod.as_ref());
         let found = explain::check(env, &inside);
         if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
@@ -95,12 +95,12 @@ impl Decision {
     }
 
     /// Stores it, the plan last: a plan speaks of the view.
-    fn keep(&self, store: &Store) -> Result<()> {
+    pub(super) fn keep(&self, store: &Store) -> Result<()> {
         self.keep_view(store)?;
         store.save_plan(&self.plan).map(|_| ())
     }
 
-    fn keep_view(&self, store: &Store) -> Result<()> {
+    pub(super) fn keep_view(&self, store: &Store) -> Result<()> {
         store.prepare()?;
         match (&self.plan.view, &self.view) {
             (Some(name), Some(view)) => store.save_view(name, view),
@@ -163,8 +163,8 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let text = files::read_or_stdin(Path::new("-")).fault(Fault::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
     let asked = args.plan.is_some() || inject::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
-    match edited(global, args, &text) {
-        Ok(edited) => pass(edited.as_deref().unwrap_or(&text)),
+    match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
+        Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
         // A container that asks for nothing itself starts whatever we think of its config.json.
         Err(e) if !asked => {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
@@ -172,30 +172,6 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
         }
         Err(e) => Err(e),
     }
-}
-
-/// The edited config.json; nothing for a container that gets no plan.
-fn edited(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<String>> {
-    let request = request(global, args.plan.as_deref(), &args.select)?;
-    let mine = narrowed(request.clone(), text)?;
-    let Some(name) = mine.plan().cloned() else { return Ok(None) };
-    let store = store(&request.host);
-    let plan = match store.plan(name.as_str())? {
-        Some(plan) => plan,
-        // What this container's annotations take away, others get.
-        None => {
-            let decision = decide(&request, name.as_str(), None, None, &store)?;
-            decision.keep(&store)?;
-            decision.plan
-        }
-    };
-    let decision = for_container(plan, &mine, text, &store)?;
-    let edited = edit(text, &decision, &store, &mine, args.hook_timeout)?;
-    warn(&decision.traps(&inject::environment(&edited.injected.json), &mine)?);
-    decision.keep_view(&store)?;
-    edited.lay_out(&decision, &store)?;
-    warn(&edited.injected.kept);
-    Ok(Some(edited.injected.json))
 }
 
 /// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.

@@ -167,7 +167,7 @@ pub fn call(
     let mut warnings = Vec::new();
     if let (Bootstrap::Uses(own, _), Some(from)) = (&explanation.bootstrap, from) {
         if own.address != from && !to.ip().is_loopback() {
-            let ways: Vec<String> = uplink::ways(snapshot, to.ip()).iter().map(ToString::to_string).collect();
+            let ways: Vec<String> = uplink::towards(snapshot, to.ip()).iter().map(ToString::to_string).collect();
             let ways = if ways.is_empty() { over.join(", ") } else { ways.join(", ") };
             warnings.push(format!(
                 "NCCL tells the others to call {} on {}, but what it sends to {} leaves from {from} over {ways}",

@@ -16,6 +16,7 @@ pub mod remote;
 pub mod retry;
 pub mod settings;
 mod socket;
+pub mod topo_file;
 pub mod topology;
 mod traps;
 pub mod version;

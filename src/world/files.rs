@@ -74,10 +74,15 @@ pub fn read(path: &Path) -> Result<Option<String>> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other.with_context(|| format!("opening {}", path.display()))?,
     };
+    read_whole(file, &path.display().to_string()).map(Some)
+}
+
+/// Reads what is open, to its end.
+pub fn read_whole(file: File, name: &str) -> Result<String> {
     let mut text = String::new();
-    let read = file.take(LIMIT + 1).read_to_string(&mut text).with_context(|| format!("reading {}", path.display()))?;
-    ensure!(read as u64 <= LIMIT, "{} is larger than {LIMIT} bytes", path.display());
-    Ok(Some(text))
+    let read = file.take(LIMIT + 1).read_to_string(&mut text).with_context(|| format!("reading {name}"))?;
+    ensure!(read as u64 <= LIMIT, "{name} is larger than {LIMIT} bytes");
+    Ok(text)
 }
 
 /// The same, where `-` is stdin.

@@ -39,6 +39,7 @@ pub mod rootfs;
 pub mod route;
 pub mod rtnl;
 pub mod rtroute;
+pub mod runtime;
 pub mod signals;
 pub mod store;
 pub mod sysctl;

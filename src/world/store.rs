@@ -1,16 +1,21 @@
 //! What rdmaprep keeps on disk: plans, pins and reports of this boot below the run folder, records below the state folder.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
 
+use crate::fault::{Fault, WithFault};
+use crate::handle::Handle;
 use crate::journal::{Record, Remains, remains};
+use crate::nccl::topo_file;
 use crate::plan::{self, Plan};
 use crate::tree::Tree;
-use crate::world::faults;
 use crate::world::files::{self, Lock};
+use crate::world::{faults, handle};
 
 /// Records that are kept though they are not to be applied: for people to look at.
 const ARCHIVED: usize = 32;
@@ -20,12 +25,18 @@ const ARCHIVED: usize = 32;
 pub struct Store {
     run: PathBuf,
     state: PathBuf,
+    handed: BTreeMap<String, Handle>,
 }
 
 impl Store {
     /// `run` is for what a reboot may forget, `state` for what it must not.
     pub fn new(run: &Path, state: &Path) -> Store {
-        Store { run: run.to_owned(), state: state.to_owned() }
+        Store { run: run.to_owned(), state: state.to_owned(), handed: BTreeMap::new() }
+    }
+
+    /// The same, where somebody keeps in memory what is stored: a view as `sysfs`, a topology file as `topology`.
+    pub fn handed(self, handed: BTreeMap<String, Handle>) -> Store {
+        Store { handed, ..self }
     }
 
     /// Makes the folders; only commands that write call this.
@@ -88,16 +99,26 @@ impl Store {
         Ok(path)
     }
 
+    /// Removes a stored plan.
+    pub fn drop_plan(&self, name: &str) -> Result<()> {
+        files::remove(&self.plans().join(format!("{name}.json")))
+    }
+
     /// The name under which a view is stored: it follows from what is in it.
     pub fn view_name(view: &Tree) -> Result<String> {
-        let mut hasher = DefaultHasher::new();
-        serde_json::to_string(view).context("writing the view as JSON")?.hash(&mut hasher);
-        Ok(format!("{:016x}", hasher.finish()))
+        // A text of somebody else's with such a beginning of its digest would have to be searched for too long.
+        let digest = Sha256::digest(Store::view_text(view)?);
+        Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// A view as it is stored.
+    pub fn view_text(view: &Tree) -> Result<String> {
+        serde_json::to_string(view).context("writing the view as JSON")
     }
 
     /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it, nobody knows.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
-        let text = serde_json::to_string(view).context("writing the view as JSON")?;
+        let text = Store::view_text(view)?;
         files::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600)
     }
 
@@ -106,6 +127,25 @@ impl Store {
         let path = self.views().join(format!("{name}.json"));
         let Some(text) = files::read(&path)? else { return Ok(None) };
         serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
+    }
+
+    /// What is stored under that name, out of the memory of who keeps it; nothing where nobody does.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`]: what was handed on is somebody else's, has gone, or is another one. The name follows from what is in
+    /// it, so nothing else passes for it.
+    pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
+        let read = |handle: &Handle| {
+            let text = files::read_whole(File::from(handle::fetch(handle, None)?), "what is in memory")?;
+            let tree = match what {
+                "topology" => topo_file::tree(&text),
+                _ => serde_json::from_str(&text).fault(Fault::Refused, "reading a view in memory")?,
+            };
+            let other = || Fault::Refused.error("what the handle names is another one than config.json mounts");
+            ensure!(Store::view_name(&tree)? == name, other());
+            Ok(tree)
+        };
+        self.handed.get(what).map(read)
     }
 
     /// Writes a stored view out for config.json files to mount, once, whoever else does the same at that moment.

@@ -76,12 +76,12 @@ impl Caller {
         self.authenticate(self.limit)
     }
 
-    /// The address of the member that answered last, as far as a connection shows it.
-    pub fn address(&self) -> Option<IpAddr> {
+    /// The address of the member that answered last, and ours towards it, as far as a connection shows them.
+    pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         let to = self.cluster.endpoints.get(self.at)?;
         let found = (to.host.as_str(), to.port).to_socket_addrs().ok()?;
         let stream = found.into_iter().find_map(|address| TcpStream::connect_timeout(&address, CONNECT).ok())?;
-        Some(stream.peer_addr().ok()?.ip().to_canonical())
+        Some((stream.peer_addr().ok()?.ip().to_canonical(), stream.local_addr().ok()?.ip().to_canonical()))
     }
 
     /// Whether a password goes over the wire as it is.

@@ -25,7 +25,7 @@ const TXN: &str = "/v3/kv/txn";
 pub struct Etcd {
     caller: Caller,
     prefix: String,
-    address: Option<IpAddr>,
+    ends: Option<(IpAddr, IpAddr)>,
     /// What our keys hang on, from the first one on.
     lease: Option<String>,
 }
@@ -40,8 +40,8 @@ impl Etcd {
         let prefix = cluster.prefix.clone();
         let mut caller = Caller::new(cluster, login, limit, jitter)?;
         caller.begin()?;
-        let address = caller.address();
-        Ok(Etcd { caller, prefix, address, lease: None })
+        let ends = caller.ends();
+        Ok(Etcd { caller, prefix, ends, lease: None })
     }
 
     /// The same with another limit: what comes after the meeting was to begin.
@@ -50,9 +50,9 @@ impl Etcd {
         self
     }
 
-    /// The address of the member that answered, where it is known.
-    pub fn address(&self) -> Option<IpAddr> {
-        self.address
+    /// The address of the member that answered, and ours towards it, where they are known.
+    pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        self.ends
     }
 
     /// What the user should hear although it worked.

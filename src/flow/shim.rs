@@ -1,0 +1,165 @@
+//! `rdmaprep-runtime`: what `spec` does, for engines that know nothing but a runtime.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Result, anyhow};
+
+use super::edit::{self, Ready};
+use super::warn;
+use crate::cli::{self, Cli, Command, Global, SpecArgs};
+use crate::config::CONFIG;
+use crate::fault::{Fault, WithFault};
+use crate::inject;
+use crate::report;
+use crate::request::ANNOTATION;
+use crate::shim::{self, Asked, Call, Own};
+use crate::world::handle::{self, Process};
+use crate::world::memfd::Kept;
+use crate::world::{files, runtime};
+
+/// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
+const LIKELIEST: &str = "runc";
+
+/// Edits, and becomes the runtime. Returns only with an error, of which its engine has been told; nothing is changed then.
+pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
+    let known = own(global).and_then(|(own, config)| {
+        runtime::is_first()?;
+        let program = runtime::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
+        Ok((own, config, program))
+    });
+    let program = known.as_ref().map_or(Path::new(LIKELIEST), |(_, _, program)| program.as_path());
+    let asked = shim::read(program, &call.args);
+    let done = known.and_then(|(own, config, program)| {
+        let global = Global { config, ..global.clone() };
+        let edited = edited(&global, &own, &asked)?;
+        let Err(e) = run(&program, call, edited.as_ref()) else { return Ok(()) };
+        match edited.map(|edited| edited.undo()) {
+            Some(Err(undo)) => Err(incomplete(&e, &undo)),
+            _ => Err(e),
+        }
+    });
+    if let Err(e) = &done {
+        tell(&asked, e);
+    }
+    done
+}
+
+/// The part of the host's config file that concerns a shim, and where it is, unless that is the default.
+fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
+    let named = global.config.clone().or_else(|| std::env::var_os("RDMAPREP_CONFIG").map(PathBuf::from));
+    let path = named.as_deref().unwrap_or(Path::new(CONFIG));
+    let doing = || format!("reading {}", path.display());
+    let own = match files::read(path).fault(Fault::Usage, doing())? {
+        Some(text) => Own::parse(&text).fault(Fault::Usage, doing())?,
+        None if named.is_none() => Own::default(),
+        None => return Err(Fault::Usage.error(format!("the config file {} does not exist", path.display()))),
+    };
+    Ok((own, named))
+}
+
+/// A config.json that was edited, and what it was.
+struct Edited {
+    ready: Ready,
+    path: PathBuf,
+    before: String,
+}
+
+/// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong.
+fn edited(global: &Global, own: &Own, asked: &Asked) -> Result<Option<Edited>> {
+    let Some(path) = &asked.config else { return Ok(None) };
+    let before = match files::read(path) {
+        Ok(Some(text)) => text,
+        // The runtime says what it thinks of that.
+        Ok(None) => return Ok(None),
+        Err(e) => {
+            warn(&[format!("{e:#}; the container is left as it is")]);
+            return Ok(None);
+        }
+    };
+    let asks = inject::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
+    let given = own.plan.is_some() || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
+    if !asks && !given {
+        return Ok(None);
+    }
+    match edit(global, path, before) {
+        Err(e) if !asks => {
+            warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
+            Ok(None)
+        }
+        result => result,
+    }
+}
+
+fn edit(global: &Global, path: &Path, before: String) -> Result<Option<Edited>> {
+    let (spec_global, args) = spec()?;
+    let global = Global {
+        config: global.config.clone(),
+        state_dir: global.state_dir.clone().or(spec_global.state_dir),
+        run_dir: global.run_dir.clone().or(spec_global.run_dir),
+    };
+    let Some(ready) = edit::ready(&global, &args, &before)? else { return Ok(None) };
+    let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
+    if edited.ready.json() != edited.before {
+        if let Err(e) = files::replace_keeping_owner(path, edited.ready.json().as_bytes()) {
+            // What is left of a plan that nobody uses is no reason to say another thing.
+            let _ = edited.ready.drop_plan();
+            return Err(e);
+        }
+    }
+    Ok(Some(edited))
+}
+
+/// What `rdmaprep spec` would be told in this environment: a runtime's command line has no room for flags of ours.
+fn spec() -> Result<(Global, SpecArgs)> {
+    let cli = Cli::read(["rdmaprep", "spec"]);
+    let cli = cli.map_err(|e| Fault::Usage.error(cli::complaint(&e).unwrap_or_else(|| e.to_string())))?;
+    match cli.command {
+        Command::Spec(args) => Ok((cli.global, *args)),
+        _ => Err(anyhow!("`spec` is a command")),
+    }
+}
+
+impl Edited {
+    /// As if nothing had been.
+    fn undo(&self) -> Result<()> {
+        let back = match self.ready.json() == self.before {
+            true => Ok(()),
+            false => files::replace_keeping_owner(&self.path, self.before.as_bytes()),
+        };
+        back.and(self.ready.drop_plan())
+    }
+}
+
+fn incomplete(e: &anyhow::Error, undo: &anyhow::Error) -> anyhow::Error {
+    Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))
+}
+
+/// Becomes the runtime. What it mounts of ours stays open in its process: whoever may look into that finds it there, whatever
+/// becomes of the files.
+fn run(program: &Path, call: &Call, edited: Option<&Edited>) -> Result<()> {
+    let kept = edited.map(|edited| edited.ready.memory().and_then(|kept| Ok((handles(&kept)?, kept))));
+    let (handles, _kept) = kept
+        .transpose()
+        .unwrap_or_else(|e| {
+            warn(&[format!("{e:#}; the hook reads files")]);
+            None
+        })
+        .unwrap_or_default();
+    runtime::become_it(program, &call.args, &handles)
+}
+
+/// `sysfs=h1.…,topology=h1.…`.
+fn handles(kept: &[Kept]) -> Result<String> {
+    let own = Process::own()?;
+    let named = |kept: &Kept| Ok(format!("{}={}", kept.name(), handle::give(&own, kept)?));
+    Ok(kept.iter().map(named).collect::<Result<Vec<_>>>()?.join(","))
+}
+
+/// An engine reads the reason from the runtime's log. A log that cannot be written changes nothing.
+fn tell(asked: &Asked, e: &anyhow::Error) {
+    let Some(log) = &asked.log else { return };
+    let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let line = shim::log_line(asked.json, &report::printable(&format!("rdmaprep: {e:#}")), &time);
+    let _ = files::append(log, &line);
+}

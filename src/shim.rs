@@ -1,0 +1,144 @@
+//! `rdmaprep-runtime`: the command line of an OCI runtime, as far as who stands before it has to understand it. Every word is
+//! passed on as it is; what matters is whether a container is made, of which config.json, and where its engine looks for errors.
+
+mod grammar;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use serde::Deserialize;
+
+use crate::fault::{Fault, WithFault};
+pub use grammar::read;
+
+/// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
+pub const NAME: &str = "rdmaprep-runtime";
+
+/// The runtimes that our name can end in, each with its program's.
+const NAMED: [(&str, &str); 5] = [
+    ("runc", "runc"),
+    ("crun", "crun"),
+    ("runsc", "runsc"),
+    ("youki", "youki"),
+    ("nvidia", "nvidia-container-runtime"),
+];
+
+/// What is tried where the host's config file names none, in this order.
+const DEFAULT: [&str; 2] = ["runc", "crun"];
+
+/// Where a runtime is looked for where PATH is not set.
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A call of us as a runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// What our name had behind [`NAME`]: `crun`.
+    pub named: Option<String>,
+    /// What is passed on.
+    pub args: Vec<OsString>,
+}
+
+/// What a command line asks a runtime for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// The config.json of the container that is to be made; none for every other command.
+    pub config: Option<PathBuf>,
+    /// The file in which the engine looks for errors.
+    pub log: Option<PathBuf>,
+    /// Whether its lines are JSON.
+    pub json: bool,
+}
+
+/// Which program is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// This one.
+    Path(PathBuf),
+    /// The first of these that is found.
+    Names(Vec<String>),
+}
+
+/// The part of the host's config file that a shim has to know for every call. Whatever else is wrong in it, containers that run
+/// have to be stopped.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Own {
+    /// See [`crate::config::Config::runtime`].
+    pub runtime: Option<String>,
+    /// Whether there is a plan for containers that did not opt in.
+    pub plan: Option<toml::Value>,
+}
+
+impl Call {
+    /// Nothing where the program was called by its own name and as no runtime. `rdmaprep runtime` is read here, too: options that
+    /// follow are the runtime's, though some of ours have the same names.
+    pub fn of(args: impl IntoIterator<Item = OsString>) -> Option<Call> {
+        let mut args = args.into_iter();
+        let name = PathBuf::from(args.next()?);
+        let named = match name.file_name()?.to_str()?.strip_prefix(NAME) {
+            Some("") => None,
+            Some(rest) => Some(rest.strip_prefix('-')?.to_owned()),
+            None => return (args.next()? == "runtime").then(|| Call { named: None, args: args.collect() }),
+        };
+        Some(Call { named, args: args.collect() })
+    }
+}
+
+impl Own {
+    /// Reads the config file's text.
+    ///
+    /// # Errors
+    /// [`Fault::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
+    pub fn parse(text: &str) -> Result<Own> {
+        toml::from_str(text).map_err(|e| Fault::Usage.error(e.message().replace('\n', ", ")))
+    }
+}
+
+/// The runtime by our name and by `runtime` of the host's config file, and by nothing else: no container has a say.
+///
+/// # Errors
+/// [`Fault::Usage`] for a name that is none, and for a path that depends on the folder of who calls.
+pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
+    if let Some(name) = configured {
+        let good = if name.contains('/') { name.starts_with('/') } else { !name.is_empty() };
+        ensure!(good, Fault::Usage.error(format!("`runtime` is {name:?}: neither a name nor an absolute path")));
+    }
+    let path = configured.filter(|name| name.contains('/')).map(PathBuf::from);
+    let Some(suffix) = named else {
+        return Ok(match (path, configured) {
+            (Some(path), _) => Wanted::Path(path),
+            (None, Some(name)) => Wanted::Names(vec![name.to_owned()]),
+            (None, None) => Wanted::Names(DEFAULT.map(str::to_owned).to_vec()),
+        });
+    };
+    let all = || NAMED.map(|(name, _)| name).join(", ");
+    let program = NAMED.iter().find(|(name, _)| *name == suffix).map(|(_, program)| *program);
+    let unknown = || anyhow::anyhow!("{NAME}-{suffix} is before no runtime that is known: {}", all());
+    let program = program.ok_or_else(unknown).fault(Fault::Usage, "our own name")?;
+    let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
+    Ok(path.filter(is_it).map_or_else(|| Wanted::Names(vec![program.to_owned()]), Wanted::Path))
+}
+
+/// Where a program of these names may be: the absolute folders of `path`, one name after the other.
+pub fn places(names: &[String], path: &OsStr) -> Vec<PathBuf> {
+    let folders: Vec<PathBuf> = std::env::split_paths(path).filter(|folder| folder.is_absolute()).collect();
+    names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name))).collect()
+}
+
+/// A line as runtimes write it into their log: logrus's, which engines read the reason from.
+pub fn log_line(json: bool, message: &str, time: &str) -> String {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    match json {
+        true => format!(r#"{{"level":"error","msg":{},"time":{}}}"#, quoted(message), quoted(time)),
+        false => format!("time={} level=error msg={}", quoted(time), quoted(message)),
+    }
+}
+
+/// The config.json of a bundle, or what is named instead; both as the runtime finds them, from where it was called.
+fn config_file(bundle: Option<&OsStr>, named: Option<&OsStr>) -> PathBuf {
+    match named {
+        Some(file) => Path::new(".").join(file),
+        None => Path::new(".").join(bundle.unwrap_or_default()).join("config.json"),
+    }
+}

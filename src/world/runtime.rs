@@ -1,0 +1,69 @@
+//! The runtime behind us: finding its program, and becoming it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::fault::{Fault, WithFault};
+use crate::shim::{self, Wanted};
+
+/// Tells the hooks that the runtime starts what it keeps open for them: `NAME=HANDLE`, separated by commas.
+pub const HANDLES: &str = "RDMAPREP_HANDLES";
+
+/// Has our pid. A program keeps its own across `execve`: who finds it there was behind itself.
+const BEHIND: &str = "RDMAPREP_RUNTIME_PID";
+
+/// Finds it, and never ourselves: another name of ours in PATH is passed over.
+///
+/// # Errors
+/// [`Fault::Usage`] where there is none, what is named cannot be run, or it is this very program.
+pub fn find(wanted: &Wanted) -> Result<PathBuf> {
+    let own = fs::metadata("/proc/self/exe").context("looking at our own program")?;
+    let is_own = |meta: &Metadata| (meta.dev(), meta.ino()) == (own.dev(), own.ino());
+    let runs = |meta: &Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
+    let names = match wanted {
+        Wanted::Path(path) => {
+            let meta = fs::metadata(path).fault(Fault::Usage, format!("the runtime {}", path.display()))?;
+            let refuse = |why: &str| Fault::Usage.error(format!("the runtime {} {why}", path.display()));
+            ensure!(runs(&meta), refuse("is no program"));
+            ensure!(!is_own(&meta), refuse("is rdmaprep itself: `runtime` of the config file names the one behind it"));
+            return Ok(path.clone());
+        }
+        Wanted::Names(names) => names,
+    };
+    let path = std::env::var_os("PATH").filter(|path| !path.is_empty());
+    let places = shim::places(names, path.as_deref().unwrap_or(OsStr::new(shim::PATH)));
+    let good = |place: &PathBuf| fs::metadata(place).is_ok_and(|meta| runs(&meta) && !is_own(&meta));
+    let found = places.into_iter().find(good);
+    let names = names.join(" or ");
+    found.ok_or_else(|| {
+        Fault::Usage.error(format!("there is no {names} in PATH; `runtime` of the config file names one"))
+    })
+}
+
+/// Whether we have been here before: a runtime that is a script may lead back to us.
+///
+/// # Errors
+/// [`Fault::Usage`]: it would go on for ever.
+pub fn is_first() -> Result<()> {
+    let again = std::env::var(BEHIND).is_ok_and(|pid| pid == std::process::id().to_string());
+    ensure!(!again, Fault::Usage.error("the runtime behind rdmaprep-runtime has led back to it"));
+    Ok(())
+}
+
+/// Becomes it, with every argument and all else as it was; `handles` is for its hooks. Returns only where it cannot be run.
+pub fn become_it(program: &Path, args: &[OsString], handles: &str) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(args).env(BEHIND, std::process::id().to_string());
+    match handles {
+        // What an outer one has left there speaks of another container.
+        "" => command.env_remove(HANDLES),
+        handles => command.env(HANDLES, handles),
+    };
+    Err(command.exec()).fault(Fault::Usage, format!("running {}", program.display()))
+}
