@@ -24,6 +24,10 @@ const NAMED: [(&str, &str); 5] = [
     ("nvidia", "nvidia-container-runtime"),
 ];
 
+/// Those that keep what they inherit to themselves, as was seen of runc 1.1 and crun 1.21. runsc hands it on to its sandbox and its
+/// gofer, which live as long as the container, and youki's hooks have no environment that could tell them of it.
+const DISCREET: [&str; 3] = ["runc", "crun", "nvidia-container-runtime"];
+
 /// What is tried where the host's config file names none, in this order.
 const DEFAULT: [&str; 2] = ["runc", "crun"];
 
@@ -118,6 +122,11 @@ pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
     let program = program.ok_or_else(unknown).fault(Fault::Usage, "our own name")?;
     let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
     Ok(path.filter(is_it).map_or_else(|| Wanted::Names(vec![program.to_owned()]), Wanted::Path))
+}
+
+/// Whether a runtime's process can hold something for its hooks, without more of the container's processes holding it.
+pub fn is_discreet(program: &Path) -> bool {
+    DISCREET.iter().any(|name| program.file_name() == Some(OsStr::new(name)))
 }
 
 /// Where a program of these names may be: the absolute folders of `path`, one name after the other.

@@ -398,6 +398,27 @@ fn the_runtimes_process_holds_what_the_hook_reads() {
 }
 
 #[test]
+fn a_runtime_that_hands_everything_on_is_given_nothing() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let fake = Fake::new(host, "");
+        for (name, kept) in [("runc", true), ("runsc", false), ("crun", true), ("youki", false), ("mine", false)] {
+            let place = fake.dir.join(name);
+            if !place.exists() {
+                fs::copy(fake.dir.join("runc"), &place).unwrap();
+            }
+            host.configure(&format!("runtime = {place:?}"));
+            fake.config(&asking());
+            assert_eq!(fake.create(host).code, Some(37), "{name}");
+            assert!(fake.now().contains("createRuntime"), "{name}");
+            assert_eq!(fake.seen("fds").unwrap().contains("memfd:rdmaprep"), kept, "{name}");
+            assert_eq!(fake.seen("env").unwrap().contains("RDMAPREP_HANDLES"), kept, "{name}");
+        }
+    });
+}
+
+#[test]
 fn a_handle_of_something_else_is_not_believed() {
     alone(|host| {
         let rails = host.rails(1);

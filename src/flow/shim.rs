@@ -136,9 +136,11 @@ fn incomplete(e: &anyhow::Error, undo: &anyhow::Error) -> anyhow::Error {
 }
 
 /// Becomes the runtime. What it mounts of ours stays open in its process: whoever may look into that finds it there, whatever
-/// becomes of the files.
+/// becomes of the files. For others the files have to do.
 fn run(program: &Path, call: &Call, edited: Option<&Edited>) -> Result<()> {
-    let kept = edited.map(|edited| edited.ready.memory().and_then(|kept| Ok((handles(&kept)?, kept))));
+    let kept = edited
+        .filter(|_| shim::is_discreet(program))
+        .map(|edited| edited.ready.memory().and_then(|kept| Ok((handles(&kept)?, kept))));
     let (handles, _kept) = kept
         .transpose()
         .unwrap_or_else(|e| {
