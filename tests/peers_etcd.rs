@@ -134,7 +134,11 @@ fn keys(range: std::ops::Range<usize>) -> Vec<String> {
 fn the_store_does_all_that_is_asked() {
     let server = Server::start();
     let mut store = connect(&format!("{}/jobs/a/", server.url()), None, 60).unwrap();
-    assert!(store.address() == Some("127.0.0.1".parse().unwrap()) && store.remark().is_none() && store.persists());
+    assert!(
+        store.ends().is_some_and(|(to, own)| to.is_loopback() && own.is_loopback())
+            && store.remark().is_none()
+            && store.persists()
+    );
     let pairs: Vec<(String, Vec<u8>)> = keys(0..250).into_iter().map(|k| (k.clone(), k.into_bytes())).collect();
     store.put(&pairs).unwrap();
     let values: Vec<Vec<u8>> = pairs.iter().map(|(_, v)| v.clone()).collect();
@@ -187,7 +191,7 @@ fn eight_nodes_agree_and_leave_nothing() {
             std::thread::spawn(move || {
                 let rails: &[&str] = if rank == 5 { &["r0", "r2"] } else { &["r0", "r1", "r2"] };
                 let mut store = connect(&url, None, 90).unwrap();
-                agree(&mut store, setup(rank, 8, rails, 1), soon(80), None).unwrap()
+                agree(&mut store, setup(rank, 8, rails, 1), soon(80), &mut |_| Ok(()), None).unwrap()
             })
         })
         .collect();
@@ -204,7 +208,7 @@ fn a_node_that_never_comes_is_named_in_time() {
         let url = url.clone();
         std::thread::spawn(move || {
             let (mut store, start) = (connect(&url, None, 60).unwrap(), Instant::now());
-            let said = agree(&mut store, setup(rank, 3, &["r0"], 1), soon(6), None);
+            let said = agree(&mut store, setup(rank, 3, &["r0"], 1), soon(6), &mut |_| Ok(()), None);
             assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
             said.unwrap_err()
         })
@@ -220,7 +224,8 @@ fn a_server_that_dies_in_the_middle_is_an_error_in_time() {
     let mut server = Server::start();
     let mut store = connect(&server.url(), None, 90).unwrap();
     let start = Instant::now();
-    let waiting = std::thread::spawn(move || agree(&mut store, setup(0, 2, &["r0"], 1), soon(80), None));
+    let waiting =
+        std::thread::spawn(move || agree(&mut store, setup(0, 2, &["r0"], 1), soon(80), &mut |_| Ok(()), None));
     std::thread::sleep(Duration::from_secs(1));
     server.stop();
     let e = waiting.join().unwrap().unwrap_err();
@@ -401,7 +406,8 @@ fn strangers_cost_bounded_time_and_memory() {
 fn the_program_takes_the_url_and_never_a_password() {
     let server = Server::start();
     let mut other = connect(&server.url(), None, 60).unwrap();
-    let waiting = std::thread::spawn(move || agree(&mut other, setup(0, 2, &["r0"], 1), soon(10), None));
+    let waiting =
+        std::thread::spawn(move || agree(&mut other, setup(0, 2, &["r0"], 1), soon(10), &mut |_| Ok(()), None));
     let peers = |url: &str, env: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
         command.env_clear().envs(env.iter().copied());
