@@ -149,7 +149,7 @@ pub struct PrepareArgs {
     #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub hook_timeout: u32,
-    /// Store and write nothing; show what would be, with a diff of config.json
+    /// Store and write nothing; show what would be, with a diff of config.json. With --rendezvous on all nodes, or they do not agree
     #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
     /// Print JSON instead of the summary

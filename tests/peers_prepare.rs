@@ -464,7 +464,10 @@ fn what_is_asked_wrongly_is_one_line_and_code_2() {
     let folder = tempfile::tempdir().unwrap();
     let file = snapshot(folder.path(), "s", "ACTIVE", "rdma");
     for (flags, word) in [
-        (&["--rendezvous", "redis://h"][..], "none of c10d://HOST:PORT, file:///PATH, pmi, static"),
+        (
+            &["--rendezvous", "redis://h"][..],
+            "none of c10d://HOST:PORT, file:///PATH, etcd://HOST:PORT/PREFIX, pmi, static",
+        ),
         (&["--rendezvous", "file://relative"], "no absolute path"),
         (&["--rendezvous", "c10d://"], "names no host"),
         (&["--rendezvous", "c10d://::1"], "ambiguous"),
