@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rdmaprep::fault::Fault;
 use rdmaprep::peers::node::{Act, Event, Node, Stage};
 use rdmaprep::peers::pmi::Pmi;
-use rdmaprep::peers::{Rail, Store, agree};
+use rdmaprep::peers::{Agreement, Rail, Store, agree};
 use support_peers::setup;
 
 fn soon(seconds: u64) -> Instant {
@@ -114,6 +114,28 @@ fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked(
         assert!(format!("{e:#}").contains("not all processes of the step have come to the barrier in time"), "{e:#}");
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
+/// A no travels with a barrier as well: whoever says it comes to the next ones with all others.
+#[test]
+fn a_no_is_heard_by_all_within_a_few_barriers() {
+    let start = Instant::now();
+    let part = |(rank, socket): (usize, File)| {
+        std::thread::spawn(move || {
+            let judge = &mut |_: &Agreement| if rank == 1 { Err(Fault::Refused.error("no room")) } else { Ok(()) };
+            let mut store = Pmi::over(socket, soon(60)).unwrap();
+            agree(&mut store, setup(rank as u32, 3, &["rdma0"], 1), soon(60), judge, None).unwrap_err()
+        })
+    };
+    let all: Vec<_> = launch(3, 1024, false).into_iter().enumerate().map(part).collect();
+    for (rank, thread) in all.into_iter().enumerate() {
+        let e = thread.join().unwrap();
+        let own = rank == 1;
+        let (fault, words) =
+            if own { (Fault::Refused, "no room") } else { (Fault::Disagreed, "node-1 (rank 1) refused: no room") };
+        assert_eq!((Fault::of(&e), format!("{e:#}").as_str()), (fault, words), "rank {rank}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 /// As it was proposed and acked: what is committed then is seen by nobody who does not come to the last barrier.

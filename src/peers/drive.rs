@@ -30,7 +30,7 @@ impl Waiting {
             Stage::Offers | Stage::Leader => "to publish",
             Stage::Proposal => "to propose",
             Stage::Acks => "to answer",
-            Stage::Verdict => "to decide",
+            Stage::Verdict | Stage::Refused => "to decide",
             Stage::Farewell => "to hear of the end",
         };
         format!("{} s: waiting for {whom} {what}", self.elapsed.as_secs())
@@ -89,7 +89,12 @@ pub fn agree(
             },
             Act::Await { keys, slice, stage } => {
                 let until = deadline.min(Instant::now() + slice);
-                match store.get(&keys, until).fault(Fault::Disagreed, LOST)? {
+                let got = store.get(&keys, until);
+                if got.is_err() && stage == Stage::Refused {
+                    event = Event::Late;
+                    continue;
+                }
+                match got.fault(Fault::Disagreed, LOST)? {
                     Some(values) => Event::Values(values),
                     None if Instant::now() >= deadline => Event::Late,
                     None => {

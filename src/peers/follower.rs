@@ -23,7 +23,7 @@ enum State {
     Looking,
     /// Making up its own mind on what is proposed in that turn.
     Judging(u32, Agreement),
-    /// Saying yes.
+    /// Saying yes or no.
     Acking,
     /// Waiting for the end.
     Verdict,
@@ -52,8 +52,8 @@ pub struct Follower {
     refusal: Option<String>,
     /// How many proposals of it were read.
     read: u32,
-    /// What was said yes to, and in which turn.
-    said: Option<(u32, Agreement)>,
+    /// What was said yes to, or this node's own reason to say no, and in which turn.
+    said: Option<(u32, Result<Agreement>)>,
 }
 
 impl Follower {
@@ -97,13 +97,18 @@ impl Follower {
         Some(Turn { leader: self.leader.as_ref()?, count: self.said.as_ref()?.0 })
     }
 
+    /// What it waits for after its answer.
+    fn verdict(&self) -> Stage {
+        if matches!(self.said, Some((_, Err(_)))) { Stage::Refused } else { Stage::Verdict }
+    }
+
     /// Waits for what belongs to that state.
     fn wait(&mut self, state: State, slice: Duration) -> Act {
         let (run, rank, nonce) = (&self.setup.run, self.setup.rank, &self.setup.offer.nonce);
         let (key, stage) = match (&state, &self.leader, self.turn()) {
             (State::Proposal, Some(leader), _) => (run.proposal(leader, rank, nonce, self.read), Stage::Proposal),
-            (State::Verdict, _, Some(turn)) => (run.verdict(&turn), Stage::Verdict),
-            (State::Looking, _, Some(_)) => (run.leader(), Stage::Verdict),
+            (State::Verdict, _, Some(turn)) => (run.verdict(&turn), self.verdict()),
+            (State::Looking, _, Some(_)) => (run.leader(), self.verdict()),
             (State::Looking, _, None) => (run.leader(), Stage::Proposal),
             _ => (run.leader(), Stage::Leader),
         };
@@ -164,33 +169,26 @@ impl Follower {
         }
     }
 
-    /// Says yes, or no with this node's own reason, with which it ends.
+    /// Says yes, or no with this node's own reason, with which it ends. It stays for the verdict after a no as well: in a store
+    /// where what is put travels with a barrier of all, nobody else would hear of it.
     fn answer(&mut self, turn: u32, judged: Result<Agreement>) -> Act {
         let Some(leader) = self.leader.clone() else { return failed("a proposal without a leader") };
         let key = self.setup.run.ack(&Turn { leader: &leader, count: turn }, self.setup.rank);
         self.slices = slices(&self.setup);
-        let (ack, after) = match judged {
-            Ok(agreement) => {
-                let yes = Ack::Yes(agreement.digest.clone());
-                self.said = Some((turn, agreement));
-                (yes, State::Acking)
-            }
+        let (ack, no) = match &judged {
+            Ok(agreement) => (Ack::Yes(agreement.digest.clone()), None),
             Err(e) => {
-                let why = clipped(&format!("{e:#}"), 512);
-                (Ack::No(why), State::Leaving(Box::new(Err(e))))
+                (Ack::No(clipped(&format!("{e:#}"), 512)), Some((self.setup.run.refusal(&leader), b"1".to_vec())))
             }
         };
-        self.state = after;
-        let value = match message::print(&ack) {
-            Ok(value) => value,
-            Err(e) => return failed(format!("{e:#}")),
-        };
-        if matches!(ack, Ack::Yes(_)) {
-            return Act::Tell(vec![(key, value)]);
+        self.said = Some((turn, judged));
+        match message::print(&ack) {
+            Ok(value) => {
+                self.state = State::Acking;
+                Act::Tell([(key, value)].into_iter().chain(no).collect())
+            }
+            Err(e) => failed(format!("{e:#}")),
         }
-        // Nothing is waited for after a no.
-        let done = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        Act::Put(vec![(key, value), (done, b"1".to_vec()), (self.setup.run.refusal(&leader), b"1".to_vec())])
     }
 
     /// Rank 0 can take rails away from this node, and order them; it cannot add one.
@@ -213,7 +211,11 @@ impl Follower {
     }
 
     fn ended(&mut self, values: &[Value]) -> Act {
-        let Some((turn, agreement)) = self.said.take() else { return failed("a verdict on nothing") };
+        let (turn, agreement) = match self.said.take() {
+            Some((turn, Ok(agreement))) => (turn, agreement),
+            Some((turn, own)) => return self.tell(turn, own),
+            None => return failed("a verdict on nothing"),
+        };
         match values.first().map(|v| message::parse::<Verdict>(v)) {
             Some(Ok(Verdict::Commit(digest))) if digest == agreement.digest => self.tell(turn, Ok(agreement)),
             Some(Ok(Verdict::Commit(_))) => {
@@ -255,10 +257,14 @@ impl Follower {
     }
 
     fn late(&mut self) -> Act {
-        if self.said.is_some() {
-            let why =
-                "this node said yes, and has not heard how it ended: others may have committed; here nothing was moved";
-            return self.withdraw(why.to_owned());
+        match self.said.take() {
+            Some((_, Ok(_))) => {
+                let why = "this node said yes, and has not heard how it ended: others may have committed; here nothing was \
+                           moved";
+                return self.withdraw(why.to_owned());
+            }
+            Some((_, own)) => return self.sweep(Box::new(own)),
+            None => {}
         }
         if let Some(why) = self.refusal.take() {
             return self.withdraw(why);

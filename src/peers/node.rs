@@ -97,6 +97,8 @@ pub enum Stage {
     Acks,
     /// Others: how it ended.
     Verdict,
+    /// The same after a no: that the store is lost does not change what this node ends with.
+    Refused,
     /// Rank 0: that all others know how it ended.
     Farewell,
 }
