@@ -275,6 +275,26 @@ fn a_node_that_takes_no_part_tells_why_and_nobody_waits_for_it() {
     }
 }
 
+/// Two NICs by one name are no offer: the others hear that as well.
+#[test]
+fn a_node_whose_own_offer_is_none_tells_why_and_nobody_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = snapshot(folder.path(), "whole", "ACTIVE", "rdma");
+    let twice = snapshot(folder.path(), "twice", "ACTIVE", "rdma");
+    let words = "this node cannot take part: two of its NICs are rail leaf0";
+    for [one, other] in [["0", "1"], ["1", "0"]] {
+        let url = format!("file://{}/store{one}", folder.path().display());
+        let start = Instant::now();
+        let labels = |labels| ["--match", "label", "--rail-labels", labels];
+        let good = [&labels("rdma0=leaf0,rdma1=leaf1")[..], &meet(&url, one, "2", "60")].concat();
+        let bad = [&labels("rdma0=leaf0,rdma1=leaf0")[..], &meet(&url, other, "2", "60")].concat();
+        let good = node(folder.path(), &whole, &good);
+        ends(node(folder.path(), &twice, &bad)).fails(3, &[words]);
+        ends(good).fails(10, &[&format!("(rank {other}) refuses: {words}")]);
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    }
+}
+
 /// What a node would refuse in the end it refuses before it has said yes, and nobody stores anything.
 #[test]
 fn a_node_that_cannot_do_with_what_is_agreed_on_keeps_all_from_storing() {

@@ -115,6 +115,12 @@ impl Offer {
         Ok(())
     }
 
+    /// That it can be published, as far as this node can tell.
+    pub fn fit(&self) -> Result<()> {
+        self.check()?;
+        self.print().map(drop)
+    }
+
     /// As it is published: reasons that do not fit stay here.
     pub fn print(&self) -> Result<Value> {
         let mut offer = self.clone();

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use super::Decision;
 use crate::cli::PrepareArgs;
 use crate::decide::{as_agreed, moved_away, options, plan_of_any, plan_with};
+use crate::fault::{Fault, WithFault};
 use crate::flow::edit::{Edited, edit};
 use crate::flow::peers::Meeting;
 use crate::flow::{recorded, warn};
@@ -111,6 +112,10 @@ impl<'a> Look<'a> {
             Err(e) => return Err(meeting.refuse(e)),
         };
         let setup = meeting.setup(self.request.family, &plan, &selection, &self.seen);
+        // One that all would have to refuse is told as a reason, not published.
+        if let Err(e) = setup.offer.fit().fault(Fault::Refused, "this node cannot take part") {
+            return Err(meeting.refuse(e));
+        }
         if let Err(e) = selection.some() {
             // The others hear of it by rail.
             let _ = meeting.agree(setup, &mut |_| Ok(()));
