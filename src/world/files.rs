@@ -48,7 +48,9 @@ pub fn owned(path: &Path) -> Result<()> {
 
 /// Whether files can be put into a folder, or it can be made: told by the nearest one that there is, and nothing is written.
 pub fn writable(path: &Path) -> Result<()> {
-    let there = path.ancestors().find(|at| fs::symlink_metadata(at).is_ok()).unwrap_or(path);
+    // The last one of a path that does not begin with a slash is empty.
+    let named = |at| if at == Path::new("") { Path::new(".") } else { at };
+    let there = path.ancestors().map(named).find(|at| fs::symlink_metadata(at).is_ok()).unwrap_or(path);
     let doing = || format!("writing to {}", path.display());
     ensure!(fs::metadata(there).with_context(doing)?.is_dir(), "{}: {} is no folder", doing(), there.display());
     let (may, how) = (AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::AT_EACCESS);
@@ -257,4 +259,21 @@ pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
 /// New files are for us alone, unless a mode is given: crun runs hooks with umask 0.
 pub fn private_umask() {
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_yet_to_be_made_is_told_by_the_nearest_one() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        writable(&folder.path().join("a/b")).unwrap();
+        for relative in ["no-such-folder", "no-such-folder/b", "./no-such-folder", "src/no-such-folder"] {
+            writable(Path::new(relative)).unwrap();
+        }
+        assert!(writable(&folder.path().join("file/a")).is_err());
+        assert!(!Path::new("no-such-folder").exists());
+    }
 }
