@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rdmaprep::fault::Fault;
 use rdmaprep::peers::message::{self, Ack, Proposal, Verdict};
 use rdmaprep::peers::node::Agreement;
-use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, agree};
+use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, Waiting, agree};
 use rdmaprep::select::DropCode;
 use support_peers::sim::{Ended, Sim};
 use support_peers::{Memory, nonce, setup};
@@ -326,6 +326,25 @@ fn thirty_two_threads_agree() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     // 32 offers, 31 hellos, proposals, acks and goodbyes, one verdict: nothing grows with the square of the nodes.
     assert_eq!(store.len(), 32 + 4 * 31 + 1);
+}
+
+/// Of those that were told already nobody is waited for.
+#[test]
+fn rank_0_names_whom_it_waits_for() {
+    let store = Memory::default();
+    let part = |rank: u32| {
+        let (mut store, mut setup) = (store.clone(), setup(rank, 4, &RAILS, 1));
+        setup.offer.refuses = (rank == 0).then(|| "its config file is broken".to_owned());
+        std::thread::spawn(move || {
+            let mut last = Vec::new();
+            let watch: &mut dyn FnMut(Waiting) = &mut |waiting| last = waiting.missing;
+            let deadline = Instant::now() + Duration::from_secs(6);
+            agree(&mut store, setup, deadline, &mut |_| Ok(()), Some(watch)).unwrap_err();
+            last
+        })
+    };
+    let (one, zero) = (part(1), part(0));
+    assert_eq!((zero.join().unwrap(), one.join().unwrap()), (vec![2, 3], Vec::new()));
 }
 
 #[test]

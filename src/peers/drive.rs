@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::keys::rank_of;
 use super::node::{Act, Agreement, Event, Node, Setup, Stage};
 use super::{Store, message};
 use crate::fault::{Fault, WithFault};
@@ -104,7 +105,8 @@ pub fn agree(
                             } else {
                                 Vec::new()
                             };
-                            let missing = missing.into_iter().map(|at| at as u32 + 1).collect();
+                            // Not all may be waited for.
+                            let missing = missing.into_iter().filter_map(|at| rank_of(keys.get(at)?)).collect();
                             watch(Waiting { stage, missing, elapsed: start.elapsed() });
                         }
                         Event::Missing

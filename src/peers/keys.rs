@@ -57,6 +57,11 @@ impl fmt::Display for RunId {
     }
 }
 
+/// Whose key it is, where it ends in a rank.
+pub fn rank_of(key: &str) -> Option<u32> {
+    key.rsplit('/').next()?.parse().ok()
+}
+
 /// One proposal to all, by the leader's nonce and a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn<'a> {
