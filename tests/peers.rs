@@ -307,6 +307,34 @@ fn runs_under_one_id_do_not_disturb_one_another() {
     }
 }
 
+/// Of another version, or of nobody's: rank 0 may still come, and where it does not, that is what was there.
+#[test]
+fn what_an_earlier_rank_0_has_left_and_nobody_can_read_stops_nobody() {
+    let version =
+        String::from_utf8(setup(0, 3, &RAILS, 1).offer.print().unwrap()).unwrap().replacen("\"v\":1", "\"v\":9", 1);
+    for (seed, old, words) in
+        [(1, &*version, "it speaks version 9"), (2, "garbage", "it is no message of this version")]
+    {
+        for late in [None, Some(2_500), Some(25_000)] {
+            let mut sim = Sim::new(seed);
+            sim.store.insert("rdmaprep/v1/job.1/in/0".to_owned(), old.as_bytes().to_vec());
+            for (rank, begins) in [(1, Some(0)), (2, Some(0)), (0, late)] {
+                begins.map(|begins| sim.add(setup(rank, 3, &RAILS, 1), begins, 60_000, None));
+            }
+            let ended = sim.run().0;
+            if late.is_some() {
+                assert_eq!(keys(&all(ended)[2]), RAILS);
+                continue;
+            }
+            for (when, result) in ended.into_iter().flatten() {
+                let text = format!("{:#}", result.unwrap_err());
+                assert!(text.contains("what rank 0 published cannot be used: ") && text.contains(words), "{text}");
+                assert!(when >= Duration::from_secs(60), "{when:?}");
+            }
+        }
+    }
+}
+
 /// Real threads and a real clock, through the driver.
 #[test]
 fn thirty_two_threads_agree() {

@@ -50,6 +50,8 @@ pub struct Follower {
     leader: Option<Nonce>,
     /// That it refuses, and why.
     refusal: Option<String>,
+    /// Why what it published last cannot be used.
+    unusable: Option<String>,
     /// How many proposals of it were read.
     read: u32,
     /// What was said yes to, or this node's own reason to say no, and in which turn.
@@ -59,7 +61,7 @@ pub struct Follower {
 impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
         let (slices, state) = (slices(&setup), State::Begin);
-        Follower { setup, persists, state, slices, leader: None, refusal: None, read: 0, said: None }
+        Follower { setup, persists, state, slices, leader: None, refusal: None, unusable: None, read: 0, said: None }
     }
 
     pub(super) fn next(&mut self, event: Event) -> Act {
@@ -106,6 +108,8 @@ impl Follower {
     fn wait(&mut self, state: State, slice: Duration) -> Act {
         let (run, rank, nonce) = (&self.setup.run, self.setup.rank, &self.setup.offer.nonce);
         let (key, stage) = match (&state, &self.leader, self.turn()) {
+            // Nobody writes that one: it is a pause before another look.
+            (State::Proposal, None, _) => (run.offer(nonce, rank), Stage::Leader),
             (State::Proposal, Some(leader), _) => (run.proposal(leader, rank, nonce, self.read), Stage::Proposal),
             (State::Verdict, _, Some(turn)) => (run.verdict(&turn), self.verdict()),
             (State::Looking, _, Some(_)) => (run.leader(), self.verdict()),
@@ -122,9 +126,14 @@ impl Follower {
             Some(Ok(offer)) => {
                 self.refusal =
                     offer.refuses.map(|why| format!("{} (rank 0) refuses: {}", offer.host, clipped(&why, 512)));
+                self.unusable = None;
                 offer.nonce
             }
-            Some(Err(e)) => return self.withdraw(format!("what rank 0 published cannot be used: {e:#}")),
+            // An earlier attempt may have left it, and rank 0 be yet to come.
+            Some(Err(e)) => {
+                self.unusable = Some(format!("what rank 0 published cannot be used: {e:#}"));
+                return self.resume();
+            }
             None => return self.withdraw("the store gave no value".to_owned()),
         };
         if self.leader.as_ref() == Some(&leader) {
@@ -266,7 +275,7 @@ impl Follower {
             Some((_, own)) => return self.sweep(Box::new(own)),
             None => {}
         }
-        if let Some(why) = self.refusal.take() {
+        if let Some(why) = self.unusable.take().or_else(|| self.refusal.take()) {
             return self.withdraw(why);
         }
         if self.setup.nodes() > FEW {

@@ -12,7 +12,7 @@
 //! | `done/LEADER.TURN/RANK` | others | that it was read: rank 0 leaves last, and may take the store along |
 //!
 //! LEADER and NONCE are nonces, so that nobody waits for a key that an earlier attempt has left; only `in/0` may be an old one,
-//! and is looked at again and again.
+//! and is looked at again and again, whether it can be read or not.
 
 use std::fmt;
 use std::str::FromStr;
