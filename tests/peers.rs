@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rdmaprep::fault::Fault;
 use rdmaprep::peers::message::{self, Ack, Proposal, Verdict};
 use rdmaprep::peers::node::Agreement;
-use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, Waiting, agree};
+use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, Store, Waiting, agree};
 use rdmaprep::select::DropCode;
 use support_peers::sim::{Ended, Sim};
 use support_peers::{Memory, nonce, setup};
@@ -378,7 +378,7 @@ fn rank_0_names_whom_it_waits_for() {
 #[test]
 fn a_store_that_is_lost_is_an_error_of_its_own() {
     struct Lost;
-    impl rdmaprep::peers::Store for Lost {
+    impl Store for Lost {
         fn put(&mut self, _: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
             anyhow::bail!("connection reset")
         }
@@ -398,6 +398,40 @@ fn a_store_that_is_lost_is_an_error_of_its_own() {
         (Fault::of(&e), format!("{e:#}").as_str()),
         (Fault::Disagreed, "the rendezvous store: connection reset")
     );
+}
+
+/// A store that takes the commit, and is gone before it says so.
+#[test]
+fn a_store_that_is_lost_with_the_commit_leaves_rank_0_unsure_of_the_others() {
+    struct Falls(Memory);
+    impl Store for Falls {
+        fn put(&mut self, pairs: &[(String, Vec<u8>)]) -> anyhow::Result<()> {
+            self.0.put(pairs)?;
+            anyhow::ensure!(!pairs.iter().any(|(key, _)| key.contains("/end/")), "connection reset");
+            Ok(())
+        }
+        fn get(&mut self, keys: &[String], until: Instant) -> anyhow::Result<Option<Vec<Vec<u8>>>> {
+            self.0.get(keys, until)
+        }
+        fn check(&mut self, keys: &[String]) -> anyhow::Result<bool> {
+            self.0.check(keys)
+        }
+        fn delete(&mut self, keys: &[String]) -> anyhow::Result<()> {
+            self.0.delete(keys)
+        }
+    }
+    let store = Memory::default();
+    let part = |rank| {
+        let mut store = Falls(store.clone());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        std::thread::spawn(move || agree(&mut store, setup(rank, 2, &RAILS, 1), deadline, &mut |_| Ok(()), None))
+    };
+    let (zero, one) = (part(0), part(1));
+    let e = zero.join().unwrap().unwrap_err();
+    assert_eq!(Fault::of(&e), Fault::Disagreed);
+    let text = format!("{e:#}");
+    assert!(text.contains("others may have committed") && text.ends_with(": connection reset"), "{text}");
+    assert_eq!(keys(&one.join().unwrap().unwrap()), RAILS);
 }
 
 #[test]

@@ -40,6 +40,9 @@ impl Waiting {
 
 /// What every failure of the store is told as.
 const LOST: &str = "the rendezvous store";
+/// The same for the commit.
+const UNSURE: &str =
+    "the rendezvous store was lost as the commit was written (others may have committed; here nothing was moved)";
 /// How many of those that are waited for are looked up.
 const NAMED: usize = 8;
 
@@ -70,6 +73,7 @@ pub fn agree(
     loop {
         event = match node.next(event) {
             Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
+            Act::Commit(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, UNSURE)?,
             Act::Peek(keys) => Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()])),
             Act::Judge(agreement) => Event::Judged(judge(&agreement)),
             // What cannot be tidied up does not change what was decided.

@@ -171,11 +171,15 @@ impl Leader {
     }
 
     fn put(&mut self, state: State, pairs: Vec<(String, Value)>) -> Act {
+        self.note(&pairs);
+        self.state = state;
+        Act::Put(pairs)
+    }
+
+    fn note(&mut self, pairs: &[(String, Value)]) {
         if self.persists {
             self.written.extend(pairs.iter().map(|(key, _)| key.clone()));
         }
-        self.state = state;
-        Act::Put(pairs)
     }
 
     fn gather(&mut self) -> Act {
@@ -239,7 +243,7 @@ impl Leader {
 
     fn commit(&mut self) -> Act {
         match self.agreement.take() {
-            Some(agreement) => self.end(&Verdict::Commit(agreement.digest.clone()), Ok(agreement)),
+            Some(agreement) => self.end(agreement),
             None => failed("a commit to nothing"),
         }
     }

@@ -108,6 +108,8 @@ pub enum Stage {
 pub enum Act {
     /// Set these, then go on with [`Event::Done`].
     Put(Vec<(String, Value)>),
+    /// The same for the commit: where that fails, others may have read it.
+    Commit(Vec<(String, Value)>),
     /// The same where an [`Act::Await`] follows, which fails if the store has not got them.
     Tell(Vec<(String, Value)>),
     /// The same where nothing depends on it any more.

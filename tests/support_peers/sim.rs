@@ -104,7 +104,7 @@ impl Sim {
     fn step(&mut self, i: usize) {
         let event = match self.parts[i].act.take() {
             None => Event::Begin,
-            Some(Act::Put(pairs) | Act::Tell(pairs) | Act::Hint(pairs)) => {
+            Some(Act::Put(pairs) | Act::Commit(pairs) | Act::Tell(pairs) | Act::Hint(pairs)) => {
                 self.store.extend(pairs);
                 Event::Done
             }

@@ -19,13 +19,16 @@ const NAMED: usize = 8;
 const REASON: usize = MAX_VALUE / 2;
 
 impl Leader {
-    pub(super) fn end(&mut self, verdict: &Verdict, result: Result<Agreement>) -> Act {
-        let key = self.setup.run.verdict(&self.turn());
-        let ranks = self.others().collect();
-        match message::print(verdict) {
-            Ok(value) => self.put(State::Ending(Box::new(result), ranks), vec![(key, value)]),
-            Err(e) => failed(format!("{e:#}")),
-        }
+    /// Tells all that it holds.
+    pub(super) fn end(&mut self, agreement: Agreement) -> Act {
+        let value = match message::print(&Verdict::Commit(agreement.digest.clone())) {
+            Ok(value) => value,
+            Err(e) => return failed(format!("{e:#}")),
+        };
+        let pairs = vec![(self.setup.run.verdict(&self.turn()), value)];
+        self.note(&pairs);
+        self.state = State::Ending(Box::new(Ok(agreement)), self.others().collect());
+        Act::Commit(pairs)
     }
 
     /// Tells all that are there that nothing holds.
