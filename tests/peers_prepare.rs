@@ -10,6 +10,7 @@ mod support;
 mod support_peers;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -292,6 +293,26 @@ fn a_node_whose_own_offer_is_none_tells_why_and_nobody_waits_for_it() {
         ends(node(folder.path(), &twice, &bad)).fails(3, &[words]);
         ends(good).fails(10, &[&format!("(rank {other}) refuses: {words}")]);
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    }
+}
+
+/// It may take as long as the deadline until the others have heard it; the one who made the mistake does not wait for that.
+#[test]
+fn a_mistake_is_told_before_the_others_have_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = snapshot(folder.path(), "whole", "DOWN", "rdma");
+    let url = format!("file://{}/store", folder.path().display());
+    for (flags, words) in [
+        (["--ifaces", "nosuch"], "--ifaces: there is no nosuch; there are: rdma0, rdma1; telling the other nodes\n"),
+        (["--exclude", "rdma0"], "no NIC is left for the container; telling the other nodes\n"),
+    ] {
+        let mut node = node(folder.path(), &file, &[&flags[..], &meet(&url, "1", "2", "300")].concat());
+        let (mut line, start) = (String::new(), Instant::now());
+        BufReader::new(node.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("rdmaprep: warning: ") && line.ends_with(words), "{line}");
+        assert!(start.elapsed() < Duration::from_secs(60) && node.try_wait().unwrap().is_none());
+        node.kill().unwrap();
+        node.wait().unwrap();
     }
 }
 

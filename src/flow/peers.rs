@@ -125,8 +125,19 @@ impl Meeting {
         Policy { by: self.asked.by, family, dry: self.dry }
     }
 
+    /// Says at once why this node takes no part: the others may be waited for as long as the deadline.
+    pub(super) fn announce(&self, why: &anyhow::Error) {
+        if self.asked.nodes > 1 {
+            let why = format!("{why:#}");
+            // Reasons by NIC follow at the end.
+            let first = why.lines().next().unwrap_or_default().trim_end_matches(':');
+            warn(&[format!("{first}; telling the other nodes")]);
+        }
+    }
+
     /// Tells the others why this node takes no part, and gives back the reason, which is what it ends with itself.
     pub(super) fn refuse(self, why: anyhow::Error) -> anyhow::Error {
+        self.announce(&why);
         let (Asked { run, rank, nodes, .. }, nonce) = (&self.asked, self.nonce.clone());
         let refuses = Some(clipped(&format!("{why:#}"), 512));
         let (rails, lacks, policy) = (Vec::new(), Vec::new(), self.policy(Family::default()));

@@ -118,6 +118,7 @@ impl<'a> Look<'a> {
         }
         if let Err(e) = selection.some() {
             // The others hear of it by rail.
+            meeting.announce(&e);
             let _ = meeting.agree(setup, &mut |_| Ok(()));
             return Err(e);
         }
