@@ -19,6 +19,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 const CONNECT: Duration = Duration::from_secs(10);
 /// The longest between two attempts, but for the jitter.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long one is tried again that takes connections and closes them: a tunnel whose other end is not up yet, or a server
+/// with more connections than it takes at once, does that, too.
+const CLOSING: Duration = Duration::from_secs(10);
 /// More keys than that nobody has.
 const KEYS: u64 = 1 << 40;
 /// An answer later than this is worth a word.
@@ -48,14 +51,20 @@ impl Connection {
     pub fn open(to: &Endpoint, limit: Instant, jitter: Duration) -> Result<Connection> {
         let (start, mut pause) = (Instant::now(), Duration::from_millis(20) + jitter);
         std::thread::sleep(jitter.min(limit.saturating_duration_since(start)));
+        let mut closing = None;
         loop {
-            let why = match attempt(to, limit) {
-                Ok(stream) => return Connection::validated(stream, to, limit),
-                Err(why) => why,
+            let (why, until) = match attempt(to, limit) {
+                Ok(connection) => return Ok(connection),
+                Err(Failed::Hopeless(why)) => return Err(why),
+                Err(Failed::Closed(why)) => (why, limit.min(*closing.get_or_insert_with(Instant::now) + CLOSING)),
+                Err(Failed::Unreached(why)) => {
+                    closing = None;
+                    (why, limit)
+                }
             };
-            let left = limit.saturating_duration_since(Instant::now());
+            let left = until.saturating_duration_since(Instant::now());
             std::thread::sleep(pause.min(left));
-            if Instant::now() >= limit {
+            if Instant::now() >= until {
                 bail!("no connection to the store {to} in {:.1} s: {why}", start.elapsed().as_secs_f64());
             }
             pause = (pause * 2).min(PAUSE + 10 * jitter);
@@ -76,9 +85,6 @@ impl Connection {
         match alive {
             Ok(keys) if keys > KEYS => bail!("{to} answers, but not as a TCPStore: it has {keys} keys"),
             Ok(_) => {}
-            Err(e) if closed(&e) => {
-                bail!("{to} closes the connection: it is no TCPStore, or one of PyTorch before 2.2")
-            }
             Err(e) if late(&e) => {
                 let seconds = start.elapsed().as_secs_f64();
                 bail!(
@@ -180,8 +186,9 @@ impl Connection {
 
 /// Whether the other side has closed the connection.
 pub fn closed(e: &anyhow::Error) -> bool {
-    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    kind(e).is_some_and(|k| matches!(k, UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted))
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    kind(e)
+        .is_some_and(|k| matches!(k, UnexpectedEof | ConnectionReset | BrokenPipe | ConnectionAborted | NotConnected))
 }
 
 fn late(e: &anyhow::Error) -> bool {
@@ -192,13 +199,23 @@ fn kind(e: &anyhow::Error) -> Option<ErrorKind> {
     e.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind)
 }
 
+/// Why an attempt came to nothing.
+enum Failed {
+    /// Nobody takes a connection.
+    Unreached(String),
+    /// One was taken, and closed without a word.
+    Closed(String),
+    /// Who took it is no TCPStore, or there is no time left.
+    Hopeless(anyhow::Error),
+}
+
 /// Tries each address once, or says why that came to nothing.
-fn attempt(to: &Endpoint, limit: Instant) -> Result<TcpStream, String> {
+fn attempt(to: &Endpoint, limit: Instant) -> Result<Connection, Failed> {
     let found: Vec<SocketAddr> = match (to.host.as_str(), to.port).to_socket_addrs() {
         Ok(found) => found.collect(),
-        Err(e) => return Err(format!("resolving {}: {e}", to.host)),
+        Err(e) => return Err(Failed::Unreached(format!("resolving {}: {e}", to.host))),
     };
-    let mut tried = Vec::new();
+    let (mut tried, mut closing) = (Vec::new(), false);
     for address in &found {
         let left = limit.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -206,9 +223,19 @@ fn attempt(to: &Endpoint, limit: Instant) -> Result<TcpStream, String> {
             continue;
         }
         match TcpStream::connect_timeout(address, left.min(CONNECT)) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => match Connection::validated(stream, to, limit) {
+                Ok(connection) => return Ok(connection),
+                Err(e) if closed(&e) => {
+                    closing = true;
+                    tried.push(format!(
+                        "{address} closes the connection: it is no TCPStore, or one of PyTorch before 2.2"
+                    ));
+                }
+                Err(e) => return Err(Failed::Hopeless(e)),
+            },
             Err(e) => tried.push(format!("{address}: {e}")),
         }
     }
-    Err(if tried.is_empty() { format!("{} has no address", to.host) } else { tried.join("; ") })
+    let why = if tried.is_empty() { format!("{} has no address", to.host) } else { tried.join("; ") };
+    Err(if closing { Failed::Closed(why) } else { Failed::Unreached(why) })
 }
