@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 use crate::ident::IfName;
 use crate::plan::{EnvVar, Plan};
+use crate::request::ANNOTATION;
 use crate::snapshot::CharDevice;
 use config::Config;
 pub use config::MAX_BYTES;
@@ -170,13 +171,15 @@ pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
 }
 
 /// The annotations of a config.json: what a container's author asks for. Of one that cannot be edited they are read, too: it may
-/// be none of our business.
+/// be none of our business. One that is no string hides no other, and of ours it asks all the same: the edit says what is wrong.
 pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
-    #[derive(Deserialize)]
-    struct Spec {
-        annotations: Option<BTreeMap<String, String>>,
-    }
-    serde_json::from_str::<Spec>(config_json).ok().and_then(|spec| spec.annotations).unwrap_or_default()
+    let config: Option<serde_json::Value> = serde_json::from_str(config_json).ok();
+    let all = config.as_ref().and_then(|c| c.get("annotations")?.as_object());
+    let pair = |(key, value): (&String, &serde_json::Value)| match value.as_str() {
+        Some(text) => Some((key.clone(), text.to_owned())),
+        None => key.starts_with(ANNOTATION).then(|| (key.clone(), value.to_string())),
+    };
+    all.into_iter().flatten().filter_map(pair).collect()
 }
 
 /// The environment of a config.json's process.

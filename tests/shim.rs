@@ -324,6 +324,38 @@ fn who_does_not_ask_is_not_touched() {
 }
 
 #[test]
+fn who_asks_is_told_whatever_its_config_json_is() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let fake = Fake::new(host, "");
+        let (path, other) = (fake.bundle.join("config.json"), fake.bundle.join("other.json"));
+        fake.config(&asking());
+        fs::rename(&path, &other).unwrap();
+        symlink("other.json", &path).unwrap();
+        let refused = |word: &str| {
+            let said = fake.create(host);
+            assert_eq!((said.code, fake.seen("args")), (Some(5), None), "{said:?}");
+            assert!(fake.logged().1.contains(word), "{:?}", fake.logged());
+        };
+        refused("config.json");
+        // Of every other command it is none of our business.
+        let said = run(shim(host, "rdmaprep-runtime").current_dir(&fake.bundle).args(["delete", "id"]), "");
+        assert_eq!(said.code, Some(37), "{said:?}");
+        fs::remove_file(fake.dir.join("args")).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, b"{\"annotations\": {\"rdmaprep.io/plan\": \"default\"}, \"\xff\": 1}").unwrap();
+        refused("UTF-8");
+        for annotations in [json!({"rdmaprep.io/plan": "default", "a": 7, "z": null}), json!({"rdmaprep.io/plan": 7})] {
+            fake.config(&spec(annotations));
+            refused("no OCI runtime configuration");
+        }
+        fake.config(&spec(json!({"a": 7, "z": null})));
+        assert_eq!(fake.create(host).code, Some(37));
+    });
+}
+
+#[test]
 fn who_asks_gets_what_spec_gives() {
     alone(|host| {
         let rails = host.rails(2);

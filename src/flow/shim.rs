@@ -68,15 +68,9 @@ struct Edited {
 /// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong.
 fn edited(global: &Global, own: &Own, asked: &Asked) -> Result<Option<Edited>> {
     let Some(path) = &asked.config else { return Ok(None) };
-    let before = match files::read(path) {
-        Ok(Some(text)) => text,
-        // The runtime says what it thinks of that.
-        Ok(None) => return Ok(None),
-        Err(e) => {
-            warn(&[format!("{e:#}; the container is left as it is")]);
-            return Ok(None);
-        }
-    };
+    // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
+    // Where there is none, the runtime says what it thinks of that.
+    let Some(before) = files::read(path).fault(Fault::State, "reading the bundle")? else { return Ok(None) };
     let asks = inject::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
     let given = own.plan.is_some() || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
     if !asks && !given {
