@@ -73,7 +73,7 @@ pub enum Command {
     /// Edit an OCI config.json: stdin to stdout, as podman's precreate hook wants it
     ///
     /// Does what `prepare --bundle` does. A container that did not opt in (see `hook`) comes out as it went in. Uses the
-    /// stored plan; where there is none it is made and stored.
+    /// stored plan; where there is none it is made for this container, and not stored: the hooks are told its NICs.
     Spec(Box<SpecArgs>),
     /// Act as an OCI hook: the runtime's state JSON comes on stdin
     ///

@@ -8,7 +8,7 @@ use crate::exclusive;
 use crate::fault::{Fault, WithFault};
 use crate::home;
 use crate::ident::{BusId, HcaName, IfName};
-use crate::journal::Member;
+use crate::journal::{Member, Record};
 use crate::nccl::Options;
 use crate::nccl::ifname::Patterns;
 use crate::nccl::version::Version;
@@ -126,6 +126,30 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
     Ok(all)
 }
 
+/// The record of the NICs that a namespace has.
+pub fn of_namespace(netns: u64, store: &Store) -> Result<Option<Record>> {
+    let boot = boot_id()?;
+    let mut records = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
+    Ok(records.find(|r| r.netns == netns && r.boot_id == boot))
+}
+
+/// NICs that are named one by one, where no plan is stored: with the others alone, a container would have less than what its
+/// config.json was edited for.
+///
+/// # Errors
+/// [`Fault::Locked`] with who holds one.
+pub fn named_free(request: &Request, store: &Store) -> Result<()> {
+    let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
+    match held(store)?.into_iter().find(|held| wanted(&held.netdev)) {
+        None => Ok(()),
+        Some(held) => Err(taken(&format!("{} is held by {}", held.netdev, held.by))),
+    }
+}
+
+fn taken(what: &str) -> anyhow::Error {
+    Fault::Locked.error(format!("{what}: stop that first, or wait for it with --wait"))
+}
+
 /// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one.
 ///
 /// # Errors
@@ -138,7 +162,7 @@ pub fn free(plan: &Plan, store: &Store) -> Result<()> {
             Some(below) if planned(below) => format!("{}, on {below}, is held by {}", held.netdev, held.by),
             _ => continue,
         };
-        return Err(Fault::Locked.error(format!("{what}: stop that first, or wait for it with --wait")));
+        return Err(taken(&what));
     }
     Ok(())
 }

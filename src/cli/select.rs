@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use crate::request::boolean;
+
 /// Which NICs: flags before variables before the config file's `[select]` table. Empty variables count as unset,
 /// except that an empty exclusion regex excludes nothing.
 #[derive(Clone, Debug, Default, Args)]
@@ -80,4 +82,39 @@ pub struct SelectArgs {
     /// Give the container no NCCL_TOPO_FILE, and do not warn about it (variable: 0)
     #[arg(long = "no-nccl-topo", env = "INCLUDE_NCCL_TOPO", num_args = 0, default_missing_value = "0")]
     pub include_nccl_topo: Option<String>,
+}
+
+impl SelectArgs {
+    /// The flags that say the same, wherever it was said: a hook may see nothing of our environment.
+    pub fn flags(&self) -> Vec<String> {
+        let list = |name: &str, words: &[String]| (!words.is_empty()).then(|| format!("--{name}={}", words.join(",")));
+        let texts = [
+            ("bootstrap-address", &self.bootstrap_address),
+            ("peer-address", &self.peer_address),
+            ("allow-bootstrap-iface", &self.allow_bootstrap_iface),
+            ("family", &self.family),
+            ("ib", &self.ib),
+            ("freeze-lifetimes", &self.freeze_lifetimes),
+            ("arp-profile", &self.arp_profile),
+            ("gid-timeout", &self.gid_timeout),
+            ("default-route", &self.default_route),
+            ("sysfs", &self.sysfs),
+            ("debug-all", &self.debug_all),
+            ("topo", &self.topo),
+            ("nccl-topo", &self.nccl_topo),
+        ];
+        let text = |(name, value): (&str, &Option<String>)| {
+            value.as_deref().filter(|value| !value.is_empty()).map(|value| format!("--{name}={value}"))
+        };
+        // These two have no word for their other half, which is the default.
+        let halves = [("no-auto-skip", &self.auto_skip), ("no-nccl-topo", &self.include_nccl_topo)];
+        let half = |(name, value): (&str, &Option<String>)| {
+            let no = value.as_deref().is_some_and(|value| matches!(boolean(value), Ok(false)));
+            no.then(|| format!("--{name}"))
+        };
+        let lists = [list("ifaces", &self.ifaces), list("peer-ifaces", &self.peer_ifaces)];
+        let exclude = self.exclude.as_ref().map(|regex| format!("--exclude={regex}"));
+        let said = lists.into_iter().flatten().chain(exclude);
+        said.chain(texts.into_iter().filter_map(text)).chain(halves.into_iter().filter_map(half)).collect()
+    }
 }

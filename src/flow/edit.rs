@@ -6,14 +6,14 @@ use anyhow::{Context, Result};
 
 use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
-use crate::cli::{Global, SpecArgs};
-use crate::decide::options;
+use crate::cli::{Global, SelectArgs, SpecArgs};
+use crate::decide::{of_namespace, options};
 use crate::fault::Fault;
 use crate::ident::HcaName;
-use crate::inject::{self, Edit, Injected, MountEdit, NoMounts};
+use crate::inject::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::nccl::topology::{Circumstances, topology, wanted};
 use crate::nccl::{self, topo_file};
-use crate::plan::EnvVar;
+use crate::plan::{EnvVar, Plan};
 use crate::request::Request;
 use crate::snapshot::Snapshot;
 use crate::step::Side;
@@ -51,30 +51,55 @@ impl Edited {
 /// What `spec` makes of a config.json, as long as nothing of it is written.
 pub(super) struct Ready {
     decision: Decision,
-    /// The plan that it was narrowed from, where none was stored.
-    fresh: Option<Decision>,
     edited: Edited,
     store: Store,
 }
 
-/// For a container that gets a plan; nothing for one that does not. Uses the stored plan, or makes it.
+/// For a container that gets a plan; nothing for one that does not. Uses the plan by which its namespace has its NICs already,
+/// the stored one, or makes one. That is not stored: it is without what others hold just now, and a container may ask by any name.
 pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text)?;
     let Some(name) = mine.plan().cloned() else { return Ok(None) };
     let store = store(&request.host);
-    let (plan, fresh) = match store.plan(name.as_str())? {
-        Some(plan) => (plan, None),
-        // What this container's annotations take away, others get.
-        None => {
-            let decision = decide(&request, name.as_str(), None, None, &store)?;
-            (decision.plan.clone(), Some(decision))
-        }
+    let given = given(text, &mine, &store)?;
+    let name = given.as_ref().map_or(name.as_str(), |plan| plan.name.as_str()).to_owned();
+    let stored = store.plan(&name)?;
+    let unprepared = stored.is_none();
+    let plan = match given.or(stored) {
+        Some(plan) => plan,
+        None => decide(&request, &name, None, None, &store)?.plan,
     };
     let decision = for_container(plan, &mine, text, &store)?;
-    let edited = edit(text, &decision, &store, &mine, args.hook_timeout)?;
+    let flags = if unprepared { flags(&args.select, &decision.plan) } else { Vec::new() };
+    let edited = edit_with(text, &decision, &store, &mine, args.hook_timeout, &flags)?;
     warn(&decision.traps(&inject::environment(&edited.injected.json), &mine)?);
-    Ok(Some(Ready { decision, fresh, edited, store }))
+    Ok(Some(Ready { decision, edited, store }))
+}
+
+/// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one of `rdmaprep hold`.
+fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
+    let Some(path) = inject::netns_path(text) else { return Ok(None) };
+    // Of one that cannot be opened the runtime says what it thinks.
+    let Ok(netns) = Netns::open(&path) else { return Ok(None) };
+    if netns.inode() == Netns::current()?.inode() {
+        let path = path.display();
+        return Err(Fault::Refused.error(format!("the container's network namespace {path} is the host's own")));
+    }
+    let Some(record) = of_namespace(netns.inode(), store)? else { return Ok(None) };
+    if let Some(plan) = mine.plan.as_ref().filter(|plan| plan.as_str() != record.plan) {
+        let text = format!("the container's network namespace has NICs by plan {}, not {plan}", record.plan);
+        return Err(Fault::Refused.error(text));
+    }
+    Ok(record.given.map(|given| *given))
+}
+
+/// What the hook that moves the NICs is told of a plan that nobody stored: which these are, and all that was asked here. It makes
+/// the plan anew, of just that.
+fn flags(asked: &SelectArgs, plan: &Plan) -> Vec<String> {
+    let chosen: Vec<String> = plan.nics.iter().map(|nic| nic.identity.name.to_string()).collect();
+    let ifaces = if chosen.is_empty() { asked.ifaces.clone() } else { chosen };
+    SelectArgs { ifaces, ..asked.clone() }.flags()
 }
 
 impl Ready {
@@ -83,20 +108,12 @@ impl Ready {
         &self.edited.injected.json
     }
 
-    /// Stores all that it speaks of, and a plan that was made for it.
+    /// Stores all that it mounts, each under a name that follows from what is in it.
     pub(super) fn keep(self) -> Result<Ready> {
         self.decision.keep_view(&self.store)?;
         self.edited.lay_out(&self.decision, &self.store)?;
-        if let Some(fresh) = &self.fresh {
-            fresh.keep(&self.store)?;
-        }
         warn(&self.edited.injected.kept);
         Ok(self)
-    }
-
-    /// Forgets the plan that was made for it. A view stays, under a name that follows from what is in it.
-    pub(super) fn drop_plan(&self) -> Result<()> {
-        self.fresh.iter().try_for_each(|fresh| self.store.drop_plan(&fresh.plan.name))
     }
 
     /// What a hook, or somebody else, may want of it while the runtime's process lives: what it shows of /sys as JSON, and the
@@ -115,9 +132,23 @@ impl Ready {
 
 /// Edits one; nothing is written.
 pub(super) fn edit(text: &str, decision: &Decision, store: &Store, request: &Request, timeout: u32) -> Result<Edited> {
+    edit_with(text, decision, store, request, timeout, &[])
+}
+
+/// The same, with flags for the hooks that move the NICs.
+fn edit_with(
+    text: &str,
+    decision: &Decision,
+    store: &Store,
+    request: &Request,
+    timeout: u32,
+    flags: &[String],
+) -> Result<Edited> {
     let program = std::env::current_exe().context("finding our own path")?;
     let program = program.to_str().context("our own path is no UTF-8")?;
     let mut edit = Edit::of(&decision.plan, program, timeout);
+    let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
+    edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(flags));
     // An earlier edit's file is made anew, or goes.
     let (place, mut own) = (topo_file::PLACE.to_owned(), inject::environment(text));
     if own.get(TOPO_VARIABLE) == Some(&place) {

@@ -95,11 +95,7 @@ fn edit(global: &Global, path: &Path, before: String) -> Result<Option<Edited>> 
     let Some(ready) = edit::ready(&global, &args, &before)? else { return Ok(None) };
     let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
     if edited.ready.json() != edited.before {
-        if let Err(e) = files::replace_keeping_owner(path, edited.ready.json().as_bytes()) {
-            // What is left of a plan that nobody uses is no reason to say another thing.
-            let _ = edited.ready.drop_plan();
-            return Err(e);
-        }
+        files::replace_keeping_owner(path, edited.ready.json().as_bytes())?;
     }
     Ok(Some(edited))
 }
@@ -117,11 +113,10 @@ fn spec() -> Result<(Global, SpecArgs)> {
 impl Edited {
     /// As if nothing had been.
     fn undo(&self) -> Result<()> {
-        let back = match self.ready.json() == self.before {
+        match self.ready.json() == self.before {
             true => Ok(()),
             false => files::replace_keeping_owner(&self.path, self.before.as_bytes()),
-        };
-        back.and(self.ready.drop_plan())
+        }
     }
 }
 

@@ -108,7 +108,10 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
     let plan = match (hook.keeper, hook.store.plan(name.as_str())?) {
         (Some(keeper), _) => keeper.plan.clone(),
         (None, Some(plan)) => plan,
-        (None, None) => fresh_plan(request, name.as_str(), live, hook.store)?,
+        (None, None) => {
+            decide::named_free(request, hook.store)?;
+            fresh_plan(request, name.as_str(), live, hook.store)?
+        }
     };
     // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
     if !request.host.policy.asks_for_hardware() {

@@ -99,11 +99,6 @@ impl Store {
         Ok(path)
     }
 
-    /// Removes a stored plan.
-    pub fn drop_plan(&self, name: &str) -> Result<()> {
-        files::remove(&self.plans().join(format!("{name}.json")))
-    }
-
     /// The name under which a view is stored: it follows from what is in it.
     pub fn view_name(view: &Tree) -> Result<String> {
         // A text of somebody else's with such a beginning of its digest would have to be searched for too long.
