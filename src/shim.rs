@@ -4,12 +4,14 @@
 mod grammar;
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use crate::fault::{Fault, WithFault};
+use crate::view::Sysfs;
 pub use grammar::read;
 
 /// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
@@ -127,6 +129,20 @@ pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
 /// Whether a runtime's process can hold something for its hooks, without more of the container's processes holding it.
 pub fn is_discreet(program: &Path) -> bool {
     DISCREET.iter().any(|name| program.file_name() == Some(OsStr::new(name)))
+}
+
+/// What [`Sysfs::Auto`] means for the containers of that program, where it tells: gVisor's kernel has a /sys of its own, which its
+/// RDMA proxy builds itself.
+pub fn sysfs(program: &Path, args: &[OsString]) -> Option<Sysfs> {
+    let name = program.file_name()?.as_bytes();
+    // Go's flag package takes these for true.
+    let is_proxy = |word: &OsString| {
+        let flag = word.to_str().and_then(|word| word.strip_prefix("--").or(word.strip_prefix('-')));
+        let value = flag.and_then(|flag| flag.strip_prefix("rdmaproxy"));
+        value.is_some_and(|value| matches!(value, "" | "=1" | "=t" | "=T" | "=true" | "=TRUE" | "=True"))
+    };
+    let sysfs = if args.iter().any(is_proxy) { Sysfs::Off } else { Sysfs::Snapshot };
+    name.starts_with(b"runsc").then_some(sysfs)
 }
 
 /// Where a program of these names may be: the absolute folders of `path`, one name after the other.

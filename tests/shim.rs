@@ -27,6 +27,7 @@ use rdmaprep::handle::Handle;
 use rdmaprep::nccl::topo_file;
 use rdmaprep::shim::{self, Asked, Call, Own, Wanted};
 use rdmaprep::tree::{Node, Tree};
+use rdmaprep::view::Sysfs;
 use rdmaprep::world::handle::{Process, give};
 use rdmaprep::world::memfd::sealed;
 use rdmaprep::world::store::Store;
@@ -450,6 +451,47 @@ fn a_runtime_that_hands_everything_on_is_given_nothing() {
             assert_eq!(fake.seen("fds").unwrap().contains("memfd:rdmaprep"), kept, "{name}");
             assert_eq!(fake.seen("env").unwrap().contains("RDMAPREP_HANDLES"), kept, "{name}");
         }
+    });
+}
+
+#[test]
+fn a_sandbox_gets_a_tree_of_files() {
+    let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+    for (program, args, sysfs) in [
+        ("/usr/bin/runc", &["--rdmaproxy", "create"][..], None),
+        ("/usr/bin/runsc", &["--root", "/x", "create"], Some(Sysfs::Snapshot)),
+        ("/usr/bin/runsc", &["--rdmaproxy=false", "create"], Some(Sysfs::Snapshot)),
+        ("/usr/bin/runsc", &["--rdmaproxy-other", "create", "rdmaproxy"], Some(Sysfs::Snapshot)),
+        ("/usr/bin/runsc", &["-rdmaproxy", "create"], Some(Sysfs::Off)),
+        ("/opt/runsc-1", &["--rdmaproxy=true", "create"], Some(Sysfs::Off)),
+    ] {
+        assert_eq!(shim::sysfs(Path::new(program), &words(args)), sysfs, "{program} {args:?}");
+    }
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let fake = Fake::new(host, "");
+        let runsc = fake.dir.join("runsc");
+        fs::copy(fake.dir.join("runc"), &runsc).unwrap();
+        // The mounts of ours, by destination.
+        let mounts = |program: &str, before: &[&str]| {
+            host.configure(&format!("runtime = {:?}", fake.dir.join(program)));
+            fake.config(&asking());
+            let args = [before, &["create", "--bundle", fake.bundle.to_str().unwrap(), "id"]].concat();
+            assert_eq!(run(shim(host, "rdmaprep-runtime").args(args), "").code, Some(37));
+            let now: Value = serde_json::from_str(&fake.now()).unwrap();
+            let views = host.run.join("views").display().to_string();
+            let own = |m: &&Value| m["source"].as_str().is_some_and(|source| source.starts_with(&views));
+            let all = now["mounts"].as_array().unwrap().iter().filter(own);
+            all.map(|m| m["destination"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        };
+        let live = mounts("runc", &[]);
+        assert!(!live.is_empty() && live.iter().all(|at| at.starts_with("/sys/")), "{live:?}");
+        assert_eq!(mounts("runsc", &[]), ["/sys"]);
+        assert_eq!(mounts("runsc", &["--rdmaproxy"]), [""; 0]);
+        // What is asked for stays.
+        run(&mut host.command(&["prepare", "--ifaces", "r0", "--sysfs", "live"]), "").ok();
+        assert_eq!(mounts("runsc", &[]), live);
     });
 }
 

@@ -58,6 +58,11 @@ pub(super) struct Ready {
 /// For a container that gets a plan; nothing for one that does not. Uses the plan by which its namespace has its NICs already,
 /// the stored one, or makes one. That is not stored: it is without what others hold just now, and a container may ask by any name.
 pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
+    ready_before(None, global, args, text)
+}
+
+/// The same before a runtime for which [`Sysfs::Auto`] means that, whatever the container says of itself.
+pub(super) fn ready_before(auto: Option<Sysfs>, global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text)?;
     let Some(name) = mine.plan().cloned() else { return Ok(None) };
@@ -66,15 +71,27 @@ pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Opti
     let name = given.as_ref().map_or(name.as_str(), |plan| plan.name.as_str()).to_owned();
     let stored = store.plan(&name)?;
     let unprepared = stored.is_none();
-    let plan = match given.or(stored) {
+    let mut plan = match given.or(stored) {
         Some(plan) => plan,
         None => decide(&request, &name, None, None, &store)?.plan,
     };
+    settle(&mut plan, auto, text)?;
     let decision = for_container(plan, &mine, text, &store)?;
     let flags = if unprepared { flags(&args.select, &decision.plan) } else { Vec::new() };
-    let edited = edit_with(text, &decision, &store, &mine, args.hook_timeout, &flags)?;
+    let start = Start { timeout: args.hook_timeout, flags: &flags, sandboxed: auto.is_some() };
+    let edited = edit_with(text, &decision, &store, &mine, &start)?;
     warn(&decision.traps(&inject::environment(&edited.injected.json), &mine)?);
     Ok(Some(Ready { decision, edited, store }))
+}
+
+/// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
+fn settle(plan: &mut Plan, auto: Option<Sysfs>, text: &str) -> Result<()> {
+    let (by_annotations, _) = plan.sysfs.for_annotations(&inject::annotations(text));
+    let Some(sysfs) = auto.filter(|_| plan.sysfs == Sysfs::Auto && by_annotations != Sysfs::Off) else { return Ok(()) };
+    if sysfs == Sysfs::Off || inject::no_mounts(text)?.is_none() {
+        (plan.sysfs, plan.view) = (sysfs, None);
+    }
+    Ok(())
 }
 
 /// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one of `rdmaprep hold`.
@@ -132,23 +149,25 @@ impl Ready {
 
 /// Edits one; nothing is written.
 pub(super) fn edit(text: &str, decision: &Decision, store: &Store, request: &Request, timeout: u32) -> Result<Edited> {
-    edit_with(text, decision, store, request, timeout, &[])
+    edit_with(text, decision, store, request, &Start { timeout, flags: &[], sandboxed: false })
 }
 
-/// The same, with flags for the hooks that move the NICs.
-fn edit_with(
-    text: &str,
-    decision: &Decision,
-    store: &Store,
-    request: &Request,
+/// What else is known of a container's start.
+struct Start<'a> {
+    /// Seconds until the runtime kills a hook.
     timeout: u32,
-    flags: &[String],
-) -> Result<Edited> {
+    /// For the hooks that move the NICs.
+    flags: &'a [String],
+    /// Whether its runtime is gVisor's, whatever its annotations say.
+    sandboxed: bool,
+}
+
+fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, start: &Start) -> Result<Edited> {
     let program = std::env::current_exe().context("finding our own path")?;
     let program = program.to_str().context("our own path is no UTF-8")?;
-    let mut edit = Edit::of(&decision.plan, program, timeout);
+    let mut edit = Edit::of(&decision.plan, program, start.timeout);
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
-    edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(flags));
+    edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
     // An earlier edit's file is made anew, or goes.
     let (place, mut own) = (topo_file::PLACE.to_owned(), inject::environment(text));
     if own.get(TOPO_VARIABLE) == Some(&place) {
@@ -160,7 +179,7 @@ fn edit_with(
     edit.annotations.extend(nccl::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
-    let sandboxed = inject::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
+    let sandboxed = start.sandboxed || inject::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
     let blind = sandboxed && mounts.is_empty();
     let by = Circumstances { own: set.map(String::as_str), asked: request.topo, blind };
     let mut topology = None;

@@ -14,6 +14,7 @@ use crate::inject;
 use crate::report;
 use crate::request::ANNOTATION;
 use crate::shim::{self, Asked, Call, Own};
+use crate::view::Sysfs;
 use crate::world::handle::{self, Process};
 use crate::world::memfd::Kept;
 use crate::world::{files, runtime};
@@ -32,7 +33,7 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     let asked = shim::read(program, &call.args);
     let done = known.and_then(|(own, config, program)| {
         let global = Global { config, ..global.clone() };
-        let edited = edited(&global, &own, &asked)?;
+        let edited = edited(&global, &own, &asked, shim::sysfs(&program, &call.args))?;
         let Err(e) = run(&program, call, edited.as_ref()) else { return Ok(()) };
         match edited.map(|edited| edited.undo()) {
             Some(Err(undo)) => Err(incomplete(&e, &undo)),
@@ -66,7 +67,7 @@ struct Edited {
 }
 
 /// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong.
-fn edited(global: &Global, own: &Own, asked: &Asked) -> Result<Option<Edited>> {
+fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<Sysfs>) -> Result<Option<Edited>> {
     let Some(path) = &asked.config else { return Ok(None) };
     // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
     // Where there is none, the runtime says what it thinks of that.
@@ -76,7 +77,7 @@ fn edited(global: &Global, own: &Own, asked: &Asked) -> Result<Option<Edited>> {
     if !asks && !given {
         return Ok(None);
     }
-    match edit(global, path, before) {
+    match edit(global, path, before, auto) {
         Err(e) if !asks => {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
             Ok(None)
@@ -85,14 +86,14 @@ fn edited(global: &Global, own: &Own, asked: &Asked) -> Result<Option<Edited>> {
     }
 }
 
-fn edit(global: &Global, path: &Path, before: String) -> Result<Option<Edited>> {
+fn edit(global: &Global, path: &Path, before: String, auto: Option<Sysfs>) -> Result<Option<Edited>> {
     let (spec_global, args) = spec()?;
     let global = Global {
         config: global.config.clone(),
         state_dir: global.state_dir.clone().or(spec_global.state_dir),
         run_dir: global.run_dir.clone().or(spec_global.run_dir),
     };
-    let Some(ready) = edit::ready(&global, &args, &before)? else { return Ok(None) };
+    let Some(ready) = edit::ready_before(auto, &global, &args, &before)? else { return Ok(None) };
     let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
     if edited.ready.json() != edited.before {
         files::replace_keeping_owner(path, edited.ready.json().as_bytes())?;

@@ -57,7 +57,7 @@ whole() { # RUNTIME
   said=$(cat "/tmp/ctr/$id.out")
   says "nodes rdma_cm uverbs0 uverbs3 "
   says "hca =rxe3,rxe0"
-  [ "$1" = runsc ] || says "sees rxe0 rxe3 "
+  says "sees rxe0 rxe3 "
   said=$(within "$id" ip -brief address)
   says "192.0.2.1/24 2001:db8::1/64"
   says "198.51.100.1/24"
