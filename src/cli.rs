@@ -11,10 +11,10 @@ mod peers;
 mod select;
 mod sysfs;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::fault::Fault;
@@ -302,7 +302,13 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        Cli::from_arg_matches(&command().try_get_matches_from(args)?)
+        // An empty variable is none; clap takes it for a path that lacks its text.
+        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        let command = command().mut_args(|arg| match arg.is_global_set() && arg.get_env().is_some_and(is_empty) {
+            true => arg.env(Resettable::Reset),
+            false => arg,
+        });
+        Cli::from_arg_matches(&command.try_get_matches_from(args)?)
     }
 }
 

@@ -18,6 +18,7 @@ mod topo;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -229,7 +230,23 @@ fn say(text: &str) -> Result<()> {
     }
 }
 
+/// Warnings that stderr must not have: that of a runtime is its container's. See [`aside`].
+static ASIDE: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+/// Has them kept from now on.
+fn aside() {
+    *ASIDE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
+}
+
+/// What was kept until now; none are any more.
+fn taken() -> Vec<String> {
+    ASIDE.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+}
+
 fn warn(sentences: &[String]) {
+    if let Some(kept) = ASIDE.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+        return kept.extend_from_slice(sentences);
+    }
     for sentence in sentences {
         // stderr may be closed; there is no better place to say so.
         let _ = writeln!(std::io::stderr(), "rdmaprep: warning: {}", report::printable(sentence));

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde::Deserialize;
 
+use crate::config::HOOK_LOG;
 use crate::fault::{Fault, WithFault};
 use crate::view::Sysfs;
 pub use grammar::read;
@@ -74,6 +75,8 @@ pub struct Own {
     pub runtime: Option<String>,
     /// Whether there is a plan for containers that did not opt in.
     pub plan: Option<toml::Value>,
+    /// See [`crate::config::Config::hook_log`].
+    pub hook_log: Option<toml::Value>,
 }
 
 impl Call {
@@ -92,6 +95,12 @@ impl Call {
 }
 
 impl Own {
+    /// The log of the hooks, if there is to be one.
+    pub fn log(&self) -> Option<&Path> {
+        let path = self.hook_log.as_ref().map_or(Some(HOOK_LOG), toml::Value::as_str);
+        path.filter(|path| !path.is_empty()).map(Path::new)
+    }
+
     /// Reads the config file's text.
     ///
     /// # Errors
@@ -152,11 +161,13 @@ pub fn places(names: &[String], path: &OsStr) -> Vec<PathBuf> {
 }
 
 /// A line as runtimes write it into their log: logrus's, which engines read the reason from.
-pub fn log_line(json: bool, message: &str, time: &str) -> String {
+pub fn log_line(json: bool, level: &str, message: &str, time: &str) -> String {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     match json {
-        true => format!(r#"{{"level":"error","msg":{},"time":{}}}"#, quoted(message), quoted(time)),
-        false => format!("time={} level=error msg={}", quoted(time), quoted(message)),
+        true => {
+            format!(r#"{{"level":{},"msg":{},"time":{}}}"#, quoted(level), quoted(message), quoted(time))
+        }
+        false => format!("time={} level={level} msg={}", quoted(time), quoted(message)),
     }
 }
 

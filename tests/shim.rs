@@ -143,10 +143,10 @@ fn the_config_file_and_our_name_choose_the_program_and_nothing_else() {
 #[test]
 fn engines_read_the_reason_from_its_log() {
     let said = "a \"quoted\"\tthing\nof\u{1b}two lines";
-    let line: Value = serde_json::from_str(&shim::log_line(true, said, "2026-01-02T03:04:05Z")).unwrap();
+    let line: Value = serde_json::from_str(&shim::log_line(true, "error", said, "2026-01-02T03:04:05Z")).unwrap();
     assert_eq!(line, json!({"level": "error", "msg": said, "time": "2026-01-02T03:04:05Z"}));
-    let text = shim::log_line(false, "x \"y\"", "2026-01-02T03:04:05Z");
-    assert_eq!(text, r#"time="2026-01-02T03:04:05Z" level=error msg="x \"y\"""#);
+    let text = shim::log_line(false, "warning", "x \"y\"", "2026-01-02T03:04:05Z");
+    assert_eq!(text, r#"time="2026-01-02T03:04:05Z" level=warning msg="x \"y\"""#);
 }
 
 /// A runtime that writes down what it was given and ends with 37; `more` runs before that.
@@ -602,6 +602,35 @@ fn a_refusal_leaves_nothing_and_the_engine_reads_why() {
     });
 }
 
+/// A runtime's stderr is its container's, or that of whoever looks at it.
+#[test]
+fn warnings_are_in_a_log_and_never_on_stderr() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let fake = Fake::new(host, "");
+        let mut config = asking();
+        config["process"]["env"] = json!(["NCCL_SOCKET_IFNAME=secret0", "NCCL_IB_HCA=secret1"]);
+        let shown = run(&mut host.command(&["spec"]), &config.to_string()).ok().err;
+        assert!(shown.contains("rdmaprep: warning: ") && shown.contains("secret"), "{shown}");
+        fake.config(&config);
+        let said = fake.create(host);
+        assert_eq!((said.code, said.err.as_str()), (Some(37), ""));
+        assert!(fs::read_to_string(fake.dir.join("log.json")).unwrap().contains("secret"));
+        assert_eq!(fake.logged().0, "warning");
+        // Without a log of the engine's, or with one that cannot be written, they are in that of the hooks.
+        for before in [&[][..], &["--log", "/nonexistent/log"]] {
+            let _ = fs::remove_file(&host.log);
+            fake.config(&config);
+            let args = [before, &["create", "--bundle", fake.bundle.to_str().unwrap(), "id"]].concat();
+            let said = run(shim(host, "rdmaprep-runtime").args(args), "");
+            assert_eq!((said.code, said.err.as_str()), (Some(37), ""));
+            let log = fs::read_to_string(&host.log).unwrap();
+            assert!(log.starts_with("command=runtime ") && log.contains("secret"), "{log}");
+        }
+    });
+}
+
 #[test]
 fn a_plan_of_the_host_keeps_no_container_from_starting() {
     alone(|host| {
@@ -614,7 +643,9 @@ fn a_plan_of_the_host_keeps_no_container_from_starting() {
         let text = fake.config(&shared);
         let said = fake.create(host);
         assert_eq!(said.code, Some(37), "{said:?}");
-        assert!(said.err.starts_with("rdmaprep: warning: "), "{said:?}");
+        assert_eq!(said.err, "");
+        let (level, message) = fake.logged();
+        assert!(level == "warning" && message.contains("left as it is"), "{level} {message}");
         assert_eq!(fake.seen("seen").unwrap(), text);
         fake.config(&spec(json!({})));
         assert_eq!(fake.create(host).code, Some(37));
@@ -811,5 +842,42 @@ fn a_namespace_that_has_its_nics_keeps_the_plan_of_then() {
         one.stop(host).ok();
         hold.end(Signal::SIGTERM).ok();
         host.is_clean();
+    });
+}
+
+#[test]
+fn whatever_the_config_file_is_containers_are_stopped() {
+    alone(|host| {
+        host.rails(1);
+        let fake = Fake::new(host, "");
+        // The administrator's file may be a link, and an empty variable is none.
+        let linked = fake.dir.join("config.toml");
+        host.configure(&format!("runtime = {:?}\nplan = \"default\"", fake.dir.join("runc")));
+        fs::rename(&host.config, &linked).unwrap();
+        symlink(&linked, &host.config).unwrap();
+        fake.config(&spec(json!({})));
+        assert_eq!((fake.create(host).code, fake.now().contains("createRuntime")), (Some(37), true));
+        fs::remove_file(&host.config).unwrap();
+        let with = |config: &str, name: &str, args: &[&str]| {
+            let path = format!("{}:/bin", fake.dir.display());
+            run(shim(host, name).env("RDMAPREP_CONFIG", config).env("PATH", path).args(args), "")
+        };
+        let create = ["create", "--bundle", fake.bundle.to_str().unwrap(), "id"];
+        fake.config(&asking());
+        assert_eq!(with("", "rdmaprep-runtime", &["delete", "id"]).code, Some(37));
+        assert_eq!(with("", "rdmaprep-runtime", &create).code, Some(37));
+        assert!(fake.now().contains("createRuntime"));
+        // Nor does the hook stumble over it.
+        run(host.command(&["hook", "poststop"]).env("RDMAPREP_CONFIG", ""), &Container::new("x").stopped()).ok();
+        run(Command::new(env!("CARGO_BIN_EXE_rdmaprep")).env_clear().env("RDMAPREP_CONFIG", "").arg("status"), "").ok();
+        // Where our name tells the runtime, a file that cannot be read keeps no container from being stopped.
+        fs::write(&linked, "runtime = ").unwrap();
+        for config in [linked.to_str().unwrap(), "/nonexistent/config.toml"] {
+            for args in [&["kill", "id"][..], &["--root", "/x", "delete", "id"], &["state", "create"]] {
+                assert_eq!(with(config, "rdmaprep-runtime-runc", args).code, Some(37), "{args:?}");
+                with(config, "rdmaprep-runtime", args).fails(2, &["config.toml"]);
+            }
+            with(config, "rdmaprep-runtime-runc", &create).fails(2, &["config.toml"]);
+        }
     });
 }

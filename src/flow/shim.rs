@@ -6,12 +6,12 @@ use std::time::SystemTime;
 use anyhow::{Result, anyhow};
 
 use super::edit::{self, Ready};
-use super::warn;
+use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::CONFIG;
 use crate::fault::{Fault, WithFault};
 use crate::inject;
-use crate::report;
+use crate::report::{self, Report};
 use crate::request::ANNOTATION;
 use crate::shim::{self, Asked, Call, Own};
 use crate::view::Sysfs;
@@ -24,17 +24,25 @@ const LIKELIEST: &str = "runc";
 
 /// Edits, and becomes the runtime. Returns only with an error, of which its engine has been told; nothing is changed then.
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
-    let known = own(global).and_then(|(own, config)| {
+    let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
+    let is_named = call.named.is_some() && shim::read(named, &call.args).config.is_none();
+    let own = own(global).or_else(|e| match is_named {
+        // Nothing of ours is asked for, and our name says which runtime is: whatever the file has become, containers are stopped.
+        true => Ok((Own::default(), None)),
+        false => Err(e),
+    });
+    let known = own.and_then(|(own, config)| {
         runtime::is_first()?;
         let program = runtime::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
         Ok((own, config, program))
     });
-    let program = known.as_ref().map_or(Path::new(LIKELIEST), |(_, _, program)| program.as_path());
+    let program = known.as_ref().map_or(named, |(_, _, program)| program.as_path());
     let asked = shim::read(program, &call.args);
+    aside();
     let done = known.and_then(|(own, config, program)| {
         let global = Global { config, ..global.clone() };
         let edited = edited(&global, &own, &asked, shim::sysfs(&program, &call.args))?;
-        let Err(e) = run(&program, call, edited.as_ref()) else { return Ok(()) };
+        let Err(e) = run(&program, call, edited.as_ref(), || mention(&own, &asked)) else { return Ok(()) };
         match edited.map(|edited| edited.undo()) {
             Some(Err(undo)) => Err(incomplete(&e, &undo)),
             _ => Err(e),
@@ -42,13 +50,16 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     });
     if let Err(e) = &done {
         tell(&asked, e);
+        warn(&taken());
     }
     done
 }
 
-/// The part of the host's config file that concerns a shim, and where it is, unless that is the default.
+/// The part of the host's config file that concerns a shim, and where it is, unless that is the default. The administrator may have
+/// put a link there.
 fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
-    let named = global.config.clone().or_else(|| std::env::var_os("RDMAPREP_CONFIG").map(PathBuf::from));
+    let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let named = files::followed(global.config.clone().or_else(variable), Path::new(CONFIG));
     let path = named.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
     let own = match files::read(path).fault(Fault::Usage, doing())? {
@@ -127,7 +138,7 @@ fn incomplete(e: &anyhow::Error, undo: &anyhow::Error) -> anyhow::Error {
 
 /// Becomes the runtime. What it mounts of ours stays open in its process: whoever may look into that finds it there, whatever
 /// becomes of the files. For others the files have to do.
-fn run(program: &Path, call: &Call, edited: Option<&Edited>) -> Result<()> {
+fn run(program: &Path, call: &Call, edited: Option<&Edited>, mention: impl FnOnce()) -> Result<()> {
     let kept = edited
         .filter(|_| shim::is_discreet(program))
         .map(|edited| edited.ready.memory().and_then(|kept| Ok((handles(&kept)?, kept))));
@@ -138,6 +149,7 @@ fn run(program: &Path, call: &Call, edited: Option<&Edited>) -> Result<()> {
             None
         })
         .unwrap_or_default();
+    mention();
     runtime::become_it(program, &call.args, &handles)
 }
 
@@ -151,7 +163,23 @@ fn handles(kept: &[Kept]) -> Result<String> {
 /// An engine reads the reason from the runtime's log. A log that cannot be written changes nothing.
 fn tell(asked: &Asked, e: &anyhow::Error) {
     let Some(log) = &asked.log else { return };
+    let _ = files::append(log, &line(asked, "error", &format!("{e:#}")));
+}
+
+/// What the user should hear although it works: in the engine's log, else in that of the hooks. Never on stderr, which is the
+/// container's own, as it may quote the environment of a container.
+fn mention(own: &Own, asked: &Asked) {
+    let told = taken();
+    let lines: Vec<String> = told.iter().map(|text| line(asked, "warning", text)).collect();
+    if told.is_empty() || asked.log.as_ref().is_some_and(|log| files::append(log, &lines.join("\n")).is_ok()) {
+        return;
+    }
+    let mut report = Report::new("runtime");
+    report.notes = told;
+    let _ = own.log().map(|log| files::append(log, &report.line()));
+}
+
+fn line(asked: &Asked, level: &str, text: &str) -> String {
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let line = shim::log_line(asked.json, &report::printable(&format!("rdmaprep: {e:#}")), &time);
-    let _ = files::append(log, &line);
+    shim::log_line(asked.json, level, &report::printable(&format!("rdmaprep: {text}")), &time)
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -65,6 +65,14 @@ pub fn read_own(path: &Path) -> Result<Option<String>> {
         Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
     }
     read(path)
+}
+
+/// Where a file of the administrator's is, who may have put a link in its place: what is named, or `default`. Nothing where that is
+/// no link, or there is none.
+pub fn followed(named: Option<PathBuf>, default: &Path) -> Option<PathBuf> {
+    let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    let end = |path: &Path| fs::canonicalize(path).ok().filter(|_| is_link(path));
+    end(named.as_deref().unwrap_or(default)).or(named)
 }
 
 /// Reads a whole file without following a link; `None` if there is none.
