@@ -290,6 +290,18 @@ pub struct SelectConfig {
 }
 
 impl Config {
+    /// Of a text that cannot be used, what says where records are: each key that can be read by itself.
+    pub fn folders(text: &str) -> Config {
+        let table: toml::Table = text.parse().unwrap_or_default();
+        let path = |key: &str| table.get(key).and_then(toml::Value::as_str).map(PathBuf::from);
+        Config {
+            state_dir: path("state_dir"),
+            run_dir: path("run_dir"),
+            hook_log: path("hook_log"),
+            ..Config::default()
+        }
+    }
+
     /// Reads the file's text.
     pub fn parse(text: &str) -> Result<Config> {
         toml::from_str(text).map_err(|e| {

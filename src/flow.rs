@@ -190,10 +190,22 @@ fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
 
 /// NICs have to come home whatever somebody has written into the config file since they left.
 fn config_or_default(global: &Global) -> Config {
-    config(global).unwrap_or_else(|e| {
+    homeward(global).unwrap_or_else(|e| {
         warn(&[format!("{e:#}; the defaults are used")]);
         Config::default()
     })
+}
+
+/// For who brings NICs home, whatever is wrong in the config file: of one that cannot be used its folders are taken.
+fn homeward(global: &Global) -> Result<Config> {
+    let e = match config(global) {
+        Err(e) => e,
+        good => return good,
+    };
+    let path = global.config.as_deref().unwrap_or(Path::new(CONFIG));
+    let Ok(Some(text)) = files::read(path) else { return Err(e) };
+    warn(&[format!("{e:#}; of this file only the folders are used")]);
+    Ok(Config::folders(&text))
 }
 
 fn warn_only(e: &anyhow::Error) -> Result<()> {

@@ -485,6 +485,22 @@ fn a_broken_config_file_keeps_no_nic_away() {
         container.create(host).ok();
         host.configure("nonsense");
         container.stop(host).ok();
+        host.is_as(&before);
+        // Nor do a key of a later version, and records elsewhere, from who looks after the dead.
+        let elsewhere = host.state.with_file_name("elsewhere");
+        let config = format!("state_dir = {elsewhere:?}\n");
+        host.configure(&config);
+        let mut container = Container::new("c2");
+        let at = ["--run-dir".as_ref(), host.run.as_os_str(), "--config".as_ref(), host.config.as_os_str()];
+        let rdmaprep = |args: &[&str], stdin: &str| {
+            run(Command::new(env!("CARGO_BIN_EXE_rdmaprep")).env_clear().args(args).args(at), stdin)
+        };
+        rdmaprep(&["hook", "createRuntime", "--plan", "default"], &container.state()).ok();
+        assert!(fs::read_dir(elsewhere.join("records")).unwrap().next().is_some());
+        host.configure(&(config + "no_such_key = 1\n"));
+        container.kill();
+        let said = rdmaprep(&["restore", "--all", "--stale"], "").ok();
+        assert!(said.err.contains("only the folders are used"), "{said:?}");
         host.configure("");
         host.is_as(&before);
         host.is_clean();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use super::status::unreadable;
-use super::{config, past, say, store};
+use super::{homeward, past, say, store};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::Host;
 use crate::fault::Fault;
@@ -20,7 +20,7 @@ use crate::world::{Live, boot_id, privilege};
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     privilege::shed()?;
-    let host = Host::new(global, &config(global)?);
+    let host = Host::new(global, &homeward(global)?);
     let store = store(&host);
     if !args.output.dry_run {
         privilege::require()?;

@@ -155,6 +155,8 @@ fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>)
         .tempfile_in(folder)
         .with_context(doing)?;
     temporary.write_all(content).with_context(doing)?;
+    // Whatever umask we were started with; and before the owner, after which that takes CAP_FOWNER.
+    temporary.as_file().set_permissions(Permissions::from_mode(mode)).with_context(doing)?;
     if let Some((uid, gid)) = owner {
         // Before it has its name: a name in somebody else's folder may lead elsewhere a moment later.
         std::os::unix::fs::fchown(temporary.as_file(), Some(uid), Some(gid)).with_context(doing)?;
