@@ -69,7 +69,8 @@ pub fn runtime(call: &Call) -> Result<()> {
 
 /// The host's config file; only the default one may be absent.
 fn config(global: &Global) -> Result<Config> {
-    let path = global.config.as_deref().unwrap_or(Path::new(CONFIG));
+    let followed = files::followed(global.config.clone(), Path::new(CONFIG));
+    let path = followed.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
     match files::read(path).fault(Fault::Usage, doing())? {
         Some(text) => Config::parse(&text).fault(Fault::Usage, doing()),
@@ -202,8 +203,8 @@ fn homeward(global: &Global) -> Result<Config> {
         Err(e) => e,
         good => return good,
     };
-    let path = global.config.as_deref().unwrap_or(Path::new(CONFIG));
-    let Ok(Some(text)) = files::read(path) else { return Err(e) };
+    let followed = files::followed(global.config.clone(), Path::new(CONFIG));
+    let Ok(Some(text)) = files::read(followed.as_deref().unwrap_or(Path::new(CONFIG))) else { return Err(e) };
     warn(&[format!("{e:#}; of this file only the folders are used")]);
     Ok(Config::folders(&text))
 }

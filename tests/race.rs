@@ -198,7 +198,7 @@ impl Round<'_> {
 /// Ends a container as a runtime does; another of the same name takes its place.
 fn stop(host: &Host, container: &mut Container) -> Child {
     container.kill();
-    let child = start(host, &["hook", "poststop"], &container.stopped());
+    let child = start(host, &["hook", "poststop", "--deadline", "60"], &container.stopped());
     *container = asking(&container.id.clone());
     child
 }
