@@ -11,7 +11,8 @@
 //! kept NICs' state           ─► Rails      ARP profile, and a routing table per rail where one for all will not do
 //! Plan + Tree of /sys        ─► View       what the container sees: a Tree, too
 //! Snapshot + the kept HCAs   ─► Topology   NCCL_TOPO_FILE; Picture: the same for people
-//! Plan + View + config.json  ─► config.json                                  before the runtime reads it
+//! Plan + View + config.json  ─► config.json                                  before the runtime reads it; `shim` is that moment
+//!                                                                            where an engine knows nothing but a runtime
 //! Plan + View + Bundle       ─► Outfit     what config.json lacks: the hook mounts it while the NICs move
 //! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
 //! what is held               ─► Record     written and synced before the first step
