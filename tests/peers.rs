@@ -176,6 +176,70 @@ fn a_node_that_refuses_is_heard_by_all_that_are_there_at_once() {
     }
 }
 
+/// Rank 0 has gone by then: its offer tells why.
+#[test]
+fn who_comes_long_after_a_refusal_hears_why() {
+    for (persists, victim) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
+        let mut sim = Sim::new(5);
+        sim.persists = persists;
+        for rank in 0..3u32 {
+            let mut setup = setup(rank, 3, &RAILS, 1);
+            if rank == victim {
+                setup.offer.refuses = Some("its config file is broken".to_owned());
+            }
+            sim.add(setup, if rank == 2 { 30_000 } else { 0 }, 60_000, None);
+        }
+        let (ended, store) = sim.run();
+        let text = format!("{:#}", ended[2].as_ref().unwrap().1.as_ref().unwrap_err());
+        let why = format!("node-{victim} (rank {victim}) refuses: its config file is broken");
+        assert_eq!(text, format!("node-0 (rank 0) has ended this, and not begun again: {why}"), "persists {persists}");
+        let mut again = Sim::new(6);
+        again.store = store;
+        for rank in 0..3 {
+            again.add(setup(rank, 3, &RAILS, 2), 0, 60_000, None);
+        }
+        assert_eq!(keys(&all(again.run().0)[2]), RAILS);
+    }
+}
+
+/// What the last run left would be taken for rank 0's offer of this one, for as long as one wait.
+#[test]
+fn a_run_that_is_made_again_takes_no_longer() {
+    let (mut store, mut times) = (std::collections::BTreeMap::new(), Vec::new());
+    for attempt in 1..4 {
+        let mut sim = Sim::new(7);
+        sim.store = store;
+        for rank in 0..4 {
+            sim.add(setup(rank, 4, &RAILS, attempt), if rank == 0 { 100 } else { 0 }, 60_000, None);
+        }
+        let (ended, after) = sim.run();
+        times.push(ended.iter().flatten().map(|(when, _)| *when).max().unwrap());
+        all(ended);
+        store = after;
+    }
+    assert!(times.iter().all(|time| *time < Duration::from_secs(1)), "{times:?}");
+}
+
+/// A rank 0 that is started again while the first one still stays for the others is the one that is found.
+#[test]
+fn who_parts_leaves_a_later_rank_0_alone() {
+    let mut sim = Sim::new(8);
+    for rank in 0..3u32 {
+        let mut setup = setup(rank, 3, &RAILS, 1);
+        setup.offer.refuses = (rank == 0).then(|| "its config file is broken".to_owned());
+        // The last one never comes the first time, so that rank 0 stays.
+        if rank < 2 {
+            sim.add(setup, 0, 60_000, None);
+        }
+    }
+    for rank in 0..3 {
+        sim.add(setup(rank, 3, &RAILS, 2), 3_000 + u64::from(rank) * 10, 60_000, None);
+    }
+    let ended = sim.run().0;
+    let again: Vec<_> = ended.into_iter().skip(2).collect();
+    assert_eq!(keys(&all(again)[2]), RAILS);
+}
+
 /// That somebody refuses can be a stranger's word.
 #[test]
 fn a_refusal_that_nobody_means_stops_nobody() {

@@ -141,7 +141,8 @@ impl Meeting {
         let (Asked { run, rank, nodes, .. }, nonce) = (&self.asked, self.nonce.clone());
         let refuses = Some(clipped(&format!("{why:#}"), 512));
         let (rails, lacks, policy) = (Vec::new(), Vec::new(), self.policy(Family::default()));
-        let offer = Offer { v: VERSION, nonce, host: host(), nodes: *nodes, policy, rails, lacks, refuses };
+        let offer =
+            Offer { v: VERSION, nonce, host: host(), nodes: *nodes, policy, rails, lacks, refuses, ended: None };
         let setup = Setup { run: run.clone(), rank: *rank, offer };
         // What becomes of the others is theirs to tell.
         let _ = self.agree(setup, &mut |_| Ok(()));

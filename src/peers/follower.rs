@@ -48,10 +48,10 @@ pub struct Follower {
     slices: Slices,
     /// Rank 0's attempt, as far as it is known.
     leader: Option<Nonce>,
-    /// That it refuses, and why.
-    refusal: Option<String>,
-    /// Why what it published last cannot be used.
-    unusable: Option<String>,
+    /// Whether what it published last is of an attempt that has ended.
+    over: bool,
+    /// What is known of why it may never propose anything: it refuses, has ended, or cannot be read.
+    gone: Option<String>,
     /// How many proposals of it were read.
     read: u32,
     /// What was said yes to, or this node's own reason to say no, and in which turn.
@@ -61,7 +61,7 @@ pub struct Follower {
 impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
         let (slices, state) = (slices(&setup), State::Begin);
-        Follower { setup, persists, state, slices, leader: None, refusal: None, unusable: None, read: 0, said: None }
+        Follower { setup, persists, state, slices, leader: None, over: false, gone: None, read: 0, said: None }
     }
 
     pub(super) fn next(&mut self, event: Event) -> Act {
@@ -122,26 +122,35 @@ impl Follower {
 
     /// Rank 0 is there, or there again.
     fn led(&mut self, values: &[Value]) -> Act {
-        let leader = match values.first().map(|v| Offer::parse(v)) {
-            Some(Ok(offer)) => {
-                self.refusal =
-                    offer.refuses.map(|why| format!("{} (rank 0) refuses: {}", offer.host, clipped(&why, 512)));
-                self.unusable = None;
-                offer.nonce
-            }
+        let offer = match values.first().map(|v| Offer::parse(v)) {
+            Some(Ok(offer)) => offer,
             // An earlier attempt may have left it, and rank 0 be yet to come.
             Some(Err(e)) => {
-                self.unusable = Some(format!("what rank 0 published cannot be used: {e:#}"));
+                self.gone = Some(format!("what rank 0 published cannot be used: {e:#}"));
                 return self.resume();
             }
             None => return self.withdraw("the store gave no value".to_owned()),
         };
+        let said = |how: &str, why: String| format!("{} (rank 0) {how}: {}", offer.host, clipped(&why, 512));
+        let over = offer.ended.is_some();
+        let refusal = offer.refuses.clone().map(|why| said("refuses", why));
+        self.gone = offer.ended.clone().map(|why| said("has ended this, and not begun again", why)).or(refusal);
+        let leader = offer.nonce;
         if self.leader.as_ref() == Some(&leader) {
+            return self.resume();
+        }
+        // It may begin again at any time.
+        if over {
+            if self.leader.take().is_some() || !self.over {
+                self.slices = Slices::from(250);
+            }
+            (self.said, self.over) = (None, true);
             return self.resume();
         }
         let key = self.setup.run.offer(&leader, self.setup.rank);
         let no = self.setup.offer.hopeless().then(|| (self.setup.run.refusal(&leader), b"1".to_vec()));
         (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, slices(&self.setup));
+        self.over = false;
         match self.setup.offer.print() {
             Ok(value) => {
                 self.state = State::Publishing;
@@ -275,7 +284,7 @@ impl Follower {
             Some((_, own)) => return self.sweep(Box::new(own)),
             None => {}
         }
-        if let Some(why) = self.unusable.take().or_else(|| self.refusal.take()) {
+        if let Some(why) = self.gone.take() {
             return self.withdraw(why);
         }
         if self.setup.nodes() > FEW {

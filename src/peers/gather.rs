@@ -96,6 +96,8 @@ impl Gathering {
         }
         let refusals = self.published.iter().filter_map(|p| Some((p.rank, &p.offer.host, p.offer.refuses.as_ref()?)));
         lines.extend(refusals.map(|(rank, host, why)| format!("{host} (rank {rank}) refuses: {why}")));
+        let ended = self.published.iter().filter_map(|p| Some((p.rank, &p.offer.host, p.offer.ended.as_ref()?)));
+        lines.extend(ended.map(|(rank, host, how)| format!("{host} (rank {rank}) has ended this: {how}")));
         lines.extend(self.unusable.iter().map(|(rank, why)| format!("rank {rank} cannot be used: {why}")));
         lines.extend(self.rails.iter().map(|rail| format!("{rail}: on all of them")));
         lines.extend(self.lost.iter().cloned());

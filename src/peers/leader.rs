@@ -51,7 +51,11 @@ enum State {
     /// The verdict is being written, then told.
     Ending(Box<Result<Agreement>>, Vec<u32>),
     Leaving(Box<Result<Agreement>>),
+    /// Looking whether another rank 0 has come since.
+    Parting(Box<Result<Agreement>>),
+    /// Leaving word for those who have not heard.
     Sweeping(Box<Result<Agreement>>),
+    Swept(Box<Result<Agreement>>),
     Ended,
 }
 
@@ -75,6 +79,10 @@ pub struct Leader {
     told: Vec<Option<(Nonce, u32)>>,
     /// What it has written, where it has to be deleted.
     written: Vec<String>,
+    /// Whether all that were told have said that they know how it ended.
+    heard: bool,
+    /// Whether others still find this attempt, and no later one.
+    found: bool,
 }
 
 impl Leader {
@@ -90,6 +98,8 @@ impl Leader {
             turn: 0,
             told,
             written: Vec::new(),
+            heard: false,
+            found: false,
             setup,
             persists,
         }
@@ -142,12 +152,10 @@ impl Leader {
             (State::Leaving(result), Event::Late) if result.is_ok() => {
                 failed("not all nodes have come to hear of the commit in time: here nothing was moved")
             }
-            // Who has not heard of the end may still come to read it.
-            (State::Leaving(result), Event::Values(_)) if self.persists => {
-                self.state = State::Sweeping(result);
-                Act::Delete(self.litter())
-            }
-            (State::Leaving(result) | State::Sweeping(result), _) => Act::End(*result),
+            (State::Leaving(result), event) => self.part(result, matches!(event, Event::Values(_))),
+            (State::Parting(result), Event::Read(values)) => self.parted(result, &values),
+            (State::Sweeping(result), _) => self.sweep(result),
+            (State::Swept(result), _) => Act::End(*result),
             (state, event) => failed(format!("rank 0: {event:?} in {state:?}")),
         }
     }

@@ -76,6 +76,9 @@ pub struct Offer {
     /// Why it takes no part at all, where it does not: one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
+    /// Rank 0's, when it has gone: how its attempt ended, in one line. Nobody shall begin with it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }
 
 impl Offer {

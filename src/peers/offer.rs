@@ -108,5 +108,6 @@ pub fn offer(
         (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(Lack(key, drop.code))
     };
     let lacks = selection.dropped().filter_map(lack).collect();
-    (Offer { v: VERSION, nonce, host, nodes, policy: names.policy, rails, lacks, refuses: None }, nameless)
+    let policy = names.policy;
+    (Offer { v: VERSION, nonce, host, nodes, policy, rails, lacks, refuses: None, ended: None }, nameless)
 }

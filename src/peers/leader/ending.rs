@@ -15,6 +15,8 @@ use crate::peers::{MAX_VALUE, Offer, Value};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How many of the nodes that have not answered are named.
 const NAMED: usize = 8;
+/// The longest reason that stays in rank 0's offer.
+const WORD: usize = 512;
 /// The longest reason that is sent.
 const REASON: usize = MAX_VALUE / 2;
 
@@ -95,8 +97,47 @@ impl Leader {
         self.put(State::Ending(Box::new(result), told), pairs)
     }
 
+    /// All have heard of the end, or may still come to read it. Is this attempt still the one that others find?
+    pub(super) fn part(&mut self, result: Box<Result<Agreement>>, heard: bool) -> Act {
+        self.heard = heard;
+        self.state = State::Parting(result);
+        Act::Peek(vec![self.setup.run.leader()])
+    }
+
+    /// Its offer stays, and says how it ended: who comes later has nobody else to ask, and a run of that name that is made
+    /// again is not to begin with this one. Where the store lives on, nothing of a commit is left.
+    pub(super) fn parted(&mut self, result: Box<Result<Agreement>>, values: &[Option<Value>]) -> Act {
+        let found = values.iter().flatten().find_map(|value| Offer::parse(value).ok());
+        self.found = found.is_some_and(|offer| offer.nonce == self.setup.offer.nonce);
+        let ended = match result.as_ref() {
+            Ok(_) if self.heard && self.persists => return self.sweep(result),
+            Ok(_) => "all nodes agreed".to_owned(),
+            Err(e) => clipped(&format!("{e:#}"), WORD),
+        };
+        let mut offer = Offer { ended: Some(ended), ..self.setup.offer.clone() };
+        let value = offer.print().or_else(|_| {
+            offer.rails.clear();
+            offer.print()
+        });
+        self.state = State::Sweeping(result);
+        let pairs = value.map(|value| (self.setup.run.leader(), value));
+        Act::Hint(pairs.into_iter().filter(|_| self.found).collect())
+    }
+
+    /// Deletes what nobody needs any more, and nothing of a later rank 0.
+    pub(super) fn sweep(&mut self, result: Box<Result<Agreement>>) -> Act {
+        if !(self.heard && self.persists) {
+            return Act::End(*result);
+        }
+        let (leader, gone) = (self.setup.run.leader(), self.found && result.is_ok());
+        self.state = State::Swept(result);
+        let mut keys = self.litter();
+        keys.retain(|key| gone || *key != leader);
+        Act::Delete(keys)
+    }
+
     /// All that this attempt has left in the store.
-    pub(super) fn litter(&mut self) -> Vec<String> {
+    fn litter(&mut self) -> Vec<String> {
         let mut keys = std::mem::take(&mut self.written);
         keys.extend(self.offer_keys());
         keys.push(self.setup.run.refusal(&self.setup.offer.nonce));
