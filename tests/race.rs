@@ -26,6 +26,8 @@ const HOOKS: usize = 64;
 const NICS: usize = 16;
 /// How often, without RDMAPREP_RACE_ROUNDS.
 const ROUNDS: usize = 1;
+/// What the dice begin with, without RDMAPREP_RACE_SEED: copies that run beside one another are to differ.
+const SEED: u64 = 1;
 
 /// Numbers that look random and are the same in every run.
 struct Dice(u64);
@@ -209,7 +211,7 @@ fn sixty_four_hooks_over_sixteen_nics_never_share_one() {
         fs::write(&host.config, format!("hook_log = {:?}\nlock_timeout_ms = 60000\n", host.log)).unwrap();
         host.rails(NICS);
         let rounds = std::env::var("RDMAPREP_RACE_ROUNDS").map_or(ROUNDS, |n| n.parse().unwrap());
-        let mut dice = Dice(1);
+        let mut dice = Dice(std::env::var("RDMAPREP_RACE_SEED").map_or(SEED, |n| n.parse().unwrap()));
         let mut plans = Vec::new();
         let mut containers = Vec::new();
         for i in 0..HOOKS {
