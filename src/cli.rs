@@ -24,7 +24,7 @@ pub use check::{BootstrapArgs, CheckCommand};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use hold::HoldArgs;
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
-pub use peers::{PeersArgs, RendezvousArgs};
+pub use peers::{MeetArgs, PeersArgs, RendezvousArgs};
 pub use select::SelectArgs;
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 

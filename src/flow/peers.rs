@@ -171,8 +171,8 @@ fn host() -> HostName {
 /// `rdmaprep peers`: what is in the store, once or until all have published.
 pub(super) fn show(args: &PeersArgs) -> Result<()> {
     // Who only looks has no rank; any will do.
-    let rank = args.rendezvous.rank.clone().filter(|r| !r.is_empty()).or_else(|| Some("0".to_owned()));
-    let Some(asked) = asked(&RendezvousArgs { rank, ..args.rendezvous.clone() })? else {
+    let anybody = RendezvousArgs { meet: args.meet.clone(), rank: Some("0".to_owned()), ..RendezvousArgs::default() };
+    let Some(asked) = asked(&anybody)? else {
         return Err(Fault::Usage.error("--rendezvous: where do they meet?"));
     };
     // Not even a word may be said on PMI_FD: the step counts on it.

@@ -88,7 +88,7 @@ impl Asked {
     /// What was asked; nothing where nodes are prepared one by one. `env` reads the environment of the job's engine.
     pub fn new(args: &RendezvousArgs, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
         let env = |name: &str| env(name).filter(|text| !text.is_empty());
-        let url: Option<Place> = value(&args.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
+        let url: Option<Place> = value(&args.meet.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
         let told = match &url {
             Some(Place::Static) => return Ok(None),
             Some(Place::Pmi) if env("PMI_FD").is_none() => {
@@ -106,13 +106,13 @@ impl Asked {
         let Some(place) = url.or(told.place) else { return forgotten(args) };
         let needed = |what: &str| Fault::Usage.error(format!("--rendezvous: {what} is needed as well"));
         let rank = value(&args.rank, "--rank (RDMAPREP_RANK)")?.or(number(told.rank, "rank")?);
-        let nodes = value(&args.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);
+        let nodes = value(&args.meet.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);
         let (rank, nodes) = (rank.ok_or_else(|| needed("--rank"))?, nodes.ok_or_else(|| needed("--nodes"))?);
         if !(1..=MAX_NODES).contains(&nodes) || rank >= nodes {
             let text = format!("rank {rank} of {nodes} nodes: there are 1 to {MAX_NODES}, and ranks begin at 0");
             return Err(Fault::Usage.error(text));
         }
-        let run: Option<RunId> = value(&args.run_id, "--run-id (RDMAPREP_RUN_ID)")?;
+        let run: Option<RunId> = value(&args.meet.run_id, "--run-id (RDMAPREP_RUN_ID)")?;
         let found = told.run.or_else(|| slurm(&env));
         let run = run.map(Ok).or_else(|| found.map(|id| id.parse().fault(Fault::Usage, "the engine's run id")));
         let by: Match = value(&args.by, "--match (RDMAPREP_MATCH)")?.unwrap_or_default();
@@ -122,7 +122,7 @@ impl Asked {
             return Err(Fault::Usage.error("--match label and --rail-labels need one another"));
         }
         let seconds: u32 =
-            value(&args.rendezvous_timeout, "--rendezvous-timeout (RDMAPREP_RENDEZVOUS_TIMEOUT)")?.unwrap_or(120);
+            value(&args.meet.rendezvous_timeout, "--rendezvous-timeout (RDMAPREP_RENDEZVOUS_TIMEOUT)")?.unwrap_or(120);
         if !(1..=86400).contains(&seconds) {
             return Err(Fault::Usage.error("--rendezvous-timeout: 1 to 86400 seconds"));
         }
@@ -134,7 +134,7 @@ impl Asked {
 /// Who says how to meet, but not where, has forgotten something.
 fn forgotten(args: &RendezvousArgs) -> Result<Option<Asked>> {
     let said = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
-    if [&args.rank, &args.nodes, &args.run_id, &args.by, &args.rail_labels].into_iter().any(said) {
+    if [&args.rank, &args.meet.nodes, &args.meet.run_id, &args.by, &args.rail_labels].into_iter().any(said) {
         return Err(Fault::Usage.error("--rank, --nodes, --run-id, --match and --rail-labels need --rendezvous"));
     }
     Ok(None)
@@ -166,7 +166,7 @@ fn torchrun(args: &RendezvousArgs, url: Option<&Place>, env: &impl Fn(&str) -> O
         let text = format!("torchrun starts {local} workers on this node: one is to prepare it (--nproc-per-node 1)");
         return Err(Fault::Usage.error(text));
     }
-    let host: Option<String> = value(&args.store_host, "--store-host (RDMAPREP_STORE_HOST)")?;
+    let host: Option<String> = value(&args.meet.store_host, "--store-host (RDMAPREP_STORE_HOST)")?;
     let place = match (host.or(env("MASTER_ADDR")), env("MASTER_PORT")) {
         (Some(host), Some(port)) => {
             // An address of IPv6 comes without brackets.
