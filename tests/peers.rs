@@ -192,7 +192,7 @@ fn who_comes_long_after_a_refusal_hears_why() {
         let (ended, store) = sim.run();
         let text = format!("{:#}", ended[2].as_ref().unwrap().1.as_ref().unwrap_err());
         let why = format!("node-{victim} (rank {victim}) refuses: its config file is broken");
-        assert_eq!(text, format!("node-0 (rank 0) has ended this, and not begun again: {why}"), "persists {persists}");
+        assert_eq!(text, format!("rank 0 has ended this, and not begun again: {why}"), "persists {persists}");
         let mut again = Sim::new(6);
         again.store = store;
         for rank in 0..3 {
@@ -202,9 +202,9 @@ fn who_comes_long_after_a_refusal_hears_why() {
     }
 }
 
-/// What the last run left would be taken for rank 0's offer of this one, for as long as one wait.
+/// What the last run left is taken for rank 0's offer of this one, for as long as one wait.
 #[test]
-fn a_run_that_is_made_again_takes_no_longer() {
+fn a_run_that_is_made_again_takes_little_longer() {
     let (mut store, mut times) = (std::collections::BTreeMap::new(), Vec::new());
     for attempt in 1..4 {
         let mut sim = Sim::new(7);
@@ -217,27 +217,65 @@ fn a_run_that_is_made_again_takes_no_longer() {
         all(ended);
         store = after;
     }
-    assert!(times.iter().all(|time| *time < Duration::from_secs(1)), "{times:?}");
+    assert!(times.iter().all(|time| *time < Duration::from_millis(1_500)), "{times:?}");
 }
 
-/// A rank 0 that is started again while the first one still stays for the others is the one that is found.
+/// A rank 0 that is started while the last one has not gone is the one that is found, also when that has gone.
 #[test]
 fn who_parts_leaves_a_later_rank_0_alone() {
-    let mut sim = Sim::new(8);
-    for rank in 0..3u32 {
-        let mut setup = setup(rank, 3, &RAILS, 1);
-        setup.offer.refuses = (rank == 0).then(|| "its config file is broken".to_owned());
-        // The last one never comes the first time, so that rank 0 stays.
-        if rank < 2 {
+    for persists in [false, true] {
+        let mut sim = Sim::new(8);
+        sim.persists = persists;
+        // The last one never comes the first time, so that rank 0 stays for some 8 s.
+        for rank in 0..2u32 {
+            let mut setup = setup(rank, 3, &RAILS, 1);
+            setup.offer.refuses = (rank == 0).then(|| "its config file is broken".to_owned());
             sim.add(setup, 0, 60_000, None);
         }
+        for rank in 0..3 {
+            sim.add(setup(rank, 3, &RAILS, 2), if rank == 2 { 15_000 } else { 3_000 }, 60_000, None);
+        }
+        let mut ended = sim.run().0;
+        let again = ended.split_off(2);
+        assert!(
+            ended.into_iter().flatten().all(|(when, _)| when < Duration::from_secs(13)),
+            "the first have gone by then"
+        );
+        assert_eq!(keys(&all(again)[2]), RAILS, "persists {persists}");
     }
-    for rank in 0..3 {
-        sim.add(setup(rank, 3, &RAILS, 2), 3_000 + u64::from(rank) * 10, 60_000, None);
+}
+
+/// Two of them at once, as a restart can leave them: nobody counts on the word of a node that has gone over to the other.
+#[test]
+fn of_two_rank_0s_only_one_is_followed() {
+    let (mut first, mut second) = (0, 0);
+    for (start, seed) in (0..40u64).flat_map(|s| (0..20).map(move |seed| (s * 100, seed))) {
+        let mut sim = Sim::new(seed);
+        sim.persists = seed % 2 == 1;
+        sim.slow = Some((2, Duration::from_millis(3_500)));
+        for rank in 0..3 {
+            sim.add(setup(rank, 3, &RAILS, 1), 0, 20_000, None);
+        }
+        sim.add(setup(0, 3, &RAILS[..2], 2), start, 20_000, None);
+        let (ended, _) = sim.run();
+        let said: Vec<Result<Agreement, String>> =
+            ended.into_iter().map(|e| e.unwrap().1.map_err(|e| format!("{e:#}"))).collect();
+        let case = || format!("the second after {start} ms, seed {seed}: {said:#?}");
+        let led = [said[0].as_ref().ok(), said[3].as_ref().ok()];
+        assert!(led.iter().flatten().count() < 2, "{}", case());
+        // Whom one that holds counts on holds the same, or knows that it may be alone.
+        for leader in led.into_iter().flatten() {
+            for node in &said[1..3] {
+                match node {
+                    Ok(a) => assert!(led.iter().flatten().any(|l| l.digest == a.digest), "{}", case()),
+                    Err(why) => assert!(why.contains("others may have committed"), "{leader:?}: {}", case()),
+                }
+            }
+        }
+        first += usize::from(said[0].is_ok());
+        second += usize::from(said[3].is_ok());
     }
-    let ended = sim.run().0;
-    let again: Vec<_> = ended.into_iter().skip(2).collect();
-    assert_eq!(keys(&all(again)[2]), RAILS);
+    assert!(first > 50 && second > 50, "{first} times the first one, {second} times the second");
 }
 
 /// That somebody refuses can be a stranger's word.
@@ -416,8 +454,8 @@ fn thirty_two_threads_agree() {
     let all: Vec<Agreement> = all.into_iter().map(|t| t.join().unwrap().unwrap()).collect();
     assert!(all.iter().all(|a| a.digest == all[0].digest && keys(a) == RAILS));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
-    // 32 offers, 31 hellos, proposals, acks and goodbyes, one verdict: nothing grows with the square of the nodes.
-    assert_eq!(store.len(), 32 + 4 * 31 + 1);
+    // 32 offers, 31 hellos, proposals, acks and goodbyes, one verdict in two places: nothing grows with the square of the nodes.
+    assert_eq!(store.len(), 32 + 4 * 31 + 2);
 }
 
 /// Of those that were told already nobody is waited for.

@@ -5,12 +5,13 @@ mod support_peers;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rdmaprep::fault::Fault;
 use rdmaprep::peers::c10d::C10d;
 use rdmaprep::peers::{Agreement, RunId, Store, agree, gather::Gathering};
-use support_peers::fake::rude;
+use support_peers::fake::{Fake, Manner, rude};
 use support_peers::setup;
 
 /// What a request is, and with how many keys.
@@ -125,6 +126,37 @@ fn an_endless_trickle_ends_with_the_deadline() {
     ends("nobody is there, slowly", hostile(20, never), 16384, &[&words[..], &["missing"]].concat());
 }
 
+/// What a server with libuv says of a key that was set to nothing, and one that has gone since: a wait ends with it at once.
+#[test]
+fn a_value_that_is_none_is_asked_for_a_few_times_and_not_all_the_time() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let none = move |op, keys| {
+        count.fetch_add(1, Ordering::Relaxed);
+        all_there(op, keys, b"")
+    };
+    ends("values that are none", hostile(0, none), 3, &["missing", "nothing was published"]);
+    let asked = asked.load(Ordering::Relaxed);
+    assert!(asked < 200, "{asked} requests of two nodes in two seconds each");
+}
+
+/// One of them hides nobody else.
+#[test]
+fn who_is_there_is_there_whatever_another_key_holds() {
+    for manner in [Manner::Libuv, Manner::Legacy] {
+        let server = Fake::start(manner);
+        let to = server.address.to_string().parse().unwrap();
+        let mut store = C10d::connect(to, Instant::now() + Duration::from_secs(10), Duration::ZERO).unwrap();
+        let keys: Vec<String> = (0..5).map(|n| format!("key/{n}")).collect();
+        for n in [0, 1, 4] {
+            store.put(&[(keys[n].clone(), vec![n as u8 + 1])]).unwrap();
+        }
+        server.set("key/3", b"");
+        let read = store.read(&keys).unwrap();
+        assert_eq!([&read[0], &read[1], &read[2], &read[4]], [&Some(vec![1]), &Some(vec![2]), &None, &Some(vec![5])]);
+    }
+}
+
 #[test]
 fn values_that_nobody_of_ours_writes_are_no_offers() {
     let line = br#"{"v":1,"nonce":"00000000000000000000000000000000","host":"a\nb","nodes":3,"policy":{"match":"name","family":"4"},"rails":[],"lacks":[]}"#;
@@ -141,7 +173,7 @@ fn values_that_nobody_of_ours_writes_are_no_offers() {
 fn a_store_that_says_something_else_each_time_ends_nobody_well() {
     let turn = std::sync::atomic::AtomicU64::new(0);
     let to = hostile(0, move |op, count| {
-        let n = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let n = turn.fetch_add(1, Ordering::Relaxed);
         let offer = setup(1, 3, &["rdma0"], n).offer.print().unwrap();
         all_there(op, count, &offer)
     });

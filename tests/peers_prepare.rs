@@ -668,7 +668,7 @@ fn peers_tells_who_has_published_and_what_they_have() {
         );
     }
     let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    run(bare.env_clear().arg("peers"), "").fails(2, &["need --rendezvous"]);
+    run(bare.env_clear().arg("peers"), "").fails(2, &["--rendezvous: where do they meet?"]);
     // Of a step's socket not a word is taken: this one is none.
     let mut step = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
     step.env_clear().env("PMI_FD", "99").args(["peers", "--rendezvous", "pmi", "--nodes", "2"]);

@@ -141,8 +141,7 @@ impl Meeting {
         let (Asked { run, rank, nodes, .. }, nonce) = (&self.asked, self.nonce.clone());
         let refuses = Some(clipped(&format!("{why:#}"), 512));
         let (rails, lacks, policy) = (Vec::new(), Vec::new(), self.policy(Family::default()));
-        let offer =
-            Offer { v: VERSION, nonce, host: host(), nodes: *nodes, policy, rails, lacks, refuses, ended: None };
+        let offer = Offer { v: VERSION, nonce, host: host(), nodes: *nodes, policy, rails, lacks, refuses };
         let setup = Setup { run: run.clone(), rank: *rank, offer };
         // What becomes of the others is theirs to tell.
         let _ = self.agree(setup, &mut |_| Ok(()));
@@ -170,9 +169,7 @@ fn host() -> HostName {
 
 /// `rdmaprep peers`: what is in the store, once or until all have published.
 pub(super) fn show(args: &PeersArgs) -> Result<()> {
-    // Who only looks has no rank; any will do.
-    let anybody = RendezvousArgs { meet: args.meet.clone(), rank: Some("0".to_owned()), ..RendezvousArgs::default() };
-    let Some(asked) = asked(&anybody)? else {
+    let Some(asked) = Asked::looking(&args.meet, |name| std::env::var(name).ok())? else {
         return Err(Fault::Usage.error("--rendezvous: where do they meet?"));
     };
     // Not even a word may be said on PMI_FD: the step counts on it.

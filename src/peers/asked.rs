@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use super::endpoint::Endpoint;
 use super::etcd::Cluster;
 use super::{MAX_NODES, Match, RailKey, RunId};
-use crate::cli::RendezvousArgs;
+use crate::cli::{MeetArgs, RendezvousArgs};
 use crate::fault::{Fault, WithFault};
 use crate::ident::IfName;
 
@@ -87,6 +87,17 @@ struct Told {
 impl Asked {
     /// What was asked; nothing where nodes are prepared one by one. `env` reads the environment of the job's engine.
     pub fn new(args: &RendezvousArgs, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
+        Asked::read(args, env, false)
+    }
+
+    /// The same for who only looks, and is none of the nodes: any rank will do, and any number of workers on this one.
+    pub fn looking(meet: &MeetArgs, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
+        let args = RendezvousArgs { meet: meet.clone(), rank: Some("0".to_owned()), ..RendezvousArgs::default() };
+        let env = |name: &str| if name == "LOCAL_WORLD_SIZE" { None } else { env(name) };
+        Asked::read(&args, env, true)
+    }
+
+    fn read(args: &RendezvousArgs, env: impl Fn(&str) -> Option<String>, looks: bool) -> Result<Option<Asked>> {
         let env = |name: &str| env(name).filter(|text| !text.is_empty());
         let url: Option<Place> = value(&args.meet.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
         let told = match &url {
@@ -103,7 +114,7 @@ impl Asked {
             None if env("PMI_FD").is_some() && env("TORCHELASTIC_RUN_ID").is_none() => pmi(&env),
             _ => Told::default(),
         };
-        let Some(place) = url.or(told.place) else { return forgotten(args) };
+        let Some(place) = url.or(told.place) else { return if looks { Ok(None) } else { forgotten(args) } };
         let needed = |what: &str| Fault::Usage.error(format!("--rendezvous: {what} is needed as well"));
         let rank = value(&args.rank, "--rank (RDMAPREP_RANK)")?.or(number(told.rank, "rank")?);
         let nodes = value(&args.meet.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);

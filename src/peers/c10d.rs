@@ -139,8 +139,18 @@ impl Store for C10d {
         if keys.is_empty() {
             return Ok(Some(Vec::new()));
         }
-        let there = if until > Instant::now() { self.wait(keys, until)? } else { self.check(keys)? };
-        if there { self.values_now(keys) } else { Ok(None) }
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let there = if until > Instant::now() { self.wait(keys, until)? } else { self.check(keys)? };
+            let values = if there { self.values_now(keys)? } else { return Ok(None) };
+            let left = until.saturating_duration_since(Instant::now());
+            if values.is_some() || left.is_zero() {
+                return Ok(values);
+            }
+            // A key that is there without a value of ours, which a wait does not wait for.
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
     }
 
     fn check(&mut self, keys: &[String]) -> Result<bool> {

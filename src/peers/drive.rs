@@ -43,6 +43,9 @@ const LOST: &str = "the rendezvous store";
 /// The same for the commit.
 const UNSURE: &str =
     "the rendezvous store was lost as the commit was written (others may have committed; here nothing was moved)";
+/// The same for who has said yes.
+const PLEDGED: &str =
+    "the rendezvous store was lost after this node's yes (others may have committed; here nothing was moved)";
 /// How many of those that are waited for are looked up.
 const NAMED: usize = 8;
 
@@ -99,7 +102,7 @@ pub fn agree(
                     event = Event::Late;
                     continue;
                 }
-                match got.fault(Fault::Disagreed, LOST)? {
+                match got.fault(Fault::Disagreed, if stage == Stage::Verdict { PLEDGED } else { LOST })? {
                     Some(values) => Event::Values(values),
                     None if Instant::now() >= deadline => Event::Late,
                     None => {

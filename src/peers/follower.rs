@@ -19,8 +19,10 @@ enum State {
     Publishing,
     /// Waiting for a proposal.
     Proposal,
-    /// Looking whether rank 0 has begun anew.
+    /// Looking whether rank 0 has begun anew, or has gone.
     Looking,
+    /// Taking back what it published for another rank 0.
+    Turning,
     /// Making up its own mind on what is proposed in that turn.
     Judging(u32, Agreement),
     /// Saying yes or no.
@@ -48,10 +50,10 @@ pub struct Follower {
     slices: Slices,
     /// Rank 0's attempt, as far as it is known.
     leader: Option<Nonce>,
-    /// Whether what it published last is of an attempt that has ended.
-    over: bool,
-    /// What is known of why it may never propose anything: it refuses, has ended, or cannot be read.
+    /// What is known of why it may never propose anything: it refuses, has gone, or cannot be read.
     gone: Option<String>,
+    /// That it has said yes, and not heard since that this came to nothing.
+    pledged: bool,
     /// How many proposals of it were read.
     read: u32,
     /// What was said yes to, or this node's own reason to say no, and in which turn.
@@ -61,7 +63,7 @@ pub struct Follower {
 impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
         let (slices, state) = (slices(&setup), State::Begin);
-        Follower { setup, persists, state, slices, leader: None, over: false, gone: None, read: 0, said: None }
+        Follower { setup, persists, state, slices, leader: None, gone: None, pledged: false, read: 0, said: None }
     }
 
     pub(super) fn next(&mut self, event: Event) -> Act {
@@ -72,19 +74,21 @@ impl Follower {
                 self.state = State::Coming;
                 Act::Tell(vec![(key, self.setup.offer.host.to_string().into_bytes())])
             }
-            (State::Coming, Event::Done) | (State::Leader | State::Looking, Event::Missing) => {
-                let slice = self.slices.slice();
-                self.wait(State::Leader, slice)
-            }
-            (State::Leader | State::Looking, Event::Values(values)) => self.led(&values),
-            (State::Proposal | State::Verdict, Event::Missing) => self.wait(State::Looking, Duration::ZERO),
+            (State::Coming, Event::Done) | (State::Leader, Event::Missing) => self.lead(),
+            (State::Leader, Event::Values(values)) => match values.into_iter().next() {
+                Some(value) => self.led(value),
+                None => self.withdraw("the store gave no value".to_owned()),
+            },
+            (State::Proposal | State::Verdict, Event::Missing) => self.look(),
+            (State::Looking, Event::Read(values)) => self.looked(&values),
+            (State::Turning, Event::Done) => self.publish(),
             (State::Proposal, Event::Values(values)) => self.proposed(&values),
             (State::Judging(turn, agreement), Event::Judged(said)) => self.answer(turn, said.map(|()| agreement)),
             (State::Publishing | State::Acking, Event::Done) => self.resume(),
             (State::Verdict, Event::Values(values)) => self.ended(&values),
             (State::Leaving(result), Event::Done) => self.sweep(result),
             (State::Sweeping(result), _) => Act::End(*result),
-            (State::Leader | State::Looking | State::Proposal | State::Verdict, Event::Late) => self.late(),
+            (State::Leader | State::Proposal | State::Verdict, Event::Late) => self.late(),
             (State::Counting, Event::Read(values)) => self.counted(&values),
             (state, event) => failed(format!("rank {}: {event:?} in {state:?}", self.setup.rank)),
         }
@@ -112,45 +116,69 @@ impl Follower {
             (State::Proposal, None, _) => (run.offer(nonce, rank), Stage::Leader),
             (State::Proposal, Some(leader), _) => (run.proposal(leader, rank, nonce, self.read), Stage::Proposal),
             (State::Verdict, _, Some(turn)) => (run.verdict(&turn), self.verdict()),
-            (State::Looking, _, Some(_)) => (run.leader(), self.verdict()),
-            (State::Looking, _, None) => (run.leader(), Stage::Proposal),
             _ => (run.leader(), Stage::Leader),
         };
         self.state = state;
         Act::Await { keys: vec![key], slice, stage }
     }
 
+    /// Looks whether rank 0 has begun anew, or has gone.
+    fn look(&mut self) -> Act {
+        let over = self.leader.as_ref().map(|leader| self.setup.run.over(leader));
+        self.state = State::Looking;
+        Act::Peek([self.setup.run.leader()].into_iter().chain(over).collect())
+    }
+
+    fn looked(&mut self, values: &[Option<Value>]) -> Act {
+        let over = values.get(1).and_then(Option::as_ref).map(|value| message::parse::<Verdict>(value));
+        if let Some(how) = over.and_then(|said| said.ok()?.ended()) {
+            self.gone = Some(format!("rank 0 has ended this, and not begun again: {how}"));
+            // It may begin again at any time.
+            self.slices = slices(&self.setup);
+        }
+        match values.first().cloned().flatten() {
+            Some(value) => self.led(value),
+            None if self.leader.is_some() => self.resume(),
+            None => self.lead(),
+        }
+    }
+
+    /// Waits for rank 0 to publish.
+    fn lead(&mut self) -> Act {
+        let slice = self.slices.slice();
+        self.wait(State::Leader, slice)
+    }
+
     /// Rank 0 is there, or there again.
-    fn led(&mut self, values: &[Value]) -> Act {
-        let offer = match values.first().map(|v| Offer::parse(v)) {
-            Some(Ok(offer)) => offer,
+    fn led(&mut self, value: Value) -> Act {
+        let leader = match Offer::parse(&value) {
+            Ok(offer) if self.leader.as_ref() == Some(&offer.nonce) => return self.resume(),
+            Ok(offer) => {
+                let refusal = |why: String| format!("{} (rank 0) refuses: {}", offer.host, clipped(&why, 512));
+                self.gone = offer.refuses.clone().map(refusal);
+                offer.nonce
+            }
             // An earlier attempt may have left it, and rank 0 be yet to come.
-            Some(Err(e)) => {
+            Err(e) => {
                 self.gone = Some(format!("what rank 0 published cannot be used: {e:#}"));
                 return self.resume();
             }
-            None => return self.withdraw("the store gave no value".to_owned()),
         };
-        let said = |how: &str, why: String| format!("{} (rank 0) {how}: {}", offer.host, clipped(&why, 512));
-        let over = offer.ended.is_some();
-        let refusal = offer.refuses.clone().map(|why| said("refuses", why));
-        self.gone = offer.ended.clone().map(|why| said("has ended this, and not begun again", why)).or(refusal);
-        let leader = offer.nonce;
-        if self.leader.as_ref() == Some(&leader) {
-            return self.resume();
-        }
-        // It may begin again at any time.
-        if over {
-            if self.leader.take().is_some() || !self.over {
-                self.slices = Slices::from(250);
-            }
-            (self.said, self.over) = (None, true);
-            return self.resume();
-        }
-        let key = self.setup.run.offer(&leader, self.setup.rank);
-        let no = self.setup.offer.hopeless().then(|| (self.setup.run.refusal(&leader), b"1".to_vec()));
+        let old = self.own();
         (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, slices(&self.setup));
-        self.over = false;
+        match old {
+            // Nobody shall count on what was said to another rank 0, which may still be there.
+            Some(old) => {
+                self.state = State::Turning;
+                Act::Delete(vec![old])
+            }
+            None => self.publish(),
+        }
+    }
+
+    fn publish(&mut self) -> Act {
+        let (Some(leader), Some(key)) = (&self.leader, self.own()) else { return failed("no rank 0 to publish for") };
+        let no = self.setup.offer.hopeless().then(|| (self.setup.run.refusal(leader), b"1".to_vec()));
         match self.setup.offer.print() {
             Ok(value) => {
                 self.state = State::Publishing;
@@ -199,6 +227,7 @@ impl Follower {
                 (Ack::No(clipped(&format!("{e:#}"), 512)), Some((self.setup.run.refusal(&leader), b"1".to_vec())))
             }
         };
+        self.pledged |= judged.is_ok();
         self.said = Some((turn, judged));
         match message::print(&ack) {
             Ok(value) => {
@@ -241,6 +270,7 @@ impl Follower {
             }
             Some(Ok(Verdict::Abort(why))) => self.leave(turn, clipped(&why, 4096)),
             Some(Ok(Verdict::Again)) => {
+                self.pledged = false;
                 self.read += 1;
                 self.slices = slices(&self.setup);
                 self.resume()
@@ -276,7 +306,7 @@ impl Follower {
 
     fn late(&mut self) -> Act {
         match self.said.take() {
-            Some((_, Ok(_))) => {
+            _ if self.pledged => {
                 let why = "this node said yes, and has not heard how it ended: others may have committed; here nothing was \
                            moved";
                 return self.withdraw(why.to_owned());

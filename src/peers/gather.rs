@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde::Serialize;
 
+use super::message::{self, Verdict, ranks};
 use super::rail::{Common, common};
 use super::{MAX_NODES, Offer, RailKey, RunId, Store};
 use crate::fault::Fault;
@@ -26,6 +27,9 @@ pub struct Gathering {
     pub rails: Vec<RailKey>,
     /// What some of them lack: a line each.
     pub lost: Vec<String>,
+    /// How rank 0 has ended it, where it has: rank 0 may begin again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
 }
 
 /// A node's own word.
@@ -52,12 +56,18 @@ impl Gathering {
             unusable: Vec::new(),
             rails: Vec::new(),
             lost: Vec::new(),
+            ended: None,
         };
         let zero = store.read(&[run.leader()])?.pop().flatten();
         seen.hear(0, zero.as_deref(), false);
         let others: Vec<u32> = (1..nodes).collect();
         let here = store.read(&others.iter().map(|rank| run.here(*rank)).collect::<Vec<_>>())?;
-        let values = match seen.published.first().map(|p| p.offer.nonce.clone()) {
+        let leader = seen.published.first().map(|p| p.offer.nonce.clone());
+        if let Some(leader) = &leader {
+            let over = store.read(&[run.over(leader)])?.pop().flatten();
+            seen.ended = over.and_then(|value| message::parse::<Verdict>(&value).ok()?.ended());
+        }
+        let values = match leader {
             Some(leader) => store.read(&others.iter().map(|rank| run.offer(&leader, *rank)).collect::<Vec<_>>())?,
             None => vec![None; others.len()],
         };
@@ -85,7 +95,6 @@ impl Gathering {
 
     /// The table rail by node, where the nodes that lack a rail stand for the whole row, and who is not there.
     pub fn lines(&self) -> Vec<String> {
-        use super::message::ranks;
         let mut lines =
             vec![format!("run {}: {} of {} nodes have published", self.run, self.published.len(), self.nodes)];
         if !self.missing.is_empty() {
@@ -96,8 +105,7 @@ impl Gathering {
         }
         let refusals = self.published.iter().filter_map(|p| Some((p.rank, &p.offer.host, p.offer.refuses.as_ref()?)));
         lines.extend(refusals.map(|(rank, host, why)| format!("{host} (rank {rank}) refuses: {why}")));
-        let ended = self.published.iter().filter_map(|p| Some((p.rank, &p.offer.host, p.offer.ended.as_ref()?)));
-        lines.extend(ended.map(|(rank, host, how)| format!("{host} (rank {rank}) has ended this: {how}")));
+        lines.extend(self.ended.iter().map(|how| format!("rank 0 has ended this: {how}")));
         lines.extend(self.unusable.iter().map(|(rank, why)| format!("rank {rank} cannot be used: {why}")));
         lines.extend(self.rails.iter().map(|rail| format!("{rail}: on all of them")));
         lines.extend(self.lost.iter().cloned());

@@ -9,10 +9,11 @@
 //! | `no/LEADER` | others | that one of them refuses: rank 0 looks for it while it waits |
 //! | `ack/LEADER.TURN/RANK` | others | [`super::message::Ack`] |
 //! | `end/LEADER.TURN` | rank 0 | [`super::message::Verdict`] |
+//! | `over/LEADER` | rank 0 | the last one, for who comes when rank 0 has gone |
 //! | `done/LEADER.TURN/RANK` | others | that it was read: rank 0 leaves last, and may take the store along |
 //!
 //! LEADER and NONCE are nonces, so that nobody waits for a key that an earlier attempt has left; only `in/0` may be an old one,
-//! and is looked at again and again, whether it can be read or not.
+//! and is looked at again and again, whether it can be read or not, as is whether that attempt is over.
 
 use std::fmt;
 use std::str::FromStr;
@@ -105,6 +106,11 @@ impl RunId {
     /// Where all find out how it ended.
     pub fn verdict(&self, turn: &Turn) -> String {
         format!("rdmaprep/v1/{self}/end/{}.{}", turn.leader, turn.count)
+    }
+
+    /// The same whatever the turn, for who was never given one.
+    pub fn over(&self, leader: &Nonce) -> String {
+        format!("rdmaprep/v1/{self}/over/{leader}")
     }
 
     /// Where a rank says that it found out.

@@ -36,6 +36,8 @@ enum State {
     Proposing,
     /// Waiting for all acks.
     Asking,
+    /// All have said yes: looking whether this is still the rank 0 that they find.
+    Confirming,
     /// Looking whether one has said no.
     Doubting,
     /// Who is it? Or has one gone without a word?
@@ -53,9 +55,7 @@ enum State {
     Leaving(Box<Result<Agreement>>),
     /// Looking whether another rank 0 has come since.
     Parting(Box<Result<Agreement>>),
-    /// Leaving word for those who have not heard.
     Sweeping(Box<Result<Agreement>>),
-    Swept(Box<Result<Agreement>>),
     Ended,
 }
 
@@ -79,10 +79,6 @@ pub struct Leader {
     told: Vec<Option<(Nonce, u32)>>,
     /// What it has written, where it has to be deleted.
     written: Vec<String>,
-    /// Whether all that were told have said that they know how it ended.
-    heard: bool,
-    /// Whether others still find this attempt, and no later one.
-    found: bool,
 }
 
 impl Leader {
@@ -98,8 +94,6 @@ impl Leader {
             turn: 0,
             told,
             written: Vec::new(),
-            heard: false,
-            found: false,
             setup,
             persists,
         }
@@ -129,8 +123,16 @@ impl Leader {
             (State::Proposing, Event::Done) => self.wait(State::Asking, Stage::Acks),
             (State::Asking, Event::Values(acks)) => match self.refusal(self.others().zip(&acks)) {
                 Some(why) => self.abort(why),
-                None => self.look(true),
+                None => {
+                    self.state = State::Confirming;
+                    Act::Await { keys: vec![self.setup.run.leader()], slice: Duration::ZERO, stage: Stage::Acks }
+                }
             },
+            // Others may follow a rank 0 that was started beside this one: what they said to this one is no word any more.
+            (State::Confirming, Event::Values(values)) if values.iter().all(|value| self.is_own(value)) => {
+                self.look(true)
+            }
+            (State::Confirming, _) => self.abort("another rank 0 has begun this run, too".to_owned()),
             (State::Asking, Event::Missing) => self.doubt(),
             (State::Looking(yes), Event::Values(values)) => self.looked(yes, values),
             (State::Doubting, Event::Values(_)) => self.consult(false),
@@ -152,10 +154,10 @@ impl Leader {
             (State::Leaving(result), Event::Late) if result.is_ok() => {
                 failed("not all nodes have come to hear of the commit in time: here nothing was moved")
             }
-            (State::Leaving(result), event) => self.part(result, matches!(event, Event::Values(_))),
-            (State::Parting(result), Event::Read(values)) => self.parted(result, &values),
-            (State::Sweeping(result), _) => self.sweep(result),
-            (State::Swept(result), _) => Act::End(*result),
+            // Who has not heard of the end may still come to read it.
+            (State::Leaving(result), Event::Values(_)) if self.persists => self.part(result),
+            (State::Parting(result), Event::Read(values)) => self.sweep(result, &values),
+            (State::Leaving(result) | State::Sweeping(result), _) => Act::End(*result),
             (state, event) => failed(format!("rank 0: {event:?} in {state:?}")),
         }
     }

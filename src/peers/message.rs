@@ -76,9 +76,6 @@ pub struct Offer {
     /// Why it takes no part at all, where it does not: one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
-    /// Rank 0's, when it has gone: how its attempt ended, in one line. Nobody shall begin with it any more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ended: Option<String>,
 }
 
 impl Offer {
@@ -196,6 +193,17 @@ pub enum Verdict {
     Abort(String),
     /// A node has begun anew: another proposal follows.
     Again,
+}
+
+impl Verdict {
+    /// For who did not take part, in one line.
+    pub fn ended(self) -> Option<String> {
+        match self {
+            Verdict::Commit(_) => Some("all nodes agreed, each as it was then".to_owned()),
+            Verdict::Abort(why) => Some(clipped(&why, 512)),
+            Verdict::Again => None,
+        }
+    }
 }
 
 /// Reads a message of a stranger.

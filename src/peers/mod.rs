@@ -28,6 +28,7 @@ pub mod node;
 pub mod offer;
 pub mod pmi;
 pub mod rail;
+pub mod resolve;
 
 use std::time::Instant;
 
@@ -119,14 +120,14 @@ pub trait Store {
             if from == to {
                 continue;
             }
-            match (self.check(&keys[from..to])?, to - from) {
-                (true, _) => {
-                    // One may have gone since.
-                    let there = self.get(&keys[from..to], Instant::now())?.unwrap_or_default();
+            // One may have gone since, or be no value of ours.
+            let there = if self.check(&keys[from..to])? { self.get(&keys[from..to], Instant::now())? } else { None };
+            match (there, to - from) {
+                (Some(there), _) => {
                     values[from..].iter_mut().zip(there).for_each(|(slot, value)| *slot = Some(value));
                 }
-                (false, 1) => {}
-                (false, n) => open.extend([(from + n / 2, to), (from, from + n / 2)]),
+                (None, 1) => {}
+                (None, n) => open.extend([(from + n / 2, to), (from, from + n / 2)]),
             }
         }
         Ok(values)

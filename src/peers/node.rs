@@ -165,7 +165,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// `persists`: what is written outlives the job, and is deleted at the end.
+    /// `persists`: what is written outlives the job, and is deleted at the end, but for why nothing holds.
     pub fn new(setup: Setup, persists: bool) -> Result<Node> {
         let (rank, nodes) = (setup.rank, setup.nodes());
         let usage = |text: String| Err(Fault::Usage.error(text));

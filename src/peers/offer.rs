@@ -108,6 +108,5 @@ pub fn offer(
         (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(Lack(key, drop.code))
     };
     let lacks = selection.dropped().filter_map(lack).collect();
-    let policy = names.policy;
-    (Offer { v: VERSION, nonce, host, nodes, policy, rails, lacks, refuses: None, ended: None }, nameless)
+    (Offer { v: VERSION, nonce, host, nodes, policy: names.policy, rails, lacks, refuses: None }, nameless)
 }

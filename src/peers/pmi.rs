@@ -193,9 +193,6 @@ impl Store for Pmi {
         Ok(())
     }
 
-    /// Nobody waits for a last word, and no key can be put twice.
-    fn hint(&mut self, _: &[(String, Value)]) {}
-
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
         while until > Instant::now() {
             if !self.barrier(until)? {

@@ -36,7 +36,6 @@ pub fn setup(rank: u32, nodes: u32, rails: &[&str], attempt: u64) -> Setup {
             rails,
             lacks: Vec::new(),
             refuses: None,
-            ended: None,
         },
     }
 }

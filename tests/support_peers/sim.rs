@@ -44,13 +44,15 @@ pub struct Sim {
     pub persists: bool,
     /// What nodes say to what is proposed.
     pub judge: Judge,
+    /// A rank that takes so long to say it.
+    pub slow: Option<(u32, Duration)>,
 }
 
 impl Sim {
     pub fn new(seed: u64) -> Sim {
         let (store, judge) = (BTreeMap::new(), Box::new(|_: &Agreement| Ok(())));
         let (now, parts, stranger) = (Duration::ZERO, Vec::new(), None);
-        Sim { store, now, parts, seed: seed | 1, stranger, judge, persists: false }
+        Sim { store, now, parts, seed: seed | 1, stranger, judge, persists: false, slow: None }
     }
 
     /// Adds a node; its number.
@@ -97,6 +99,7 @@ impl Sim {
         match &part.act {
             None => self.now >= part.begins,
             Some(Act::Await { keys, .. }) => self.all_there(keys) || self.now >= part.until,
+            Some(Act::Judge(_)) => self.now >= part.until,
             Some(_) => true,
         }
     }
@@ -123,7 +126,7 @@ impl Sim {
             },
             Some(Act::End(_)) => unreachable!(),
         };
-        let (now, part) = (self.now, &mut self.parts[i]);
+        let (now, slow, part) = (self.now, self.slow, &mut self.parts[i]);
         part.steps += 1;
         if part.dies_after.is_some_and(|n| part.steps > n) {
             part.dead = true;
@@ -135,6 +138,7 @@ impl Sim {
                 part.until = match &act {
                     Act::Await { slice, stage: Stage::Farewell, .. } => now + *slice,
                     Act::Await { slice, .. } => part.deadline.min(now + *slice),
+                    Act::Judge(a) => slow.filter(|(rank, _)| *rank == a.rank).map_or(now, |(_, time)| now + time),
                     _ => now,
                 };
                 part.act = Some(act);

@@ -1,7 +1,7 @@
 //! One connection, on which every read and write has an end, however slowly a server trickles.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use super::wire;
 use crate::peers::MAX_VALUE;
 use crate::peers::endpoint::Endpoint;
+use crate::peers::resolve::resolve;
 
 /// What may keep one silent that is a store: 10 s for each of all the connections before ours.
 const SLOW_NAMES: &str =
@@ -211,8 +212,8 @@ enum Failed {
 
 /// Tries each address once, or says why that came to nothing.
 fn attempt(to: &Endpoint, limit: Instant) -> Result<Connection, Failed> {
-    let found: Vec<SocketAddr> = match (to.host.as_str(), to.port).to_socket_addrs() {
-        Ok(found) => found.collect(),
+    let found = match resolve(to, limit) {
+        Ok(found) => found,
         Err(e) => return Err(Failed::Unreached(format!("resolving {}: {e}", to.host))),
     };
     let (mut tried, mut closing) = (Vec::new(), false);

@@ -1,7 +1,7 @@
 //! One call after another, to whichever member answers.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use serde_json::{Value as Json, json};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::{Agent, Error};
 
+use super::super::resolve::resolve;
 use super::url::{Cluster, Login, read};
 use super::wire::{Refusal, Token};
 use crate::report::printable;
@@ -79,7 +80,7 @@ impl Caller {
     /// The address of the member that answered last, and ours towards it, as far as a connection shows them.
     pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         let to = self.cluster.endpoints.get(self.at)?;
-        let found = (to.host.as_str(), to.port).to_socket_addrs().ok()?;
+        let found = resolve(to, self.limit.min(Instant::now() + CONNECT)).ok()?;
         let stream = found.into_iter().find_map(|address| TcpStream::connect_timeout(&address, CONNECT).ok())?;
         Some((stream.peer_addr().ok()?.ip().to_canonical(), stream.local_addr().ok()?.ip().to_canonical()))
     }

@@ -15,8 +15,6 @@ use crate::peers::{MAX_VALUE, Offer, Value};
 const FAREWELL: Duration = Duration::from_secs(2);
 /// How many of the nodes that have not answered are named.
 const NAMED: usize = 8;
-/// The longest reason that stays in rank 0's offer.
-const WORD: usize = 512;
 /// The longest reason that is sent.
 const REASON: usize = MAX_VALUE / 2;
 
@@ -27,7 +25,7 @@ impl Leader {
             Ok(value) => value,
             Err(e) => return failed(format!("{e:#}")),
         };
-        let pairs = vec![(self.setup.run.verdict(&self.turn()), value)];
+        let pairs = self.told(value);
         self.note(&pairs);
         self.state = State::Ending(Box::new(Ok(agreement)), self.others().collect());
         Act::Commit(pairs)
@@ -66,8 +64,13 @@ impl Leader {
     }
 
     pub(super) fn verdict(&self, why: &str) -> Vec<(String, Value)> {
-        let key = self.setup.run.verdict(&self.turn());
-        message::print(&Verdict::Abort(why.to_owned())).map(|value| (key, value)).into_iter().collect()
+        message::print(&Verdict::Abort(why.to_owned())).map(|value| self.told(value)).unwrap_or_default()
+    }
+
+    /// How it ended, for those who take part and for who comes later.
+    fn told(&self, value: Value) -> Vec<(String, Value)> {
+        let run = &self.setup.run;
+        vec![(run.verdict(&self.turn()), value.clone()), (run.over(&self.setup.offer.nonce), value)]
     }
 
     /// The same when some have not published, or one published nonsense: only those whose offer can be read are told.
@@ -97,43 +100,28 @@ impl Leader {
         self.put(State::Ending(Box::new(result), told), pairs)
     }
 
-    /// All have heard of the end, or may still come to read it. Is this attempt still the one that others find?
-    pub(super) fn part(&mut self, result: Box<Result<Agreement>>, heard: bool) -> Act {
-        self.heard = heard;
+    /// All have heard how it ended. Is this attempt still the one that others find?
+    pub(super) fn part(&mut self, result: Box<Result<Agreement>>) -> Act {
         self.state = State::Parting(result);
         Act::Peek(vec![self.setup.run.leader()])
     }
 
-    /// Its offer stays, and says how it ended: who comes later has nobody else to ask, and a run of that name that is made
-    /// again is not to begin with this one. Where the store lives on, nothing of a commit is left.
-    pub(super) fn parted(&mut self, result: Box<Result<Agreement>>, values: &[Option<Value>]) -> Act {
-        let found = values.iter().flatten().find_map(|value| Offer::parse(value).ok());
-        self.found = found.is_some_and(|offer| offer.nonce == self.setup.offer.nonce);
-        let ended = match result.as_ref() {
-            Ok(_) if self.heard && self.persists => return self.sweep(result),
-            Ok(_) => "all nodes agreed".to_owned(),
-            Err(e) => clipped(&format!("{e:#}"), WORD),
-        };
-        let mut offer = Offer { ended: Some(ended), ..self.setup.offer.clone() };
-        let value = offer.print().or_else(|_| {
-            offer.rails.clear();
-            offer.print()
-        });
+    /// Deletes what it has left, and nothing of a later rank 0. Where nothing holds, that stays which tells who comes later why.
+    pub(super) fn sweep(&mut self, result: Box<Result<Agreement>>, values: &[Option<Value>]) -> Act {
+        let (leader, over) = (self.setup.run.leader(), self.setup.run.over(&self.setup.offer.nonce));
+        let found = values.iter().flatten().any(|value| self.is_own(value));
+        let mut keys = self.litter();
+        match result.is_ok() {
+            true => keys.retain(|key| found || *key != leader),
+            false => keys.retain(|key| *key != leader && *key != over),
+        }
         self.state = State::Sweeping(result);
-        let pairs = value.map(|value| (self.setup.run.leader(), value));
-        Act::Hint(pairs.into_iter().filter(|_| self.found).collect())
+        Act::Delete(keys)
     }
 
-    /// Deletes what nobody needs any more, and nothing of a later rank 0.
-    pub(super) fn sweep(&mut self, result: Box<Result<Agreement>>) -> Act {
-        if !(self.heard && self.persists) {
-            return Act::End(*result);
-        }
-        let (leader, gone) = (self.setup.run.leader(), self.found && result.is_ok());
-        self.state = State::Swept(result);
-        let mut keys = self.litter();
-        keys.retain(|key| gone || *key != leader);
-        Act::Delete(keys)
+    /// Whether that is what it has published.
+    pub(super) fn is_own(&self, value: &Value) -> bool {
+        Offer::parse(value).is_ok_and(|offer| offer.nonce == self.setup.offer.nonce)
     }
 
     /// All that this attempt has left in the store.
