@@ -249,6 +249,9 @@ pub struct RestoreArgs {
     /// Every container
     #[arg(long, group = "which")]
     pub all: bool,
+    /// Every container of that plan, as a job's epilogue wants it
+    #[arg(long, group = "which", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub plan: Option<String>,
     /// Which of their records, and what to do with them.
     #[command(flatten)]
     pub how: RestoreHow,
@@ -272,7 +275,7 @@ pub struct RestoreHow {
     pub after_reboot: bool,
     /// Give up what can never come home, as its card is gone: tells what is lost and puts the record into the archive
     /// folder. Refused as long as a NIC can be brought home
-    #[arg(long, conflicts_with_all = ["all", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["all", "plan", "dry_run"])]
     pub forget: bool,
 }
 

@@ -50,6 +50,42 @@ fn only_what_is_with_the_dead_comes_home() {
     });
 }
 
+/// As a job's epilogue does: its containers may live or not, and others' NICs are not its own.
+#[test]
+fn of_one_plan_all_comes_home_and_of_others_nothing() {
+    alone(|host| {
+        host.rails(3);
+        let before = host.look();
+        let mut all = Vec::new();
+        for (plan, nics) in [("job-7", "r0 r1"), ("job-8", "r2")] {
+            host.rdmaprep(&["prepare", "--ifaces", nics, "--plan", plan]).ok();
+        }
+        for (id, plan, nic) in [("a", "job-7", "r0"), ("b", "job-7", "r1"), ("c", "job-8", "r2")] {
+            let container =
+                Container::new(id).annotated(serde_json::json!({"rdmaprep.io/plan": plan, "rdmaprep.io/ifaces": nic}));
+            container.create(host).ok();
+            all.push(container);
+        }
+        let job = |more: &[&str]| host.rdmaprep(&[&["restore", "--plan", "job-7"], more].concat());
+        all[0].kill();
+        let foretold = job(&["--dry-run"]).ok().out;
+        assert!(foretold.contains("r0") && foretold.contains("r1") && !foretold.contains("r2"), "{foretold}");
+        let said = job(&[]).ok().out;
+        assert!(
+            said.contains("container=a") && said.contains("container=b") && !said.contains("container=c"),
+            "{said}"
+        );
+        assert_eq!(job(&[]).ok().out, "No container of plan job-7 holds a NIC.\n");
+        assert!(all[2].sh("ip -br link").contains("r2@"));
+        job(&["--all"]).fails(2, &["--all"]);
+        for container in &mut all {
+            container.stop(host).ok();
+        }
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 fn first(host: &Host) -> String {
     host.status()[0]["members"][0][0].as_str().unwrap().to_owned()
 }

@@ -41,7 +41,11 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if args.output.json {
         say(&report::json(&done.reports)?)?;
     } else if done.reports.is_empty() && !args.how.stale {
-        say(if args.how.after_reboot { "No record is of an earlier boot." } else { "No container holds a NIC." })?;
+        say(&match &args.plan {
+            _ if args.how.after_reboot => "No record is of an earlier boot.".to_owned(),
+            Some(plan) => format!("No container of plan {plan} holds a NIC."),
+            None => "No container holds a NIC.".to_owned(),
+        })?;
     } else {
         done.reports.iter().try_for_each(|r| say(&r.line()))?;
     }
@@ -129,7 +133,7 @@ impl Found {
             let asked =
                 |has: &dyn Fn(&String) -> bool| args.id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
             match record {
-                Ok(r) if !asked(&|id| r.has(id)) => {}
+                Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
                 Ok(r) if r.boot_id != boot => found.past.push((path, r)),
                 Ok(r) => found.now.push((path, r)),
                 Err(e) if asked(&|id| store.remains(&path).ids.contains(id)) => {
