@@ -3,7 +3,8 @@
 //! The edit is text to text, and editing twice equals editing once. What the user set stays: it is reported, never overridden.
 
 mod config;
-mod text;
+mod scan;
+pub(crate) mod text;
 mod work;
 
 use std::collections::BTreeMap;

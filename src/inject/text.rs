@@ -4,13 +4,13 @@
 //! bury the few lines that we add in a diff of the whole file. So the text is scanned for where each value stands, equal
 //! values are copied, and new ones are written in the manner of their surroundings.
 
-use std::ops::Range;
-
 use serde_json::{Map, Value};
+
+use super::scan::{Kind, Member, Node};
 
 /// `text`, whose value is `old`, changed to say `new`. Absent only where `text` is not the text of `old`.
 pub fn rewrite(text: &str, old: &Value, new: &Value) -> Option<String> {
-    let root = Scanner { text, at: 0 }.node()?;
+    let root = Node::of(text)?;
     let mut writer = Writer { text, style: Style::of(text, &root), out: text.get(..root.span.start)?.to_owned() };
     writer.value(&root, old, new, Some(""))?;
     writer.out.push_str(text.get(root.span.end..)?);
@@ -30,99 +30,7 @@ pub fn duplicate_key(text: &str) -> Option<String> {
             Kind::Scalar => None,
         }
     }
-    search(&Scanner { text, at: 0 }.node()?)
-}
-
-/// A value and where it stands.
-struct Node {
-    span: Range<usize>,
-    kind: Kind,
-}
-
-enum Kind {
-    Object(Vec<Member>),
-    Array(Vec<Node>),
-    Scalar,
-}
-
-struct Member {
-    key: String,
-    key_span: Range<usize>,
-    value: Node,
-}
-
-/// Finds values in a text that serde_json has accepted; what it does not understand ends the scan.
-struct Scanner<'a> {
-    text: &'a str,
-    at: usize,
-}
-
-impl Scanner<'_> {
-    fn peek(&self) -> Option<u8> {
-        self.text.as_bytes().get(self.at).copied()
-    }
-
-    fn blank(&mut self) {
-        while self.peek().is_some_and(|b| b.is_ascii_whitespace()) {
-            self.at += 1;
-        }
-    }
-
-    fn node(&mut self) -> Option<Node> {
-        self.blank();
-        let start = self.at;
-        let kind = match self.peek()? {
-            b'{' => Kind::Object(self.items(b'}', Self::member)?),
-            b'[' => Kind::Array(self.items(b']', Self::node)?),
-            b'"' => self.string().map(|_| Kind::Scalar)?,
-            _ => {
-                while self.peek().is_some_and(|b| !b.is_ascii_whitespace() && !matches!(b, b',' | b']' | b'}')) {
-                    self.at += 1;
-                }
-                Kind::Scalar
-            }
-        };
-        Some(Node { span: start..self.at, kind })
-    }
-
-    fn items<T>(&mut self, close: u8, item: fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let mut items = Vec::new();
-        self.at += 1;
-        loop {
-            self.blank();
-            match self.peek()? {
-                b',' => self.at += 1,
-                b if b == close => {
-                    self.at += 1;
-                    return Some(items);
-                }
-                _ => items.push(item(self)?),
-            }
-        }
-    }
-
-    fn member(&mut self) -> Option<Member> {
-        let key_span = self.string()?;
-        let key = serde_json::from_str(self.text.get(key_span.clone())?).ok()?;
-        self.blank();
-        self.at += 1;
-        Some(Member { key, key_span, value: self.node()? })
-    }
-
-    fn string(&mut self) -> Option<Range<usize>> {
-        let start = self.at;
-        loop {
-            self.at += 1;
-            match self.peek()? {
-                b'\\' => self.at += 1,
-                b'"' => {
-                    self.at += 1;
-                    return Some(start..self.at);
-                }
-                _ => {}
-            }
-        }
-    }
+    search(&Node::of(text)?)
 }
 
 /// How a text lays values out.
@@ -180,7 +88,7 @@ impl<'a> Writer<'a> {
     fn value(&mut self, node: &Node, old: &Value, new: &Value, indent: Option<&str>) -> Option<()> {
         match (&node.kind, old, new) {
             _ if old == new => self.out.push_str(self.text.get(node.span.clone())?),
-            (Kind::Object(members), Value::Object(o), Value::Object(n)) if o.keys().all(|k| n.contains_key(k)) => {
+            (Kind::Object(members), Value::Object(o), Value::Object(n)) => {
                 self.object(node, members, o, n, indent)?;
             }
             (Kind::Array(items), Value::Array(o), Value::Array(n)) if o.len() == items.len() && n.len() >= o.len() => {
@@ -199,15 +107,26 @@ impl<'a> Writer<'a> {
         new: &Map<String, Value>,
         indent: Option<&str>,
     ) -> Option<()> {
-        let mut at = node.span.start;
-        for m in members {
-            self.out.push_str(self.text.get(at..m.value.span.start)?);
-            let line = indent_of(blank_before(self.text, m.key_span.start));
-            self.value(&m.value, old.get(&m.key)?, new.get(&m.key)?, line)?;
-            at = m.value.span.end;
-        }
+        let text = self.text;
         let added: Vec<_> = new.iter().filter(|(k, _)| !old.contains_key(*k)).map(|(k, v)| (Some(k), v)).collect();
-        self.append(&added, members.last().map(|m| m.key_span.start), node, at, indent)
+        let mut last = None;
+        for (i, m) in members.iter().enumerate() {
+            let Some(value) = new.get(&m.key) else { continue };
+            // What stands before a member goes with it; the first one that stays stands where the first one stood.
+            let lead = match last.and(members.get(i.wrapping_sub(1))) {
+                Some(previous) => previous.value.span.end..m.key_span.start,
+                None => node.span.start..members.first()?.key_span.start,
+            };
+            self.out.push_str(text.get(lead)?);
+            self.out.push_str(text.get(m.key_span.start..m.value.span.start)?);
+            self.value(&m.value, old.get(&m.key)?, value, indent_of(blank_before(text, m.key_span.start)))?;
+            last = Some(m.key_span.start);
+        }
+        match members.last() {
+            Some(_) if last.is_none() => self.container("{", &added, added.first().and(indent)),
+            end => self.append(&added, last, node, end.map_or(node.span.start, |m| m.value.span.end), indent)?,
+        }
+        Some(())
     }
 
     fn array(&mut self, node: &Node, items: &[Node], old: &[Value], new: &[Value], indent: Option<&str>) -> Option<()> {
