@@ -6,6 +6,7 @@
 mod check;
 mod handle;
 mod hold;
+mod install;
 mod nccl;
 mod peers;
 mod select;
@@ -23,6 +24,7 @@ use crate::nccl::format::Format;
 pub use check::{BootstrapArgs, CheckCommand};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use hold::HoldArgs;
+pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use peers::{MeetArgs, PeersArgs, RendezvousArgs};
 pub use select::SelectArgs;
@@ -118,6 +120,19 @@ pub enum Command {
     ///
     /// Looks into the store of `prepare --rendezvous`, and changes nothing in it. It needs no --rank.
     Peers(Box<PeersArgs>),
+    /// Have podman, CRI-O, Docker, containerd, systemd and network managers know of rdmaprep
+    ///
+    /// Writes or edits their files and keeps what is in them; --dry-run shows each diff. All is decided before the first file
+    /// is written; nothing is restarted, what to run next is printed. Installing twice is installing once. Then:
+    ///
+    ///   podman run --annotation rdmaprep.io/plan=NAME …
+    ///   docker run --runtime rdmaprep --annotation rdmaprep.io/plan=NAME …
+    #[command(verbatim_doc_comment)]
+    Install(Box<InstallArgs>),
+    /// Take out what `install` wrote, to the byte; of files edited since, our keys alone
+    ///
+    /// Refused while NICs are away (exit code 9).
+    Uninstall(UninstallArgs),
 }
 
 /// `rdmaprep snapshot`.

@@ -6,6 +6,7 @@ mod edit;
 mod env;
 mod handle;
 mod hold;
+mod install;
 mod nccl;
 mod past;
 mod peers;
@@ -59,6 +60,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Check(args) => check::run(args),
         Command::Topo(args) => topo::run(global, args),
         Command::Peers(args) => peers::show(args),
+        Command::Install(args) => install::install(global, args),
+        Command::Uninstall(args) => install::uninstall(global, args),
     }
 }
 

@@ -20,6 +20,7 @@
 //! Settings + Snapshot        ─► Explanation   what NCCL makes of it
 //! Record + fresh Snapshots   ─► Homecoming { steps }    the way home is a plan, too, for the same executor
 //! Record of an earlier boot  ─► Aftermath { steps }     what nobody has configured since
+//! files of engines + Wanted  ─► Installation { changes }  and back, by the Ledger of what was there
 //! ```
 //!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
@@ -65,6 +66,8 @@ pub mod step;
 pub mod apply;
 pub mod verify;
 pub mod world;
+
+pub mod install;
 
 pub mod fault;
 pub mod fought;

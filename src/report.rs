@@ -3,6 +3,7 @@
 //! Names, aliases and file contents come from the host or from a container; nothing of them reaches a terminal that could
 //! steer it.
 
+mod install;
 mod nccl;
 mod tables;
 
@@ -23,6 +24,7 @@ use crate::journal;
 use crate::peers::{Agreement, Rail};
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
+pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
 pub use tables::{selection_table, snapshot_table};
 

@@ -40,6 +40,20 @@ fn hook_definitions_call_a_stage_that_exists() {
     }
 }
 
+/// podman's own stage has a folder of its own: an engine that does not know it refuses all that is beside it.
+#[test]
+fn the_precreate_hook_edits_and_stands_alone() {
+    let (path, text) = files("hooks/podman-hooks.d", "").remove(0);
+    let hook: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(hook["stages"], serde_json::json!(["precreate"]), "{}", path.display());
+    let args: Vec<&str> = hook["hook"]["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
+    assert!(matches!(Cli::read(&args).unwrap().command, Command::Spec(_)));
+    let others = files("hooks/oci-hooks.d", "");
+    assert!(others.iter().all(|(_, text)| !text.contains("precreate")));
+    let when = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["when"].clone();
+    assert!(others.iter().all(|(_, other)| when(other) == hook["when"]));
+}
+
 #[test]
 fn units_call_what_exists_and_allow_what_it_needs() {
     for (path, text) in files("hooks/systemd", "rdmaprep-").into_iter().filter(|(_, t)| t.contains("[Service]")) {

@@ -49,3 +49,24 @@ pub fn of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
 pub fn busy(root: &Path) -> bool {
     root.join("run/udev/queue").exists()
 }
+
+/// The number of a link on this host.
+pub fn index(root: &Path, dev: &IfName) -> Option<u32> {
+    fs::read_to_string(root.join("sys/class/net").join(dev.as_str()).join("ifindex")).ok()?.trim().parse().ok()
+}
+
+/// The address of a link's PCI function, unless that has other links, too.
+pub fn own_function(root: &Path, dev: &IfName) -> Option<String> {
+    let device = fs::canonicalize(root.join("sys/class/net").join(dev.as_str()).join("device")).ok()?;
+    let links = fs::read_dir(device.join("net")).ok()?.count();
+    // `0000:3b:00.0`; virtio's links are one folder below theirs.
+    let is_address = |name: &&str| {
+        name.len() >= 12 && name.ends_with(|c: char| c.is_ascii_digit()) && {
+            let marks: Vec<char> = name.chars().filter(|c| !c.is_ascii_hexdigit()).collect();
+            marks == [':', ':', '.']
+        }
+    };
+    let names = device.ancestors().filter_map(|at| at.file_name()?.to_str());
+    let address = names.take(2).find(is_address)?;
+    (links == 1).then(|| address.to_owned())
+}

@@ -13,6 +13,7 @@ use crate::step::{NicState, Side, Step};
 
 pub mod dress;
 mod dress_conf;
+pub mod etc;
 pub mod faults;
 pub mod files;
 mod gate;

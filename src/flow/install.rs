@@ -1,0 +1,233 @@
+//! `rdmaprep install` and `rdmaprep uninstall`: every file is decided before the first is written.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{homeward, say, store};
+use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
+use crate::config::{Host, PlanName, STATE};
+use crate::fault::{Fault, WithFault};
+use crate::install::{self, Change, Command, LEDGER, Ledger, Look, Nic, PLACES, Target, Wanted};
+use crate::report::{self, Installed};
+use crate::world::etc::Etc;
+use crate::world::{files, managers};
+
+/// A tree, and what earlier installations have left there.
+struct Site {
+    etc: Etc,
+    /// Whether it is the host's own.
+    is_host: bool,
+    /// The folder of the records, within the tree.
+    state: String,
+    ledger: Ledger,
+}
+
+impl Site {
+    fn new(args: &TreeArgs, state: &Path) -> Result<Site> {
+        let root = args.root.as_deref().unwrap_or(Path::new("/"));
+        let etc = Etc::new(root)?;
+        let state = state.to_str().context("the state folder's path is no text")?.to_owned();
+        let place = etc.place(&state)?;
+        files::owned(&place)?;
+        let text = files::read_own(&place.join(LEDGER))?;
+        let doing = || format!("reading {}", place.join(LEDGER).display());
+        let ledger = text.map(|t| Ledger::parse(&t)).transpose().fault(Fault::Usage, doing())?.unwrap_or_default();
+        Ok(Site { etc, is_host: root == Path::new("/"), state, ledger })
+    }
+
+    fn ledger_place(&self) -> Result<PathBuf> {
+        Ok(self.etc.place(&self.state)?.join(LEDGER))
+    }
+
+    /// Writes what is to be undone, or removes it where there is nothing any more.
+    fn save(&self, ledger: &Ledger) -> Result<()> {
+        match ledger.is_empty() {
+            true => files::remove(&self.ledger_place()?),
+            false => files::replace(&self.ledger_place()?, ledger.print()?.as_bytes(), 0o600),
+        }
+    }
+
+    /// Makes every change, or none.
+    fn change(&self, changes: &[Change]) -> Result<()> {
+        for (i, change) in changes.iter().enumerate() {
+            let Err(e) = self.etc.change(change) else { continue };
+            let back = changes.iter().take(i + 1).rev().map(|c| self.etc.change(&reversed(c)));
+            return match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
+                None => Err(e),
+                Some(undo) => Err(Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}"))),
+            };
+        }
+        Ok(())
+    }
+
+    /// Carries out an installation. What is to be undone is written down first.
+    fn install(&self, changes: &[Change], mut ledger: Ledger) -> Result<()> {
+        ledger.make_room(&format!("{}/{LEDGER}", self.state), &self.etc);
+        let mut folders = ledger.folders().iter().filter(|f| **f != self.state);
+        let done = folders
+            .try_for_each(|folder| self.etc.make_folder(folder))
+            .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
+            .and_then(|()| self.save(&ledger))
+            .and_then(|()| self.change(changes));
+        // What could not be undone is still written down: `uninstall` tries again.
+        if matches!(&done, Err(e) if Fault::of(e) != Fault::Incomplete) {
+            self.save(&self.ledger)?;
+            self.remove_folders(ledger.folders().iter().rev().filter(|f| !self.ledger.folders().contains(f)))?;
+        }
+        done
+    }
+
+    fn remove_folders<'a>(&self, folders: impl IntoIterator<Item = &'a String>) -> Result<()> {
+        folders.into_iter().try_for_each(|folder| self.etc.remove_folder(folder))
+    }
+}
+
+fn reversed(change: &Change) -> Change {
+    Change { before: change.after.clone(), after: change.before.clone(), ..change.clone() }
+}
+
+/// `rdmaprep install`.
+pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
+    let site = Site::new(&args.tree, &state_dir(global, &args.tree)?)?;
+    let found = install::found(&site.etc);
+    let (program, mut notes) = program(args, &site)?;
+    let nics = args.ifaces.iter().flat_map(|names| names.split([',', ' '])).filter(|name| !name.is_empty());
+    let nics = nics.map(|name| nic(name, site.is_host));
+    let wanted = Wanted {
+        targets: targets(&args.targets, &found)?,
+        program,
+        default_runtime: args.default_runtime,
+        nics: nics.collect::<Result<_>>()?,
+        command: command(args)?,
+    };
+    let mut plan = install::install(&wanted, &site.etc, &site.ledger)?;
+    if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
+        notes.extend(wanted.nics.iter().filter_map(managed));
+    }
+    plan.notes.append(&mut notes);
+    if !args.tree.dry_run && !plan.changes.is_empty() {
+        site.install(&plan.changes, plan.ledger)?;
+    }
+    tell(&args.tree, &Installed::new(&found, &plan.changes, &plan.notes, &plan.next))
+}
+
+/// `rdmaprep uninstall`.
+pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
+    let state = state_dir(global, &args.tree)?;
+    let site = Site::new(&args.tree, &state)?;
+    let _lock = if site.is_host { Some(nobody_is_away(global)?) } else { None };
+    let removal = install::uninstall(&site.ledger, &site.etc)?;
+    if !args.tree.dry_run && !site.ledger.is_empty() {
+        site.change(&removal.done.changes)?;
+        site.save(&removal.done.ledger)?;
+        if removal.left.is_empty() {
+            site.remove_folders(&removal.folders)?;
+        }
+    }
+    tell(&args.tree, &Installed::new(&[], &removal.done.changes, &[], &removal.done.next))?;
+    let left = || {
+        Fault::Incomplete
+            .error(format!("changed since and left: {}; see to it, and run this again", removal.left.join("; ")))
+    };
+    ensure!(removal.left.is_empty(), left());
+    Ok(())
+}
+
+fn tell(args: &TreeArgs, done: &Installed) -> Result<()> {
+    let done = Installed { dry_run: args.dry_run, ..done.clone() };
+    say(&if args.json { report::json(&done)? } else { done.text() })
+}
+
+/// The host's config file says where records are; another tree's is not read.
+fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
+    match &args.root {
+        Some(_) => Ok(global.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE))),
+        None => Ok(Host::new(global, &homeward(global)?).state_dir),
+    }
+}
+
+/// Whoever has NICs away needs the hooks, the units and the program to get them back. Nobody can take some while this is held.
+fn nobody_is_away(global: &Global) -> Result<Option<files::Lock>> {
+    let host = Host::new(global, &homeward(global)?);
+    let store = store(&host);
+    let lock = match host.run_dir.exists() {
+        true => Some(store.lock(Instant::now() + host.lock_timeout)?),
+        false => None,
+    };
+    let records = store.all_records()?;
+    let who = records.iter().map(|(path, record)| match record {
+        Ok(record) => record.members.first().map_or_else(|| record.netns.to_string(), |m| m.id.clone()),
+        Err(_) => path.display().to_string(),
+    });
+    let who: Vec<String> = who.collect();
+    let away =
+        || Fault::Locked.error(format!("NICs are away with {}: stop them, or rdmaprep restore --all", who.join(", ")));
+    ensure!(who.is_empty(), away());
+    Ok(lock)
+}
+
+/// Those that are named, or else those that are found.
+fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
+    let named = Target::ALL.into_iter().filter(|target| {
+        args.all
+            || match target {
+                Target::Podman => args.podman,
+                Target::Crio => args.crio,
+                Target::Docker => args.docker,
+                Target::Containerd => args.containerd,
+                Target::Systemd => args.systemd,
+                Target::NetworkManagers => args.network_managers,
+            }
+    });
+    let named: Vec<Target> = named.collect();
+    let targets = if named.is_empty() { found.iter().map(|(target, _)| *target).collect() } else { named };
+    let all = || Target::ALL.map(|t| format!("--{t}")).join(", ");
+    ensure!(
+        !targets.is_empty(),
+        Fault::Usage.error(format!("nothing is found to install for: name some of {}", all()))
+    );
+    Ok(targets)
+}
+
+/// Where hooks find the program, and what to know of that.
+fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
+    let there = PLACES.iter().find(|place| site.etc.exists(place)).or(PLACES.last());
+    let program = match &args.program {
+        Some(path) => path.to_str().context("--program is no text")?,
+        None => there.copied().unwrap_or_default(),
+    };
+    let plain = program.starts_with('/') && program.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._+-".contains(&b));
+    ensure!(plain, Fault::Usage.error(format!("--program {program:?} is no absolute path of plain characters")));
+    let own = std::env::current_exe().context("finding our own path")?;
+    if !site.is_host || site.etc.exists(program) {
+        return Ok((program.to_owned(), Vec::new()));
+    }
+    let missing = format!("there is no {program} for hooks to call: install -m 755 {} {program}", own.display());
+    ensure!(args.tree.dry_run, Fault::Usage.error(missing));
+    Ok((program.to_owned(), vec![missing]))
+}
+
+/// The containers of `--command`.
+fn command(args: &InstallArgs) -> Result<Option<Command>> {
+    let Some(regex) = &args.command else { return Ok(None) };
+    let good = regex::Regex::new(regex).is_ok();
+    ensure!(good, Fault::Usage.error(format!("--command {regex:?} does not compile")));
+    let plan: PlanName = args.plan.parse().fault(Fault::Usage, "--plan")?;
+    Ok(Some(Command { regex: regex.clone(), plan: plan.to_string() }))
+}
+
+/// A NIC of `--ifaces`; by its place, too, where nothing else is there.
+fn nic(name: &str, is_host: bool) -> Result<Nic> {
+    let name: crate::ident::IfName = name.parse().fault(Fault::Usage, "--ifaces")?;
+    let pci = is_host.then(|| managers::own_function(Path::new("/"), &name)).flatten();
+    Ok(Nic { name, pci })
+}
+
+/// What to know of a NIC that somebody configures.
+fn managed(nic: &Nic) -> Option<String> {
+    let root = Path::new("/");
+    let by = managers::of(root, &nic.name, managers::index(root, &nic.name)?).filter(|by| *by != "ifupdown")?;
+    Some(format!("{} is {by}'s now: see to it that something else gives it its address at boot", nic.name))
+}

@@ -1,0 +1,91 @@
+//! podman and CRI-O: oci-hooks(5) definitions.
+//!
+//! Both read /usr/share/containers/oci/hooks.d and, unless configured, no other folder. A definition with a stage that an engine
+//! does not know makes it refuse the whole folder (Validate() in containers/common's pkg/hooks), and `precreate` is podman's
+//! alone: it gets a folder of its own, which containers.conf has to name.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::{Command, Content, DEFAULT_PLACE, Ground, Part, Piece, Wanted, about, toml_trouble};
+
+/// The folder that both read.
+const SHARED: &str = "/usr/share/containers/oci/hooks.d";
+/// The folder that podman alone reads.
+const PODMAN: &str = "/etc/containers/oci/podman-hooks.d";
+/// What makes it do so.
+const CONF: &str = "/etc/containers/containers.conf.d/rdmaprep.conf";
+
+const DEFINITIONS: [(&str, &str); 3] = [
+    ("createRuntime", include_str!("../../hooks/oci-hooks.d/rdmaprep-createRuntime.json")),
+    ("poststart", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststart.json")),
+    ("poststop", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststop.json")),
+];
+const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
+
+/// What CRI-O is told.
+pub(super) fn crio(wanted: &Wanted) -> Part {
+    let pieces = DEFINITIONS.iter().flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
+    Part { pieces, ..Part::default() }
+}
+
+/// What podman is told.
+pub(super) fn podman(wanted: &Wanted, ground: &Ground) -> Result<Part> {
+    let mut part = crio(wanted);
+    part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
+    let mut folders = configured(ground)?;
+    for folder in [SHARED, PODMAN] {
+        if !folders.iter().any(|f| f == folder) {
+            folders.push(folder.to_owned());
+        }
+    }
+    let list = folders.iter().map(|f| Value::from(f.as_str()).to_string()).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "# By `rdmaprep install`: what containers.conf(5) had, and where rdmaprep's hooks are.\n[engine]\nhooks_dir = [{list}]\n"
+    );
+    part.pieces.push(Piece::own(CONF, text));
+    Ok(part)
+}
+
+/// A definition by annotation and, where asked for, one by command.
+fn pieces(folder: &str, (stage, text): &(&str, &str), wanted: &Wanted) -> Vec<Piece> {
+    let text = text.replace(DEFAULT_PLACE, &wanted.program);
+    let by_command = wanted.command.as_ref().and_then(|command| {
+        Some(Piece::own(format!("{folder}/rdmaprep-command-{stage}.json"), conditioned(&text, command)?))
+    });
+    [Some(Piece::own(format!("{folder}/rdmaprep-{stage}.json"), text)), by_command].into_iter().flatten().collect()
+}
+
+/// The same definition for containers that run a command, which name no plan.
+fn conditioned(text: &str, command: &Command) -> Option<String> {
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    value["when"] = json!({ "commands": [command.regex] });
+    let args = value.get_mut("hook")?.get_mut("args")?.as_array_mut()?;
+    args.extend(["--plan", &command.plan].map(Value::from));
+    Some(serde_json::to_string_pretty(&value).ok()? + "\n")
+}
+
+/// The folders that podman reads now: the last file that says so counts (containers.conf(5)).
+fn configured(ground: &Ground) -> Result<Vec<String>> {
+    let mut paths =
+        vec!["/usr/share/containers/containers.conf".to_owned(), "/etc/containers/containers.conf".to_owned()];
+    let folder = "/etc/containers/containers.conf.d";
+    let names = ground.look.list(folder)?;
+    paths.extend(names.iter().filter(|n| n.ends_with(".conf")).map(|n| format!("{folder}/{n}")));
+    let mut folders = vec![SHARED.to_owned()];
+    for path in paths.iter().filter(|p| p.as_str() != CONF) {
+        let Some(Content::Text(text)) = ground.look.content(&ground.look.followed(path)?)? else { continue };
+        let value: toml::Table = toml::from_str(&text)
+            .map_err(|e: toml::de::Error| toml_trouble(&text, e.message(), e.span()))
+            .map_err(about(path))?;
+        let Some(list) = value.get("engine").and_then(|e| e.get("hooks_dir")).and_then(|l| l.as_array()) else {
+            continue;
+        };
+        // `{append = true}` as an element: podman 5 adds to what other files say.
+        if !list.iter().any(|item| item.get("append").and_then(toml::Value::as_bool) == Some(true)) {
+            folders.clear();
+        }
+        folders.extend(list.iter().filter_map(|item| item.as_str().map(str::to_owned)));
+    }
+    Ok(folders)
+}

@@ -1,0 +1,48 @@
+//! NetworkManager, systemd-networkd and udev: what keeps them off NICs that are rdmaprep's to configure and to give back.
+
+use super::{Part, Piece, Wanted};
+
+/// networkd removes routes and rules that it has not made, on every link, wherever they lead (networkd.conf(5)).
+const FOREIGN: (&str, &str) = (
+    "/etc/systemd/networkd.conf.d/rdmaprep.conf",
+    "# By `rdmaprep install`: routes and rules that come home with a NIC stay.\n\
+     [Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n",
+);
+const RULES: &str = "/etc/udev/rules.d/72-rdmaprep.rules";
+const KEYFILE: &str = "/etc/NetworkManager/conf.d/rdmaprep.conf";
+const NETWORK: &str = "/etc/systemd/network/05-rdmaprep.network";
+const LINK: &str = "/etc/systemd/network/05-rdmaprep.link";
+const BY: &str = "# By `rdmaprep install --ifaces`.\n";
+
+pub(super) fn part(wanted: &Wanted) -> Part {
+    let mut part = Part { pieces: vec![Piece::own(FOREIGN.0, FOREIGN.1)], ..Part::default() };
+    let names: Vec<&str> = wanted.nics.iter().map(|n| n.name.as_str()).collect();
+    if names.is_empty() {
+        part.notes.push(
+            "no NIC is named by --ifaces: what NetworkManager, systemd-networkd and udev do to links stays".to_owned(),
+        );
+        return part;
+    }
+    let spaced = names.join(" ");
+    let devices: Vec<String> = names.iter().map(|n| format!("interface-name:{n}")).collect();
+    let keyfile = format!("{BY}[keyfile]\nunmanaged-devices+={}\n", devices.join(";"));
+    let network = format!("{BY}[Match]\nName={spaced}\n\n[Link]\nUnmanaged=yes\n");
+    // By the name that it has when the event comes, so not before something else has named it at boot (systemd.link(5)).
+    let link = format!("{BY}[Match]\nOriginalName={spaced}\n\n[Link]\nNamePolicy=keep\n");
+    part.pieces.extend([
+        Piece::own(RULES, rules(wanted, &names.join("|"))),
+        Piece::own(KEYFILE, keyfile),
+        Piece::own(NETWORK, network),
+        Piece::own(LINK, link),
+    ]);
+    part
+}
+
+/// A link that comes back from a namespace has the event `move`, or `add`. Both managers honour ID_NET_MANAGED_BY, networkd since
+/// systemd 255; older NetworkManagers NM_UNMANAGED alone.
+fn rules(wanted: &Wanted, names: &str) -> String {
+    let keep = "ENV{NM_UNMANAGED}=\"1\", ENV{ID_NET_MANAGED_BY}=\"rdmaprep\"";
+    let rule = |what: String| format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {what}, {keep}\n");
+    let by_place = wanted.nics.iter().filter_map(|n| n.pci.as_ref()).map(|pci| rule(format!("KERNELS==\"{pci}\"")));
+    [BY.to_owned(), rule(format!("KERNEL==\"{names}\""))].into_iter().chain(by_place).collect()
+}

@@ -1,0 +1,193 @@
+//! What an installation did: the bytes before and after of each path, and the folders that it made. It is what `uninstall` goes by.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::undo::{Undo, undo};
+use super::{Change, Content, How, Installation, Look, Target, about, next, toml_document, toml_trouble};
+use crate::fault::{Fault, WithFault};
+use crate::inject::text;
+
+/// Its name, in the folder of the records.
+pub const LEDGER: &str = "installed.json";
+
+/// Version of the JSON form. Fields are added, never required.
+const SCHEMA: u32 = 1;
+
+/// What was done, as far as it has not been undone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Version of the form.
+    schema: u32,
+    /// Paths, in the order in which they were first written.
+    entries: Vec<Entry>,
+    /// Folders that were made, outer ones first.
+    #[serde(default)]
+    folders: Vec<String>,
+}
+
+/// One path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Absolute, within the tree.
+    pub path: String,
+    /// For whom.
+    pub target: Target,
+    /// Whose the rest of it is.
+    pub how: How,
+    /// What was there.
+    #[serde(default)]
+    pub before: Option<Content>,
+    /// What we put there.
+    pub after: Content,
+}
+
+/// A path without us.
+pub(super) struct Undone {
+    /// What remains.
+    pub content: Option<Content>,
+    /// What of ours remains, as somebody has changed it.
+    pub left: Vec<String>,
+}
+
+/// What taking everything out comes to.
+#[derive(Clone, Debug, Default)]
+pub struct Removal {
+    /// What changes, what is to be run afterwards, and what is still to be undone.
+    pub done: Installation,
+    /// Folders of ours that go if they are empty, inner ones first.
+    pub folders: Vec<String>,
+    /// What is left as somebody has changed it.
+    pub left: Vec<String>,
+}
+
+impl Ledger {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is damaged, or of a later version.
+    pub fn parse(text: &str) -> Result<Ledger> {
+        let ledger: Ledger = serde_json::from_str(text).fault(Fault::Usage, "what an installation left")?;
+        let unknown = || Fault::Usage.error(format!("what an installation left has schema {}", ledger.schema));
+        anyhow::ensure!(ledger.schema <= SCHEMA, unknown());
+        Ok(ledger)
+    }
+
+    /// As it is stored.
+    pub fn print(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(&Ledger { schema: SCHEMA, ..self.clone() })? + "\n")
+    }
+
+    /// Whether there is nothing to undo.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn entry(&self, path: &str) -> Option<&Entry> {
+        self.entries.iter().find(|e| e.path == path)
+    }
+
+    /// Notes a path; again, if it is noted already.
+    pub(super) fn enter(&mut self, entry: Entry) {
+        match self.entries.iter_mut().find(|e| e.path == entry.path) {
+            Some(known) => *known = entry,
+            None => self.entries.push(entry),
+        }
+    }
+
+    /// Notes the folders that have to be made for a path.
+    pub fn make_room(&mut self, path: &str, look: &dyn Look) {
+        let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
+        for folder in ends.filter_map(|at| path.get(..at)) {
+            if !look.exists(folder) && !self.folders.iter().any(|f| f == folder) {
+                self.folders.push(folder.to_owned());
+            }
+        }
+    }
+
+    /// Folders that were made, outer ones first.
+    pub fn folders(&self) -> &[String] {
+        &self.folders
+    }
+}
+
+impl Entry {
+    /// What becomes of the path without us, where `now` is there.
+    ///
+    /// # Errors
+    /// What is there can no longer be read as what it is.
+    pub(super) fn undone(&self, now: Option<&Content>) -> Result<Undone> {
+        let whole = |content: Option<&Content>| Undone { content: content.cloned(), left: Vec::new() };
+        let Some(now) = now else { return Ok(whole(None)) };
+        if *now == self.after {
+            return Ok(whole(self.before.as_ref()));
+        }
+        if Some(now) == self.before.as_ref() {
+            return Ok(whole(Some(now)));
+        }
+        let before = match &self.before {
+            Some(Content::Text(text)) => text.as_str(),
+            _ => "",
+        };
+        let (Content::Text(now_text), Content::Text(after), How::Json | How::Toml) = (now, &self.after, self.how)
+        else {
+            return Ok(Undone { content: Some(now.clone()), left: vec!["the whole of it".to_owned()] });
+        };
+        let (text, undo) = match self.how {
+            How::Toml => toml_without(before, after, now_text)?,
+            _ => json_without(before, after, now_text)?,
+        };
+        let is_gone = self.before.is_none() && matches!(text.trim(), "" | "{}");
+        Ok(Undone { content: (!is_gone).then_some(Content::Text(text)), left: undo.left })
+    }
+}
+
+fn json_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> {
+    let parse = |text: &str| match text.trim() {
+        "" => Ok(Value::Object(serde_json::Map::new())),
+        text => serde_json::from_str(text).fault(Fault::Usage, "is not JSON"),
+    };
+    let old = parse(now)?;
+    let undo = undo(&parse(before)?, &parse(after)?, &old);
+    let new = undo.out_of_json(&old);
+    let text = text::rewrite(now, &old, &new).unwrap_or_else(|| now.to_owned());
+    Ok((text, undo))
+}
+
+fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> {
+    let value = |text: &str| toml::from_str::<Value>(text).map_err(|e| toml_trouble(text, e.message(), e.span()));
+    let undo = undo(&value(before)?, &value(after)?, &value(now)?);
+    let mut document = toml_document(now)?;
+    undo.out_of_toml(&mut document);
+    Ok((document.to_string(), undo))
+}
+
+/// What uninstalling comes to.
+///
+/// # Errors
+/// [`Fault::Usage`] for a file that can no longer be read as what it is.
+pub fn uninstall(ledger: &Ledger, look: &dyn Look) -> Result<Removal> {
+    let mut removal = Removal { folders: ledger.folders.iter().rev().cloned().collect(), ..Removal::default() };
+    for entry in ledger.entries.iter().rev() {
+        let before = look.content(&entry.path)?;
+        let undone = entry.undone(before.as_ref()).map_err(about(&entry.path))?;
+        if !undone.left.is_empty() {
+            removal.left.push(format!("{} ({})", entry.path, undone.left.join(", ")));
+            removal.done.ledger.entries.insert(0, entry.clone());
+        }
+        if undone.content != before {
+            let (path, target) = (entry.path.clone(), entry.target);
+            removal.done.changes.push(Change { path, target, before, after: undone.content });
+        }
+    }
+    if !removal.left.is_empty() {
+        removal.done.ledger.folders.clone_from(&ledger.folders);
+    }
+    removal.done.next = next(&removal.done.changes);
+    if removal.done.changes.iter().any(|c| c.target == Target::Systemd) {
+        // It runs on without its file.
+        removal.done.next.insert(0, "systemctl stop rdmaprep-stale.timer".to_owned());
+    }
+    Ok(removal)
+}

@@ -1,0 +1,272 @@
+//! What engines, systemd and network managers have to be told, as files: from what they say now to what they should, and back.
+//!
+//! Every file is decided before the first is written. What was there and what was written is kept in a [`Ledger`], so that
+//! `uninstall` gives back the very bytes; of a file that somebody has edited since, our keys alone are taken out.
+
+mod containerd;
+mod docker;
+mod hooks_d;
+mod keepoff;
+mod ledger;
+mod target;
+mod undo;
+mod units;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::ident::IfName;
+pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
+pub use target::Target;
+
+/// Where the program is expected: hook definitions name it, and containers that run keep that path until they stop, so that it is
+/// the same for every version.
+pub const PLACES: [&str; 2] = ["/usr/bin/rdmaprep", DEFAULT_PLACE];
+
+/// The place that the files below hooks/ name.
+const DEFAULT_PLACE: &str = "/usr/local/bin/rdmaprep";
+
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// A file with that text.
+    Text(String),
+    /// A link that leads there.
+    Link(String),
+}
+
+/// Whose the rest of a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// Ours: the whole of it.
+    Own,
+    /// Somebody else's, and JSON.
+    Json,
+    /// Somebody else's, and TOML.
+    Toml,
+}
+
+/// The host's tree, or one of files for a package or a test. Paths are absolute, within it.
+pub trait Look {
+    /// What is there; nothing where there is none.
+    ///
+    /// # Errors
+    /// What is there is no text, no plain file, or cannot be read.
+    fn content(&self, path: &str) -> Result<Option<Content>>;
+    /// Names in a folder, sorted; none where there is no folder.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn list(&self, folder: &str) -> Result<Vec<String>>;
+    /// Whether there is anything.
+    fn exists(&self, path: &str) -> bool;
+    /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none.
+    ///
+    /// # Errors
+    /// It leads nowhere, or out of the tree.
+    fn followed(&self, path: &str) -> Result<String>;
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    /// Who is to be told.
+    pub targets: Vec<Target>,
+    /// Absolute path of the program, for hooks and units.
+    pub program: String,
+    /// Whether Docker's default runtime becomes ours.
+    pub default_runtime: bool,
+    /// NICs that network managers are kept off.
+    pub nics: Vec<Nic>,
+    /// Containers whose command matches this get hooks without an annotation.
+    pub command: Option<Command>,
+}
+
+/// A NIC that is rdmaprep's and nobody else's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nic {
+    /// Its name.
+    pub name: IfName,
+    /// Its PCI address, `0000:3b:00.0`, where it is known.
+    pub pci: Option<String>,
+}
+
+/// Containers by the command that they run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// For the first word of the command.
+    pub regex: String,
+    /// Their plan.
+    pub plan: String,
+}
+
+/// What one target wants a path to be.
+struct Piece {
+    path: String,
+    how: How,
+    content: Content,
+}
+
+impl Piece {
+    fn own(path: impl Into<String>, text: impl Into<String>) -> Piece {
+        Piece { path: path.into(), how: How::Own, content: Content::Text(text.into()) }
+    }
+
+    fn link(path: impl Into<String>, target: impl Into<String>) -> Piece {
+        Piece { path: path.into(), how: How::Own, content: Content::Link(target.into()) }
+    }
+}
+
+/// What one target comes to.
+#[derive(Default)]
+struct Part {
+    pieces: Vec<Piece>,
+    notes: Vec<String>,
+}
+
+/// A path that changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Where, within the tree.
+    pub path: String,
+    /// For whom.
+    pub target: Target,
+    /// What is there; nothing: there is none.
+    pub before: Option<Content>,
+    /// What shall be there; nothing: it goes.
+    pub after: Option<Content>,
+}
+
+/// All that is to be done.
+#[derive(Clone, Debug, Default)]
+pub struct Installation {
+    /// What changes, in this order.
+    pub changes: Vec<Change>,
+    /// What to know.
+    pub notes: Vec<String>,
+    /// What to run afterwards.
+    pub next: Vec<String>,
+    /// What is to be kept of it.
+    pub ledger: Ledger,
+}
+
+/// The targets that are on a host, each with what shows it.
+pub fn found(look: &dyn Look) -> Vec<(Target, &'static str)> {
+    let trace = |t: Target| t.traces().iter().find(|path| look.exists(path)).map(|path| (t, *path));
+    Target::ALL.into_iter().filter_map(trace).collect()
+}
+
+/// What installing comes to, where `ledger` is what an earlier one has left.
+///
+/// # Errors
+/// [`Fault::Usage`] for a file that cannot be read as what it is, [`Fault::Refused`] where something else is in the way.
+pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Installation> {
+    let ground = Ground { look, ledger };
+    let mut done = Installation { ledger: ledger.clone(), ..Installation::default() };
+    for target in Target::ALL.into_iter().filter(|t| wanted.targets.contains(t)) {
+        let part = match target {
+            Target::Podman => hooks_d::podman(wanted, &ground)?,
+            Target::Crio => hooks_d::crio(wanted),
+            Target::Docker => docker::part(wanted, &ground)?,
+            Target::Containerd => containerd::part(wanted, &ground)?,
+            Target::Systemd => units::part(wanted, &ground),
+            Target::NetworkManagers => keepoff::part(wanted),
+        };
+        done.notes.extend(part.notes);
+        part.pieces.into_iter().try_for_each(|piece| done.take(target, piece, &ground))?;
+    }
+    done.next = next(&done.changes);
+    if done.changes.iter().any(|c| c.target == Target::Systemd) {
+        done.next.push("systemctl start rdmaprep-stale.timer".to_owned());
+    }
+    Ok(done)
+}
+
+/// What makes those whose files changed read them again.
+fn next(changes: &[Change]) -> Vec<String> {
+    let touched = |t: &Target| changes.iter().any(|c| c.target == *t && !c.path.ends_with("-runtime"));
+    Target::ALL.into_iter().filter(touched).filter_map(Target::next).map(str::to_owned).collect()
+}
+
+impl Installation {
+    /// Adds one path, unless it is as it should be.
+    fn take(&mut self, target: Target, piece: Piece, ground: &Ground) -> Result<()> {
+        if self.changes.iter().any(|c| c.path == piece.path) {
+            // Two engines want the same link or definition.
+            return Ok(());
+        }
+        let before = ground.look.content(&piece.path)?;
+        let base = ground.base(&piece.path)?;
+        if before.as_ref() == Some(&piece.content) {
+            return Ok(());
+        }
+        let taken = || format!("{} is there and is not rdmaprep's: move it away", piece.path);
+        ensure!(piece.how != How::Own || base.is_none(), Fault::Refused.error(taken()));
+        self.ledger.enter(Entry {
+            path: piece.path.clone(),
+            target,
+            how: piece.how,
+            before: base,
+            after: piece.content.clone(),
+        });
+        self.ledger.make_room(&piece.path, ground.look);
+        self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });
+        Ok(())
+    }
+}
+
+/// The tree as it would be without us.
+struct Ground<'a> {
+    look: &'a dyn Look,
+    ledger: &'a Ledger,
+}
+
+impl Ground<'_> {
+    /// What is at a path, less what an earlier installation put there.
+    fn base(&self, path: &str) -> Result<Option<Content>> {
+        let now = self.look.content(path)?;
+        match self.ledger.entry(path) {
+            Some(entry) => Ok(entry.undone(now.as_ref())?.content),
+            None => Ok(now),
+        }
+    }
+
+    /// The same for a file: a link in its place is none.
+    fn text(&self, path: &str) -> Result<Option<String>> {
+        match self.base(path)? {
+            Some(Content::Text(text)) => Ok(Some(text)),
+            Some(Content::Link(_)) => Err(Fault::Usage.error(format!("{path} is a link"))),
+            None => Ok(None),
+        }
+    }
+}
+
+/// What a TOML file lacks to be one, in one line.
+fn toml_trouble(text: &str, message: &str, span: Option<std::ops::Range<usize>>) -> anyhow::Error {
+    let line = span.and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
+    let at = line.map_or_else(String::new, |line| format!("line {line}: "));
+    Fault::Usage.error(format!("is not TOML: {at}{message}"))
+}
+
+/// Reads a TOML file that is to be edited.
+fn toml_document(text: &str) -> Result<toml_edit::DocumentMut> {
+    text.parse().map_err(|e: toml_edit::TomlError| toml_trouble(text, e.message(), e.span()))
+}
+
+/// Says which file an error is about.
+fn about(path: &str) -> impl Fn(anyhow::Error) -> anyhow::Error {
+    move |e| Fault::of(&e).error(format!("{path}: {e:#}"))
+}
+
+/// The name under which we are a runtime, beside the program; a link to it. Nothing where one that leads there exists.
+fn shim(wanted: &Wanted, look: &dyn Look) -> Result<(String, Option<Piece>)> {
+    let (folder, name) = wanted.program.rsplit_once('/').unwrap_or(("", &wanted.program));
+    let path = format!("{folder}/{}", crate::shim::NAME);
+    let there = look.content(&path)?;
+    let leads = matches!(&there, Some(Content::Link(to)) if *to == wanted.program);
+    let piece = (!leads).then(|| Piece::link(path.clone(), name));
+    Ok((path, piece))
+}

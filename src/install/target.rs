@@ -1,0 +1,73 @@
+//! Who can be told, and what shows that it is there.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Who is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// podman: hook definitions, and `spec` before the runtime reads config.json.
+    Podman,
+    /// CRI-O: hook definitions.
+    Crio,
+    /// Docker: a runtime in daemon.json.
+    Docker,
+    /// containerd: a runtime of its CRI plugin.
+    Containerd,
+    /// systemd: the units that bring home what nobody called a stop hook for.
+    Systemd,
+    /// NetworkManager, systemd-networkd and udev, which are kept off.
+    NetworkManagers,
+}
+
+impl Target {
+    /// All, in the order in which they are told of.
+    pub const ALL: [Target; 6] =
+        [Target::Podman, Target::Crio, Target::Docker, Target::Containerd, Target::Systemd, Target::NetworkManagers];
+
+    /// Its flag without the dashes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Target::Podman => "podman",
+            Target::Crio => "crio",
+            Target::Docker => "docker",
+            Target::Containerd => "containerd",
+            Target::Systemd => "systemd",
+            Target::NetworkManagers => "network-managers",
+        }
+    }
+
+    /// What shows that it is on a host: any of these.
+    pub(super) fn traces(self) -> &'static [&'static str] {
+        match self {
+            Target::Podman => &["/usr/bin/podman", "/usr/local/bin/podman"],
+            Target::Crio => &["/usr/bin/crio", "/usr/local/bin/crio"],
+            Target::Docker => &["/usr/sbin/dockerd", "/usr/bin/dockerd", "/usr/local/bin/dockerd"],
+            Target::Containerd => &["/usr/bin/containerd", "/usr/local/bin/containerd"],
+            Target::Systemd => &["/usr/lib/systemd/systemd", "/lib/systemd/systemd"],
+            Target::NetworkManagers => &["/usr/sbin/NetworkManager", "/usr/lib/systemd/systemd-networkd"],
+        }
+    }
+
+    /// What makes it read its files again; nothing where it does so by itself.
+    pub(super) fn next(self) -> Option<&'static str> {
+        match self {
+            Target::Podman | Target::Crio => None,
+            Target::Docker => Some("systemctl reload docker"),
+            Target::Containerd => Some("systemctl restart containerd"),
+            Target::Systemd => Some("systemctl daemon-reload"),
+            Target::NetworkManagers => Some(
+                "udevadm control --reload; systemctl try-reload-or-restart NetworkManager; \
+                 systemctl try-restart systemd-networkd",
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,107 @@
+//! What an edit put into a document, taken out of what has become of it since.
+
+use serde_json::Value;
+use toml_edit::{DocumentMut, Item, TableLike};
+
+/// One step of taking out; the path by keys from the outside in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The key goes, with all below it.
+    Remove(Vec<String>),
+    /// These elements of a list go.
+    Without(Vec<String>, Vec<Value>),
+}
+
+/// What is taken out, and what is not, as somebody has changed it since: keys joined by dots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Undo {
+    /// In this order.
+    pub ops: Vec<Op>,
+    /// What stays.
+    pub left: Vec<String>,
+}
+
+/// How to get rid of what `after` has beyond `before`, in `now`.
+pub fn undo(before: &Value, after: &Value, now: &Value) -> Undo {
+    let mut undo = Undo::default();
+    undo.value(&mut Vec::new(), Some(before), after, now);
+    undo
+}
+
+impl Undo {
+    fn value(&mut self, path: &mut Vec<String>, before: Option<&Value>, after: &Value, now: &Value) {
+        match (after, now) {
+            _ if before == Some(after) => {}
+            _ if before.is_none() && after == now => self.ops.push(Op::Remove(path.clone())),
+            (Value::Object(after), Value::Object(there)) => {
+                let first = self.ops.len();
+                for (key, value) in after {
+                    let Some(now) = there.get(key) else { continue };
+                    path.push(key.clone());
+                    self.value(path, before.and_then(|b| b.get(key)), value, now);
+                    path.pop();
+                }
+                let gone = |key: &String| {
+                    let own =
+                        |op: &Op| matches!(op, Op::Remove(p) if p.len() == path.len() + 1 && p.last() == Some(key));
+                    self.ops.iter().skip(first).any(own)
+                };
+                // A table that we made goes with the last thing in it.
+                if before.is_none() && there.keys().all(gone) {
+                    self.ops.truncate(first);
+                    self.ops.push(Op::Remove(path.clone()));
+                }
+            }
+            (Value::Array(after), Value::Array(there)) => {
+                let old = before.and_then(Value::as_array);
+                let ours = after.iter().filter(|v| !old.is_some_and(|old| old.contains(v)) && there.contains(v));
+                let ours: Vec<Value> = ours.cloned().collect();
+                match there.iter().all(|v| ours.contains(v)) && before.is_none() {
+                    true => self.ops.push(Op::Remove(path.clone())),
+                    false => self.ops.push(Op::Without(path.clone(), ours)),
+                }
+            }
+            _ => self.left.push(path.join(".")),
+        }
+    }
+
+    /// Takes it out of a JSON document.
+    pub fn out_of_json(&self, document: &Value) -> Value {
+        let mut document = document.clone();
+        for op in &self.ops {
+            let (Op::Remove(path) | Op::Without(path, _)) = op;
+            let Some((last, parents)) = path.split_last() else { continue };
+            let parent =
+                parents.iter().try_fold(&mut document, |at, key| at.get_mut(key)).and_then(Value::as_object_mut);
+            let Some(parent) = parent else { continue };
+            match op {
+                Op::Remove(_) => drop(parent.shift_remove(last)),
+                Op::Without(_, ours) => {
+                    if let Some(list) = parent.get_mut(last).and_then(Value::as_array_mut) {
+                        list.retain(|item| !ours.contains(item));
+                    }
+                }
+            }
+        }
+        document
+    }
+
+    /// Takes it out of a TOML document.
+    pub fn out_of_toml(&self, document: &mut DocumentMut) {
+        for op in &self.ops {
+            let (Op::Remove(path) | Op::Without(path, _)) = op;
+            let Some((last, parents)) = path.split_last() else { continue };
+            let root: Option<&mut dyn TableLike> = Some(document.as_table_mut());
+            let parent = parents.iter().fold(root, |at, key| at?.get_mut(key)?.as_table_like_mut());
+            let Some(parent) = parent else { continue };
+            match op {
+                Op::Remove(_) => drop(parent.remove(last)),
+                Op::Without(_, ours) => {
+                    if let Some(list) = parent.get_mut(last).and_then(Item::as_array_mut) {
+                        list.retain(|item| !ours.iter().any(|o| o.as_str().is_some() && o.as_str() == item.as_str()));
+                    }
+                }
+            }
+        }
+    }
+}

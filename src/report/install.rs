@@ -1,0 +1,109 @@
+//! What `install` and `uninstall` did, or would do.
+
+use serde::Serialize;
+use similar::TextDiff;
+
+use super::{printable, printable_lines};
+use crate::install::{Change, Content, Target};
+
+/// For programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Installed<'a> {
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+    /// Targets that are on this host, and what shows it.
+    pub found: Vec<Found>,
+    /// Paths that changed.
+    pub changes: Vec<Changed<'a>>,
+    /// What to know.
+    pub notes: &'a [String],
+    /// What to run next.
+    pub next: &'a [String],
+}
+
+/// A target that is there.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// Which.
+    pub target: Target,
+    /// What shows it.
+    pub by: &'static str,
+}
+
+/// A path that changed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Changed<'a> {
+    /// Where.
+    pub path: &'a str,
+    /// For whom.
+    pub target: Target,
+    /// `create`, `edit` or `remove`.
+    pub change: &'static str,
+    /// As a unified diff.
+    pub diff: String,
+}
+
+impl<'a> Installed<'a> {
+    /// Puts it together.
+    pub fn new(
+        found: &[(Target, &'static str)],
+        changes: &'a [Change],
+        notes: &'a [String],
+        next: &'a [String],
+    ) -> Self {
+        let changed =
+            |c: &'a Change| Changed { path: &c.path, target: c.target, change: kind(c), diff: change_diff(c) };
+        Installed {
+            dry_run: true,
+            found: found.iter().map(|(target, by)| Found { target: *target, by }).collect(),
+            changes: changes.iter().map(changed).collect(),
+            notes,
+            next,
+        }
+    }
+
+    /// For people: diffs of what would be, or a line for each path of what was done.
+    pub fn text(&self) -> String {
+        let mut lines = Vec::new();
+        let found: Vec<String> = self.found.iter().map(|f| format!("{} ({})", f.target, f.by)).collect();
+        if !found.is_empty() {
+            lines.push(format!("found: {}", found.join(", ")));
+        }
+        for change in &self.changes {
+            lines.push(match (self.dry_run, change.change) {
+                (true, _) => printable_lines(&change.diff).trim_end().to_owned(),
+                (_, "create") => format!("made    {}", change.path),
+                (_, "edit") => format!("edited  {}", change.path),
+                _ => format!("removed {}", change.path),
+            });
+        }
+        if self.changes.is_empty() {
+            lines.push("nothing to change".to_owned());
+        }
+        lines.extend(self.notes.iter().map(|note| format!("note: {}", printable(note))));
+        lines.extend(self.next.iter().map(|command| format!("then: {command}")));
+        lines.join("\n")
+    }
+}
+
+fn kind(change: &Change) -> &'static str {
+    match (&change.before, &change.after) {
+        (None, _) => "create",
+        (_, None) => "remove",
+        _ => "edit",
+    }
+}
+
+/// The change as a unified diff; a link is shown by where it leads.
+fn change_diff(change: &Change) -> String {
+    let text = |content: &Option<Content>| match content {
+        None => String::new(),
+        Some(Content::Text(text)) => text.clone(),
+        Some(Content::Link(target)) => format!("link to {target}\n"),
+    };
+    let name = |content: &Option<Content>| content.as_ref().map_or("/dev/null".to_owned(), |_| change.path.clone());
+    let (before, after) = (text(&change.before), text(&change.after));
+    let diff = TextDiff::from_lines(before.as_str(), after.as_str());
+    let header = (name(&change.before), name(&change.after));
+    diff.unified_diff().context_radius(3).header(&header.0, &header.1).to_string().trim_end().to_owned()
+}

@@ -1,0 +1,133 @@
+//! The host's tree of files, or another one below a folder, for `install`: looking, and changing one path at a time.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory, NotFound};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::fault::{Fault, WithFault};
+use crate::install::{Change, Content, Look};
+use crate::world::{faults, files};
+
+/// A tree.
+pub struct Etc {
+    root: PathBuf,
+}
+
+impl Etc {
+    /// The tree below `root`, `/` for the host's.
+    ///
+    /// # Errors
+    /// [`Fault::Usage`] where there is no such folder.
+    pub fn new(root: &Path) -> Result<Etc> {
+        let doing = || format!("looking at {}", root.display());
+        let found = fs::canonicalize(root).fault(Fault::Usage, doing())?;
+        ensure!(found.is_dir(), Fault::Usage.error(format!("{} is no folder", root.display())));
+        Ok(Etc { root: found })
+    }
+
+    /// Where a path of the tree is on the host. A link among its folders may lead anywhere within the tree.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`]: it leads out.
+    pub fn place(&self, path: &str) -> Result<PathBuf> {
+        let place = self.root.join(path.trim_start_matches('/'));
+        let (mut there, mut rest) = (place.as_path(), Vec::new());
+        while let (Some(parent), Some(name)) = (there.parent(), there.file_name()) {
+            rest.push(name);
+            there = parent;
+            if fs::symlink_metadata(there).is_ok() {
+                break;
+            }
+        }
+        let found = fs::canonicalize(there).fault(Fault::Usage, format!("looking at {}", there.display()))?;
+        let leads_out = || Fault::Refused.error(format!("{path} leads out of {}", self.root.display()));
+        ensure!(found.starts_with(&self.root), leads_out());
+        Ok(rest.iter().rev().fold(found, |at, name| at.join(name)))
+    }
+
+    /// Makes a path what it shall be. Its folder must be there.
+    ///
+    /// # Errors
+    /// It could not be written; then it is as it was.
+    pub fn change(&self, change: &Change) -> Result<()> {
+        let place = self.place(&change.path)?;
+        faults::around(format!("changing {}", change.path), || match &change.after {
+            None => files::remove(&place),
+            Some(Content::Link(target)) => link(target, &place),
+            Some(Content::Text(text)) if fs::symlink_metadata(&place).is_ok() => {
+                files::replace_keeping_owner(&place, text.as_bytes())
+            }
+            Some(Content::Text(text)) => files::replace(&place, text.as_bytes(), 0o644),
+        })
+    }
+
+    /// Makes a folder that all may enter, whatever our umask.
+    pub fn make_folder(&self, path: &str) -> Result<()> {
+        let place = self.place(path)?;
+        let doing = || format!("creating {}", place.display());
+        match DirBuilder::new().mode(0o755).create(&place) {
+            Err(e) if e.kind() == AlreadyExists => return Ok(()),
+            other => other.with_context(doing)?,
+        }
+        fs::set_permissions(&place, Permissions::from_mode(0o755)).with_context(doing)
+    }
+
+    /// Removes a folder if nothing is in it.
+    pub fn remove_folder(&self, path: &str) -> Result<()> {
+        let place = self.place(path)?;
+        match fs::remove_dir(&place) {
+            Err(e) if matches!(e.kind(), NotFound | NotADirectory | DirectoryNotEmpty) => Ok(()),
+            other => other.with_context(|| format!("removing {}", place.display())),
+        }
+    }
+}
+
+/// Puts a link in place of whatever file or link is there.
+fn link(target: &str, place: &Path) -> Result<()> {
+    let doing = || format!("writing {}", place.display());
+    let name = place.file_name().context("a link has a name")?.to_string_lossy();
+    let new = place.with_file_name(format!("{}{}-{name}", files::UNFINISHED, std::process::id()));
+    files::remove(&new)?;
+    std::os::unix::fs::symlink(target, &new).with_context(doing)?;
+    fs::rename(&new, place).with_context(doing)
+}
+
+impl Look for Etc {
+    fn content(&self, path: &str) -> Result<Option<Content>> {
+        let place = self.place(path)?;
+        let doing = || format!("reading {}", place.display());
+        let meta = match fs::symlink_metadata(&place) {
+            Err(e) if matches!(e.kind(), NotFound | NotADirectory) => return Ok(None),
+            other => other.fault(Fault::Usage, doing())?,
+        };
+        if meta.is_symlink() {
+            let target = fs::read_link(&place).fault(Fault::Usage, doing())?;
+            return Ok(Some(Content::Link(target.to_string_lossy().into_owned())));
+        }
+        ensure!(meta.is_file(), Fault::Usage.error(format!("{path} is no plain file")));
+        let text = files::read(&place).map_err(|e| Fault::Usage.error(format!("{e:#}")))?;
+        Ok(text.map(Content::Text))
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<String>> {
+        files::list(&self.place(folder)?).fault(Fault::Usage, format!("reading {folder}"))
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.place(path).is_ok_and(|place| fs::symlink_metadata(place).is_ok())
+    }
+
+    fn followed(&self, path: &str) -> Result<String> {
+        let place = self.place(path)?;
+        if !fs::symlink_metadata(&place).is_ok_and(|meta| meta.is_symlink()) {
+            return Ok(path.to_owned());
+        }
+        let end = fs::canonicalize(&place).fault(Fault::Usage, format!("following {path}"))?;
+        let leads_out = || Fault::Refused.error(format!("{path} leads out of {}", self.root.display()));
+        let within = end.strip_prefix(&self.root).ok().and_then(Path::to_str).ok_or_else(leads_out)?;
+        Ok(format!("/{within}"))
+    }
+}

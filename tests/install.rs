@@ -1,0 +1,399 @@
+//! `rdmaprep install` and `uninstall`, by golden folders: `tests/cases/install/NAME/{args,tree/}`; what `--dry-run` says is
+//! `expected.txt`, with the exit code first. `UPDATE_GOLDEN=1` writes what comes out; read the diff. Of each case that can be
+//! installed, twice is once, and uninstalling gives the tree back.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use proptest::prelude::*;
+use rdmaprep::install::{self, Change, Content, Installation, Ledger, Look, Target, Wanted};
+use serde_json::{Value, json};
+use support::{Container, Said, alone, run};
+use tempfile::TempDir;
+
+fn rdmaprep(command: &str, root: &Path, args: &[&str]) -> Said {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    run(program.env_clear().arg(command).arg("--root").arg(root).args(args), "")
+}
+
+/// A copy of a case's tree, links as they are.
+fn copy(case: &Path) -> TempDir {
+    let root = TempDir::new().unwrap();
+    let tree = case.join("tree");
+    if tree.exists() {
+        assert!(Command::new("cp").arg("-a").arg(tree.join(".")).arg(root.path()).status().unwrap().success());
+    }
+    root
+}
+
+/// Everything below a folder: kind, mode, owner and content.
+fn all(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(root).unwrap().map(Result::unwrap) {
+        let (path, meta) = (entry.path(), entry.metadata().unwrap());
+        let content = match meta.file_type() {
+            kind if kind.is_dir() => String::new(),
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+            kind if kind.is_file() => format!("{:?}", fs::read(&path).unwrap()),
+            kind => format!("{kind:?}"),
+        };
+        if meta.is_dir() {
+            all.extend(self::all(&path));
+        }
+        all.insert(path, format!("{:o} {}:{} {content}", meta.mode(), meta.uid(), meta.gid()));
+    }
+    all
+}
+
+#[test]
+fn golden_cases() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/install");
+    let mut cases: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    cases.sort();
+    assert!(cases.len() > 40, "cases are missing");
+    let (mut wrong, mut installed) = (Vec::new(), 0);
+    for case in &cases {
+        let args = fs::read_to_string(case.join("args")).unwrap();
+        let args: Vec<&str> = args.lines().filter(|line| !line.is_empty()).collect();
+        let root = copy(case);
+        let before = all(root.path());
+        let said = rdmaprep("install", root.path(), &[&args[..], &["--dry-run"]].concat());
+        let place = root.path().display().to_string();
+        let text = format!("exit {}\n{}{}", said.code.unwrap(), said.out, said.err).replace(&place, "ROOT");
+        assert_eq!(before, all(root.path()), "{}: a dry run has changed something", case.display());
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(case.join("expected.txt"), &text).unwrap();
+        }
+        if fs::read_to_string(case.join("expected.txt")).unwrap_or_default() != text {
+            wrong.push(format!("{}:\n{text}", case.display()));
+        }
+        if said.code != Some(0) {
+            rdmaprep("install", root.path(), &args).fails(said.code.unwrap(), &[]);
+            assert_eq!(before, all(root.path()), "{}: a refusal has changed something", case.display());
+            continue;
+        }
+        let made = rdmaprep("install", root.path(), &args).ok().out;
+        let once = all(root.path());
+        assert_eq!(once == before, made.contains("nothing to change"), "{}: {made}", case.display());
+        assert!(rdmaprep("install", root.path(), &args).ok().out.contains("nothing to change"), "{}", case.display());
+        assert_eq!(once, all(root.path()), "{}: twice is not once", case.display());
+        rdmaprep("uninstall", root.path(), &["--dry-run"]).ok();
+        assert_eq!(once, all(root.path()), "{}: a dry run has changed something", case.display());
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        assert_eq!(before, all(root.path()), "{}: not as it was", case.display());
+        installed += 1;
+    }
+    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
+    assert!(installed > 20, "{installed}");
+}
+
+#[test]
+fn json_tells_the_same() {
+    let root = TempDir::new().unwrap();
+    fs::create_dir_all(root.path().join("usr/bin")).unwrap();
+    fs::write(root.path().join("usr/bin/podman"), "").unwrap();
+    let said: Value = serde_json::from_str(&rdmaprep("install", root.path(), &["--json"]).ok().out).unwrap();
+    assert_eq!(said["found"], json!([{"target": "podman", "by": "/usr/bin/podman"}]));
+    assert_eq!(said["changes"].as_array().unwrap().len(), 5);
+    assert_eq!((&said["changes"][0]["change"], &said["dry_run"]), (&json!("create"), &json!(false)));
+    let said: Value = serde_json::from_str(&rdmaprep("uninstall", root.path(), &["--json"]).ok().out).unwrap();
+    assert!(said["changes"].as_array().unwrap().iter().all(|c| c["change"] == "remove"), "{said}");
+}
+
+#[test]
+fn an_edited_file_keeps_its_owner_and_mode_and_a_new_one_is_for_all_to_read() {
+    let root = TempDir::new().unwrap();
+    let daemon = root.path().join("etc/docker/daemon.json");
+    fs::create_dir_all(daemon.parent().unwrap()).unwrap();
+    fs::write(&daemon, "{}").unwrap();
+    fs::set_permissions(&daemon, fs::Permissions::from_mode(0o640)).unwrap();
+    let mut program = Command::new("sh");
+    program.args(["-c", "umask 0077; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_rdmaprep"), "install"]);
+    run(program.env_clear().args(["--docker", "--systemd", "--root"]).arg(root.path()), "").ok();
+    let mode = |path: &str| fs::metadata(root.path().join(path)).unwrap().mode() & 0o7777;
+    assert_eq!(mode("etc/docker/daemon.json"), 0o640);
+    assert_eq!(mode("etc/systemd/system/rdmaprep-stale.timer"), 0o644);
+    assert_eq!(mode("etc/systemd/system/timers.target.wants"), 0o755);
+    assert_eq!(mode("var/lib"), 0o755);
+    // It has what was in files that not everybody may read.
+    assert_eq!((mode("var/lib/rdmaprep"), mode("var/lib/rdmaprep/installed.json")), (0o700, 0o600));
+}
+
+#[test]
+fn what_stands_in_the_way_is_told_and_nothing_is_left_behind() {
+    type Setup = fn(&Path);
+    let cases: [(Setup, i32, &str); 4] = [
+        (|root| fs::create_dir_all(root.join("etc/docker/daemon.json")).unwrap(), 2, "no plain file"),
+        (
+            |root| {
+                fs::create_dir_all(root.join("etc/docker")).unwrap();
+                assert!(Command::new("mkfifo").arg(root.join("etc/docker/daemon.json")).status().unwrap().success());
+            },
+            2,
+            "no plain file",
+        ),
+        // Seen only when folders are made, after those for the targets before it.
+        (|root| symlink("nowhere", root.join("etc")).unwrap(), 2, "etc"),
+        (
+            |root| {
+                fs::create_dir_all(root.join("etc")).unwrap();
+                fs::write(root.join("etc/systemd"), "").unwrap();
+            },
+            1,
+            "etc/systemd/",
+        ),
+    ];
+    for (setup, code, word) in cases {
+        let root = TempDir::new().unwrap();
+        setup(root.path());
+        let before = all(root.path());
+        rdmaprep("install", root.path(), &["--all"]).fails(code, &[word]);
+        assert_eq!(before, all(root.path()));
+    }
+    rdmaprep("install", Path::new("/nonexistent"), &["--all"]).fails(2, &["/nonexistent"]);
+}
+
+#[test]
+fn what_was_changed_since_is_left_and_told() {
+    let root = TempDir::new().unwrap();
+    let daemon = root.path().join("etc/docker/daemon.json");
+    fs::create_dir_all(daemon.parent().unwrap()).unwrap();
+    fs::write(&daemon, "{\n  \"debug\": true\n}\n").unwrap();
+    rdmaprep("install", root.path(), &["--docker", "--crio", "--default-runtime"]).ok();
+    // Somebody adds a runtime, and another one to our hook.
+    let text = fs::read_to_string(&daemon).unwrap();
+    fs::write(&daemon, text.replace("\"runtimes\": {", "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},")).unwrap();
+    let hook = root.path().join("usr/share/containers/oci/hooks.d/rdmaprep-poststop.json");
+    let ours = fs::read_to_string(&hook).unwrap();
+    fs::write(&hook, ours.replace("60", "30")).unwrap();
+    rdmaprep("install", root.path(), &["--crio"]).fails(3, &["rdmaprep-poststop.json"]);
+    rdmaprep("uninstall", root.path(), &[]).fails(8, &["rdmaprep-poststop.json"]);
+    let text = fs::read_to_string(&daemon).unwrap();
+    assert_eq!(text, "{\n  \"debug\": true,\n  \"runtimes\": {\n    \"kata\": {\"path\": \"/k\"}\n  }\n}\n");
+    assert!(hook.exists());
+    // As soon as that is seen to, the rest goes, too.
+    fs::write(&hook, ours).unwrap();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert!(!root.path().join("usr").exists() && !root.path().join("var").exists());
+    assert!(rdmaprep("uninstall", root.path(), &[]).ok().out.contains("nothing to change"));
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_stops_both() {
+    let root = TempDir::new().unwrap();
+    rdmaprep("install", root.path(), &["--crio"]).ok();
+    let ledger = root.path().join("var/lib/rdmaprep/installed.json");
+    let whole = fs::read_to_string(&ledger).unwrap();
+    for damaged in [whole.replacen("\"schema\": 1", "\"schema\": 99", 1), whole[..whole.len() / 2].to_owned()] {
+        fs::write(&ledger, &damaged).unwrap();
+        let before = all(root.path());
+        rdmaprep("uninstall", root.path(), &[]).fails(2, &["installed.json"]);
+        rdmaprep("install", root.path(), &["--docker"]).fails(2, &["installed.json"]);
+        assert_eq!(before, all(root.path()));
+    }
+    // Fields that a later version adds are no damage.
+    fs::write(&ledger, whole.replacen("\"schema\": 1,", "\"schema\": 1, \"later\": [],", 1)).unwrap();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert!(!root.path().join("usr").exists());
+}
+
+#[test]
+fn another_place_of_the_program_takes_the_first_ones_place() {
+    let root = TempDir::new().unwrap();
+    let at = |path: &str| rdmaprep("install", root.path(), &["--docker", "--systemd", "--program", path]).ok();
+    at("/opt/rdmaprep");
+    at("/usr/bin/rdmaprep");
+    let timer = fs::read_to_string(root.path().join("etc/systemd/system/rdmaprep-stale.service")).unwrap();
+    let daemon = fs::read_to_string(root.path().join("etc/docker/daemon.json")).unwrap();
+    assert!(timer.contains("ExecStart=/usr/bin/rdmaprep ") && daemon.contains("/usr/bin/rdmaprep-runtime"), "{daemon}");
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert_eq!(all(root.path()), BTreeMap::new());
+}
+
+#[test]
+fn nobody_takes_it_out_while_nics_are_away() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let mut c = Container::new("busy");
+        c.create(host).ok();
+        host.rdmaprep(&["uninstall"]).fails(9, &["busy", "rdmaprep restore"]);
+        host.rdmaprep(&["uninstall", "--dry-run"]).fails(9, &["busy"]);
+        c.stop(host).ok();
+        assert!(host.rdmaprep(&["uninstall"]).ok().out.contains("nothing to change"));
+    });
+}
+
+/// A tree in memory.
+#[derive(Clone, Default, PartialEq, Debug)]
+struct Files(BTreeMap<String, Content>);
+
+impl Look for Files {
+    fn content(&self, path: &str) -> Result<Option<Content>> {
+        Ok(self.0.get(path).cloned())
+    }
+    fn list(&self, folder: &str) -> Result<Vec<String>> {
+        let name = |path: &String| Some(path.strip_prefix(folder)?.strip_prefix('/')?.to_owned());
+        Ok(self.0.keys().filter_map(name).filter(|name| !name.contains('/')).collect())
+    }
+    fn exists(&self, path: &str) -> bool {
+        self.0.keys().any(|p| p.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    }
+    fn followed(&self, path: &str) -> Result<String> {
+        Ok(path.to_owned())
+    }
+}
+
+impl Files {
+    fn one(path: &str, text: &str) -> Files {
+        Files([(path.to_owned(), Content::Text(text.to_owned()))].into())
+    }
+    fn text(&self, path: &str) -> String {
+        match &self.0[path] {
+            Content::Text(text) => text.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+    fn after(mut self, changes: &[Change]) -> Files {
+        for change in changes {
+            assert_eq!(self.0.get(&change.path), change.before.as_ref());
+            match &change.after {
+                Some(content) => drop(self.0.insert(change.path.clone(), content.clone())),
+                None => drop(self.0.remove(&change.path)),
+            }
+        }
+        self
+    }
+    fn installed(&self, target: Target) -> Result<(Files, Installation)> {
+        let wanted = Wanted { targets: vec![target], program: "/usr/bin/rdmaprep".into(), ..Wanted::default() };
+        let done = install::install(&wanted, self, &Ledger::default())?;
+        let after = self.clone().after(&done.changes);
+        let again = install::install(&wanted, &after, &done.ledger)?;
+        assert_eq!((again.changes, &again.ledger), (Vec::new(), &done.ledger), "twice is not once");
+        Ok((after, done))
+    }
+    fn uninstalled(self, ledger: &Ledger) -> Files {
+        let removal = install::uninstall(ledger, &self).unwrap();
+        assert_eq!(removal.left, Vec::<String>::new());
+        self.after(&removal.done.changes)
+    }
+}
+
+const DAEMON: &str = "/etc/docker/daemon.json";
+const CONFIG: &str = "/etc/containerd/config.toml";
+
+/// What may be in daemon.json.
+fn daemon() -> impl Strategy<Value = (Value, String)> {
+    let scalar = prop_oneof![
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        "[ -~]{0,8}".prop_map(Value::from)
+    ];
+    let value = scalar.prop_recursive(3, 16, 4, |inner| {
+        let map = prop::collection::vec(("[a-z]{1,6}", inner.clone()), 0..4)
+            .prop_map(|m| Value::Object(m.into_iter().collect()));
+        prop_oneof![prop::collection::vec(inner, 0..4).prop_map(Value::Array), map]
+    });
+    let runtimes = prop::option::of(prop::collection::vec(("[a-q]{1,6}", value.clone()), 0..3));
+    let rest = prop::collection::vec(("[a-q]{1,6}", value), 0..5);
+    (rest, runtimes, any::<bool>()).prop_map(|(rest, runtimes, pretty)| {
+        let mut all: serde_json::Map<String, Value> = rest.into_iter().collect();
+        let runtimes = runtimes.map(|list| Value::Object(list.into_iter().collect()));
+        all.extend(runtimes.map(|r| ("runtimes".to_owned(), r)));
+        let value = Value::Object(all);
+        let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
+        (value, text.unwrap())
+    })
+}
+
+/// What may be in config.toml: sections of others, comments, and ours in four forms.
+fn config() -> impl Strategy<Value = String> {
+    let section = prop_oneof![
+        Just(""),
+        Just("[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = \"/usr/lib/cni\" # there\n"),
+        Just("[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    # why\n    sandbox_image = 'x'\n"),
+        Just("[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes]\n  # none yet\n"),
+    ];
+    let head =
+        prop_oneof![Just(""), Just("# a file\n"), Just("imports = []\n"), Just("imports = [ '/x.toml', ] # two\n")];
+    let other = prop_oneof![Just(""), Just("[grpc]\n  gid = 7\n"), Just("\n# end\n[debug]\nlevel='info'\n\n\n")];
+    let root = prop_oneof![Just("root = '/r'\n"), Just("oom_score=-999\r\n"), Just("")];
+    (head, root, other.clone(), section, other).prop_filter_map("twice", |(head, root, a, section, b)| {
+        (a.is_empty() || a != b).then(|| format!("{head}version = 2\n{root}{a}{section}{b}"))
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn daemon_json_comes_back((_, text) in daemon()) {
+        let before = Files::one(DAEMON, &text);
+        let (after, done) = before.installed(Target::Docker).unwrap();
+        let new: Value = serde_json::from_str(&after.text(DAEMON)).unwrap();
+        prop_assert_eq!(&new["runtimes"]["rdmaprep"]["path"], "/usr/bin/rdmaprep-runtime");
+        prop_assert_eq!(after.uninstalled(&done.ledger), before);
+    }
+
+    /// Whoever edits the file in between keeps the edit, wherever it is.
+    #[test]
+    fn what_is_added_to_daemon_json_stays((value, text) in daemon(), below in any::<bool>(), replaced in any::<bool>()) {
+        let (after, done) = Files::one(DAEMON, &text).installed(Target::Docker).unwrap();
+        let edit = |mut value: Value| {
+            let at = if below { &mut value["runtimes"] } else { &mut value };
+            at["zeta"] = json!({"path": "/z"});
+            if replaced && value.get("a").is_some() {
+                value["a"] = json!([null]);
+            }
+            value
+        };
+        let edited = edit(serde_json::from_str(&after.text(DAEMON)).unwrap());
+        let mut files = after;
+        files.0.insert(DAEMON.into(), Content::Text(serde_json::to_string_pretty(&edited).unwrap()));
+        let end = files.uninstalled(&done.ledger);
+        let end: Value = serde_json::from_str(&end.text(DAEMON)).unwrap();
+        prop_assert_eq!(end, edit(value));
+    }
+
+    #[test]
+    fn config_toml_comes_back(text in config()) {
+        let before = Files::one(CONFIG, &text);
+        let (after, done) = before.installed(Target::Containerd).unwrap();
+        let all: toml::Table = after.0.keys().filter(|path| path.ends_with(".toml")).map(|path| {
+            let table: toml::Table = toml::from_str(&after.text(path)).unwrap();
+            (path.clone(), toml::Value::Table(table))
+        }).collect();
+        let ours = |file: &toml::Value| {
+            let runtimes = file.get("plugins")?.get("io.containerd.grpc.v1.cri")?.get("containerd")?.get("runtimes")?;
+            Some(runtimes.get("rdmaprep")?.get("options")?.get("BinaryName")?.as_str()? == "/usr/bin/rdmaprep-runtime")
+        };
+        prop_assert_eq!(all.values().filter_map(ours).collect::<Vec<_>>(), [true]);
+        prop_assert_eq!(after.uninstalled(&done.ledger), before);
+    }
+
+    /// A comment that somebody adds stays, and all that was there before us, to the byte.
+    #[test]
+    fn what_is_added_to_config_toml_stays(text in config()) {
+        let (mut after, done) = Files::one(CONFIG, &text).installed(Target::Containerd).unwrap();
+        let edit = |text: &str| format!("{text}\n[zeta] # new\nx = 1\n");
+        let edited = edit(&after.text(CONFIG));
+        after.0.insert(CONFIG.into(), Content::Text(edited));
+        let end = after.uninstalled(&done.ledger);
+        let (end, expected) = (end.text(CONFIG), edit(&text));
+        prop_assert_eq!(toml::from_str::<toml::Table>(&end).unwrap(), toml::from_str::<toml::Table>(&expected).unwrap());
+        let comments = |text: &str| text.split('#').skip(1).map(|c| c.lines().next().unwrap().to_owned()).collect::<Vec<_>>();
+        prop_assert_eq!(comments(&end), comments(&expected));
+    }
+}

@@ -1,0 +1,51 @@
+# shellcheck shell=bash source=tests/vm/container.sh
+# `install` and `uninstall` on a Debian 13 of its own: what is shown, what is written, and that the tree is then as it was.
+. "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
+
+undo() {
+  rdmaprep uninstall > /dev/null 2>&1 || true
+  rm -f /usr/local/bin/rdmaprep
+}
+
+# The tree, as far as anything of it could be changed; reports and records come and go.
+tree() {
+  find /etc /usr/local /usr/share/containers /var/lib -xdev -path /var/lib/rdmaprep/records -prune -o \
+    -printf '%p %y %m %u %s %l\n' 2> /dev/null | sed 's/^\(\S* d .* \)[0-9]* $/\1/' | sort
+  find /etc /usr/local -xdev -type f -exec sha256sum {} + | sort
+}
+
+case_all_is_shown_written_and_taken_out() {
+  local files=/run/cases
+  tree > $files/before
+  rdmaprep install --all --dry-run --ifaces 'rdma0 rdma1' > $files/dry
+  cp $files/dry /out/install.txt
+  for path in /usr/share/containers/oci/hooks.d/rdmaprep-createRuntime.json /etc/docker/daemon.json \
+    /etc/containers/containers.conf.d/rdmaprep.conf /etc/containerd/config.toml /etc/systemd/system/rdmaprep-stale.timer \
+    /etc/udev/rules.d/72-rdmaprep.rules /etc/systemd/networkd.conf.d/rdmaprep.conf; do
+    grep -qx -- "+++ $path" $files/dry || die "no diff of $path"
+  done
+  fails 2 rdmaprep install --all
+  says "install -m 755"
+  tree | diff $files/before - || die "something was changed"
+
+  install -m 755 "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
+  tree > $files/before
+  rdmaprep install --all --ifaces 'rdma0 rdma1'
+  rdmaprep install --all --ifaces 'rdma0 rdma1' | grep -qx "nothing to change" || die "twice is not once"
+  # udev's rules are read by what Debian has for that.
+  if command -v udevadm > /dev/null && udevadm verify --help > /dev/null 2>&1; then
+    udevadm verify /etc/udev/rules.d/72-rdmaprep.rules
+  fi
+  equal "the name as a runtime" "$(runc --version | head -n 1)" "$(/usr/local/bin/rdmaprep-runtime --version | head -n 1)"
+
+  sandbox held
+  plan held v0
+  hook createRuntime held
+  fails 9 rdmaprep uninstall
+  says "held"
+  rdmaprep restore --all > /dev/null
+  kill "$init"
+
+  rdmaprep uninstall
+  tree | diff $files/before - || die "the tree is not as it was"
+}
