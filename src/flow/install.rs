@@ -65,11 +65,14 @@ impl Site {
     /// Carries out an installation. What is to be undone is written down first.
     fn install(&self, changes: &[Change], mut ledger: Ledger) -> Result<()> {
         ledger.make_room(&format!("{}/{LEDGER}", self.state), &self.etc);
-        let mut folders = ledger.folders().iter().filter(|f| **f != self.state);
-        let done = folders
-            .try_for_each(|folder| self.etc.make_folder(folder))
+        // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the way to the ledger itself.
+        let folders = ledger.folders().iter().filter(|f| **f != self.state);
+        let (first, others): (Vec<_>, Vec<_>) = folders.partition(|f| Path::new(&self.state).starts_with(f));
+        let make = |folders: &[&String]| folders.iter().try_for_each(|folder| self.etc.make_folder(folder));
+        let done = make(&first)
             .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
             .and_then(|()| self.save(&ledger))
+            .and_then(|()| make(&others))
             .and_then(|()| self.change(changes));
         // What could not be undone is still written down: `uninstall` tries again.
         if matches!(&done, Err(e) if Fault::of(e) != Fault::Incomplete) {
@@ -121,10 +124,12 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let removal = install::uninstall(&site.ledger, &site.etc)?;
     if !args.tree.dry_run && !site.ledger.is_empty() {
         site.change(&removal.done.changes)?;
+        // The ledger goes after all that it tells of, but for the way to itself.
+        let all = if removal.left.is_empty() { removal.folders.as_slice() } else { &[] };
+        let (last, first): (Vec<_>, Vec<_>) = all.iter().partition(|f| Path::new(&site.state).starts_with(f));
+        site.remove_folders(first)?;
         site.save(&removal.done.ledger)?;
-        if removal.left.is_empty() {
-            site.remove_folders(&removal.folders)?;
-        }
+        site.remove_folders(last)?;
     }
     tell(&args.tree, &Installed::new(&[], &removal.done.changes, &[], &removal.done.next))?;
     let left = || {

@@ -1,0 +1,111 @@
+//! `install` and `uninstall` that fail, or are killed, at every point: nothing is changed by a failure, and what is left of a kill is
+//! taken out by `uninstall`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Runs it with that fault; whether it succeeded, and whether the fault's point was passed.
+fn rdmaprep(command: &str, root: &Path, fault: Option<(usize, &str)>) -> (bool, bool) {
+    let passed = TempDir::new().unwrap();
+    let points = passed.path().join("points");
+    let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    program.env_clear().env("RDMAPREP_FAULT_POINTS", &points).arg(command).arg("--root").arg(root);
+    if command == "install" {
+        program.arg("--all");
+    }
+    if let Some((number, way)) = fault {
+        program.env("RDMAPREP_FAULT", format!("{number}:{way}"));
+    }
+    let output = program.output().unwrap();
+    let points = fs::read_to_string(&points).unwrap_or_default().lines().count();
+    (output.status.success(), fault.is_some_and(|(number, _)| points >= number))
+}
+
+/// All that is there, but for files that were not whole yet when their writer was killed.
+fn all(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for path in fs::read_dir(root).unwrap().map(|e| e.unwrap().path()) {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        if meta.is_dir() {
+            let below = self::all(&path);
+            // The folder of such a file stays with it.
+            if below.is_empty() && fs::read_dir(&path).unwrap().next().is_some() {
+                continue;
+            }
+            all.extend(below);
+            all.insert(path, Vec::new());
+        } else if !path.file_name().unwrap().to_str().unwrap().starts_with(".new-") {
+            let link = || fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes();
+            let content = if meta.is_symlink() { link() } else { fs::read(&path).unwrap() };
+            all.insert(path, content);
+        }
+    }
+    all
+}
+
+/// A host with files of its administrator's.
+fn host() -> TempDir {
+    let root = TempDir::new().unwrap();
+    for (path, text) in [
+        ("etc/docker/daemon.json", "{\n  \"debug\": true\n}\n"),
+        (
+            "etc/containerd/config.toml",
+            "version = 2 # the second\n[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/b'\n",
+        ),
+        ("var/lib/other", ""),
+    ] {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    root
+}
+
+#[test]
+fn an_install_that_fails_has_changed_nothing() {
+    let mut points = 0;
+    loop {
+        let host = host();
+        let before = all(host.path());
+        let (succeeded, passed) = rdmaprep("install", host.path(), Some((points + 1, "error")));
+        if !passed {
+            assert!(succeeded);
+            break;
+        }
+        points += 1;
+        assert!(!succeeded, "point {points}");
+        assert_eq!(before, all(host.path()), "point {points}");
+    }
+    assert!(points > 30, "{points}");
+}
+
+#[test]
+fn what_a_killed_one_left_is_taken_out() {
+    for (command, least) in [("install", 30), ("uninstall", 15)] {
+        for way in ["kill", "error"] {
+            let mut points = 0;
+            loop {
+                let host = host();
+                let before = all(host.path());
+                if command == "uninstall" {
+                    assert!(rdmaprep("install", host.path(), None).0);
+                }
+                if !rdmaprep(command, host.path(), Some((points + 1, way))).1 {
+                    break;
+                }
+                points += 1;
+                assert!(rdmaprep("uninstall", host.path(), None).0, "{command}, {way}, point {points}");
+                let mut after = all(host.path());
+                // The way to the ledger is made before it, and goes after it.
+                after.remove(&host.path().join("var/lib/rdmaprep"));
+                assert_eq!(before, after, "{command}, {way}, point {points}");
+            }
+            assert!(points > least, "{command}: {points}");
+        }
+    }
+}
