@@ -20,7 +20,8 @@ pub struct InstallArgs {
     pub default_runtime: bool,
     /// With --network-managers: the netdevs (comma- or space-separated) that nobody but rdmaprep and you configures. What
     /// NetworkManager or systemd-networkd give an address at boot, they must keep
-    #[arg(long, env = "RDMA_IFACES", value_name = "NAMES")]
+    // Not RDMA_IFACES: who exports that for a job must not lose addresses at the next boot.
+    #[arg(long, env = "RDMAPREP_KEEP_OFF", value_name = "NAMES")]
     pub ifaces: Vec<String>,
     /// podman and CRI-O: containers whose command matches REGEX opt in without an annotation
     #[arg(long, env = "RDMAPREP_COMMAND", value_name = "REGEX")]
