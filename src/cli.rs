@@ -4,6 +4,7 @@
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
 mod check;
+mod doctor;
 mod handle;
 mod hold;
 mod install;
@@ -22,6 +23,7 @@ use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
 pub use check::{BootstrapArgs, CheckCommand};
+pub use doctor::{DoctorArgs, TryNodesArgs};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use hold::HoldArgs;
 pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
@@ -112,6 +114,14 @@ pub enum Command {
     /// Try what NCCL does in a network namespace
     #[command(subcommand)]
     Check(Box<CheckCommand>),
+    /// Look for known failures: for each what was seen, why it hurts, and the fix
+    ///
+    /// Changes nothing. Ends with 11 if something breaks a job; with 0 where there are warnings alone, or what cannot be told
+    /// from here. Looks at the NICs that `prepare` would choose, and those that it would if their ports and GIDs were well.
+    Doctor(Box<DoctorArgs>),
+    /// Open device nodes in a container's cgroup
+    #[command(hide = true)]
+    TryNodes(TryNodesArgs),
     /// Show where NICs and GPUs are, draw it, or write it as a topology file for NCCL
     ///
     /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.

@@ -28,11 +28,13 @@ pub enum Fault {
     Locked = 9,
     /// The nodes came to no agreement on their rails, or the store for it was lost; nothing was changed.
     Disagreed = 10,
+    /// `doctor` found what breaks a job; nothing was changed.
+    Sick = 11,
 }
 
 impl Fault {
     /// All classes, in the order of their numbers.
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 11] = [
         Fault::Other,
         Fault::Usage,
         Fault::Refused,
@@ -43,6 +45,7 @@ impl Fault {
         Fault::Incomplete,
         Fault::Locked,
         Fault::Disagreed,
+        Fault::Sick,
     ];
 
     /// The process's exit code.
@@ -63,6 +66,7 @@ impl Fault {
             Fault::Incomplete => "undo or restore incomplete; the message says what to run",
             Fault::Locked => "another rdmaprep holds the lock, or another container a NIC",
             Fault::Disagreed => "the nodes did not agree on their rails, or lost their store; nothing changed",
+            Fault::Sick => "doctor found what breaks a job",
         }
     }
 
@@ -110,7 +114,7 @@ mod tests {
 
     #[test]
     fn codes_are_stable_and_survive_contexts() {
-        assert_eq!(Fault::ALL.map(Fault::code), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(Fault::ALL.map(Fault::code), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
         let e: anyhow::Result<()> = Err(anyhow::anyhow!("EBUSY")).fault(Fault::Kernel, "moving rdma0");
         let e = e.map_err(|e| e.context("attaching")).err();
         assert_eq!(e.as_ref().map(Fault::of), Some(Fault::Kernel));

@@ -2,6 +2,7 @@
 
 mod away;
 mod check;
+mod doctor;
 mod edit;
 mod env;
 mod handle;
@@ -58,6 +59,8 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(args) => nccl::run(args),
         Command::Check(args) => check::run(args),
+        Command::Doctor(args) => doctor::run(global, args),
+        Command::TryNodes(args) => doctor::try_nodes(args),
         Command::Topo(args) => topo::run(global, args),
         Command::Peers(args) => peers::show(args),
         Command::Install(args) => install::install(global, args),

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ident::IfName;
 use crate::verify::Drift;
 
 /// A program that configures links as they appear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Manager {
     /// NetworkManager.
     NetworkManager,
@@ -69,7 +72,6 @@ fn fields(changed: &[&Drift]) -> String {
 
 /// What keeps it away, unless it cannot be the one.
 fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
-    let its: Vec<&str> = names.iter().filter(|n| !present.spares.iter().any(|s| s.as_str() == **n)).copied().collect();
     let any = |is: &dyn Fn(&str) -> bool| changed.iter().any(|d| is(&d.field));
     let foreign = any(&|field| field.starts_with("route ") || field.starts_with("rule "));
     match present.manager {
@@ -86,18 +88,30 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
                 names.join(" ")
             ))
         }
-        _ if its.is_empty() => None,
+        _ => kept_off(present, names).map(|(who, _, how)| format!("{who}, unless {how}")),
+    }
+}
+
+/// Who manages some of these NICs, which, and what keeps it off them. What udev does, it does when a link appears.
+pub fn kept_off<'a>(present: &Present, names: &[&'a str]) -> Option<(&'static str, Vec<&'a str>, String)> {
+    let its: Vec<&str> = names.iter().filter(|n| !present.spares.iter().any(|s| s.as_str() == **n)).copied().collect();
+    if its.is_empty() {
+        return None;
+    }
+    let (who, how) = match present.manager {
         Manager::NetworkManager => {
             let list: Vec<String> = its.iter().map(|n| format!("interface-name:{n}")).collect();
-            Some(format!(
-                "NetworkManager, unless unmanaged-devices={} is below [keyfile] in a file of /etc/NetworkManager/conf.d",
-                list.join(";")
-            ))
+            let list = list.join(";");
+            let how = format!("unmanaged-devices={list} is below [keyfile] in a file of /etc/NetworkManager/conf.d");
+            ("NetworkManager", how)
         }
-        Manager::Networkd => Some(format!(
-            "systemd-networkd, unless a .network file in /etc/systemd/network has [Match] Name={} and [Link] Unmanaged=yes",
-            its.join(" ")
-        )),
-        Manager::Udev => None,
-    }
+        Manager::Networkd => {
+            let list = its.join(" ");
+            let how =
+                format!("a .network file in /etc/systemd/network has [Match] Name={list} and [Link] Unmanaged=yes");
+            ("systemd-networkd", how)
+        }
+        Manager::Udev => return None,
+    };
+    Some((who, its, how))
 }

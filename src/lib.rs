@@ -18,6 +18,7 @@
 //! what is held               ─► Record     written and synced before the first step
 //! steps                      ─► apply      ─► observe again ─► Drift (must be empty)
 //! Settings + Snapshot        ─► Explanation   what NCCL makes of it
+//! Snapshot, Machine, Records ─► Diagnosis     known failures, each with its fix
 //! Record + fresh Snapshots   ─► Homecoming { steps }    the way home is a plan, too, for the same executor
 //! Record of an earlier boot  ─► Aftermath { steps }     what nobody has configured since
 //! files of engines + Wanted  ─► Installation { changes }  and back, by the Ledger of what was there
@@ -69,6 +70,7 @@ pub mod world;
 
 pub mod install;
 
+pub mod doctor;
 pub mod fault;
 pub mod fought;
 pub mod picture;

@@ -4,6 +4,7 @@
 //! steer it.
 
 mod install;
+mod doctor;
 mod nccl;
 mod tables;
 
@@ -25,6 +26,7 @@ use crate::peers::{Agreement, Rail};
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
 pub use install::Installed;
+pub use doctor::diagnosis_table;
 pub use nccl::{call, explanation_table, tried, wait};
 pub use tables::{selection_table, snapshot_table};
 

@@ -31,21 +31,8 @@ fn help_fits_a_terminal_and_tells_the_exit_codes() {
         assert!(help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())), "{fault:?} in\n{help}");
     }
     for command in [
-        "snapshot",
-        "prepare",
-        "env",
-        "spec",
-        "hook",
-        "hold",
-        "handle",
-        "restore",
-        "status",
-        "sysfs",
-        "nccl",
-        "topo",
-        "peers",
-        "install",
-        "uninstall",
+        "snapshot", "prepare", "env", "spec", "hook", "hold", "handle", "restore", "status", "sysfs", "nccl", "doctor", "topo", "peers",
+        "install", "uninstall",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in\n{help}");
         for flag in ["--help", "-h"] {

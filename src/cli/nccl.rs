@@ -19,7 +19,7 @@ pub enum NcclCommand {
 }
 
 /// `rdmaprep nccl explain`.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ExplainArgs {
     /// A setting; the variable holds one per line. With --env or --env-file nothing else is in the environment
     /// [default: this process's own NCCL_ variables and HOME]

@@ -11,6 +11,7 @@ use crate::fault::{Fault, WithFault};
 use crate::inject;
 use crate::nccl::explain::explain;
 use crate::nccl::settings::Settings;
+use crate::nccl::version::Version;
 use crate::report;
 use crate::world::{files, user};
 
@@ -56,6 +57,12 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
         }
     }
     Ok(settings)
+}
+
+/// What NCCL would find here, by this process's environment and the config files of this host.
+pub(super) fn own_settings() -> Result<Settings> {
+    let args = ExplainArgs { nccl_version: Version::NEWEST, ..ExplainArgs::default() };
+    settings(&args)
 }
 
 /// What NCCL looks at in this process's environment.

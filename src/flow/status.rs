@@ -52,7 +52,7 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
 }
 
 /// How to get the NICs back.
-fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
+pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
     if record.boot_id != boot_id()? {
         return Ok(format!(
             "of an earlier boot: nothing is away; rdmaprep restore {id} archives the record, with --after-reboot once what the \

@@ -205,7 +205,7 @@ pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
     table.trim_fmt()
 }
 
-fn bare() -> Table {
+pub(super) fn bare() -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).force_no_tty();
     table

@@ -232,7 +232,11 @@ impl World for Live {
         let network =
             space.route.network(side == Side::Host).with_context(|| format!("observing the network {side}"))?;
         let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
-        let survey = scope.sysfs.then(|| Survey::open(Path::new("/sys"))).transpose()?;
+        let open = || match side {
+            Side::Host => Survey::open(Path::new("/sys")),
+            Side::Inside => Survey::of(&space.netns),
+        };
+        let survey = scope.sysfs.then(open).transpose()?;
         let tree = survey.as_ref().map(|s| s.facts(sysfs::Scope::FULL)).unwrap_or_default();
         let mut snapshot = sysfs::merge(tree, facts, Some(network.netdevs));
         snapshot.cpu = snapshot.cpu.or_else(|| scope.sysfs.then(sysfs_numa::own));
@@ -254,7 +258,7 @@ impl World for Live {
             read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
             Ok(())
         })?;
-        self.survey = survey.or(self.survey.take());
+        self.survey = survey.filter(|_| side == Side::Host).or(self.survey.take());
         Ok(snapshot)
     }
 

@@ -11,6 +11,7 @@ use crate::ident::IfName;
 use crate::snapshot::Snapshot;
 use crate::step::{NicState, Side, Step};
 
+pub mod attempt;
 pub mod dress;
 mod dress_conf;
 pub mod etc;
@@ -20,6 +21,7 @@ mod gate;
 pub mod handle;
 pub mod legible;
 mod live;
+pub mod machine;
 mod made;
 pub mod managers;
 pub mod memfd;

@@ -90,6 +90,26 @@ impl Root {
         opened.map(File::from).map_err(|e| format!("opening it: {e}"))
     }
 
+    /// Opens a character device that [`Root::find`] found, for reading and writing, if it has this number.
+    ///
+    /// # Errors
+    /// `Ok` with what it is instead, in words: nothing is opened then. `Err`: the kernel refused.
+    pub fn open_device(&self, found: &OwnedFd, number: (u32, u32)) -> io::Result<Result<File, String>> {
+        let stat = fstat(found)?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+        match kind {
+            FileType::CharacterDevice if (major, minor) == number => {}
+            FileType::CharacterDevice => {
+                let (wanted, there) = (format!("{}:{}", number.0, number.1), format!("{major}:{minor}"));
+                return Ok(Err(format!("the device {there}, not {wanted}")));
+            }
+            kind => return Ok(Err(called(kind).to_owned())),
+        }
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(Ok(openat(&self.own, self.link(found.as_fd()), flags, Mode::empty())?.into()))
+    }
+
     /// The mounts of this thread's namespace.
     pub fn mounts(&self) -> Result<Vec<Mount>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

@@ -91,6 +91,11 @@ impl Store {
         Ok(Some(plan))
     }
 
+    /// Names of all stored plans.
+    pub fn all_plans(&self) -> Result<Vec<String>> {
+        Ok(files::list(&self.plans())?.iter().filter_map(|n| Some(n.strip_suffix(".json")?.to_owned())).collect())
+    }
+
     /// Stores a plan and returns its path.
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
         let path = self.plans().join(format!("{}.json", plan.name));

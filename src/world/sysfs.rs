@@ -5,12 +5,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
+use super::netns::Netns;
 use super::nldev::{self, CharDev};
 use super::rdma::{NlFacts, NlHca};
 use super::sysfs_root::Root;
-use super::{sysfs_hca, sysfs_net, sysfs_numa, sysfs_pci, sysfs_tree};
+use super::{newmount, sysfs_hca, sysfs_net, sysfs_numa, sysfs_pci, sysfs_tree};
 use crate::fault::{Fault, WithFault};
 use crate::ident::{HcaName, IfName};
 use crate::snapshot::{CharDevice, Cpu, Gid, Hca, Netdev, NumaNode, PciFunction, Port, Snapshot};
@@ -104,6 +105,12 @@ impl Survey {
     /// [`Fault::Usage`] where it is none.
     pub fn open(root: &Path) -> Result<Survey> {
         Root::open(root).map(Survey).fault(Fault::Usage, format!("reading {} as a /sys tree", root.display()))
+    }
+
+    /// That of a network namespace, mounted for this look alone.
+    pub fn of(netns: &Netns) -> Result<Survey> {
+        let mounted = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
+        mounted.map(|top| Survey(Root::at(top))).context("mounting a sysfs of the container's namespace")
     }
 
     /// Its facts.

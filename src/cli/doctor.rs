@@ -1,0 +1,43 @@
+//! `rdmaprep doctor`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
+
+use super::SelectArgs;
+
+/// `rdmaprep doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Examine this container from inside its namespaces: by its id, if it holds NICs, else by the pid of its init
+    #[arg(long, env = "RDMAPREP_CONTAINER", value_name = "ID")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub container: Option<String>,
+    /// Read the captured /sys tree in DIR instead of the live system: what takes a live one is told as not checked
+    #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR", conflicts_with = "container")]
+    pub root: Option<PathBuf>,
+    /// The same for this `snapshot --json` file
+    #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE", conflicts_with_all = ["root", "container"])]
+    pub snapshot: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
+    pub json: bool,
+    /// Which NICs are meant.
+    #[command(flatten)]
+    pub select: SelectArgs,
+}
+
+/// `rdmaprep try-nodes`, which `doctor --container` starts.
+#[derive(Debug, Args)]
+pub struct TryNodesArgs {
+    /// A process of the container
+    #[arg(value_name = "PID")]
+    pub pid: i32,
+    /// Its user
+    #[arg(value_name = "UID")]
+    pub uid: u32,
+    /// NAME:MAJOR:MINOR
+    #[arg(value_name = "NODE")]
+    pub nodes: Vec<String>,
+}

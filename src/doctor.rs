@@ -1,0 +1,288 @@
+//! What is wrong with a node, or with a container's part of it: known failures, each with what was seen, why it hurts and the
+//! fix.
+//!
+//! A check is a function of an [`Examination`], which says nothing where all is well. What could not be looked at is told as
+//! such, never as healthy.
+
+mod arp;
+mod left;
+mod nccl;
+mod node;
+mod paths;
+mod rails;
+pub mod seen;
+mod wires;
+
+use std::fmt;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::ident::IfName;
+use crate::nccl::settings::Settings;
+use crate::plan::Plan;
+use crate::request::Request;
+use crate::select::{Drop, DropCode, Held, Selection, Verdict, judge};
+use crate::snapshot::{Hca, Netdev, Port, Snapshot};
+use seen::{Machine, Trace};
+
+/// Version of [`Diagnosis`]'s JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// What the checks look at.
+pub struct Examination<'a> {
+    /// Which NICs are meant.
+    pub request: &'a Request,
+    /// The node's network namespace, or the container's.
+    pub snapshot: &'a Snapshot,
+    /// What containers hold.
+    pub held: &'a [Held],
+    /// What a snapshot does not have; absent where there is no live machine.
+    pub machine: Option<&'a Machine>,
+    /// Records of NICs that are away.
+    pub traces: &'a [Trace],
+    /// Stored plans of this boot.
+    pub plans: &'a [Plan],
+    /// What NCCL is told.
+    pub settings: &'a Settings,
+    /// The container that this is about; absent: the node.
+    pub container: Option<&'a str>,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// A job fails, or does without a NIC that is meant.
+    Breaks,
+    /// A job is slow, or something may break it later.
+    Warning,
+    /// What cannot be seen from here.
+    Unknown,
+}
+
+/// The known failures, in the order in which they are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// The kernel's RDMA modules.
+    RdmaModules,
+    /// Features that this kernel is too old for.
+    Kernel,
+    /// `/dev/infiniband/uverbs*`: there, the right ones, and to be opened.
+    VerbsNodes,
+    /// RLIMIT_MEMLOCK: RDMA pins memory.
+    Memlock,
+    /// Whether NICs reach the memory of GPUs.
+    PeerMemory,
+    /// A port that is not ACTIVE.
+    PortDown,
+    /// RoCE v2 GIDs: missing, stale, or link-local alone.
+    Gids,
+    /// A NIC that is not taken for what it is or has.
+    LeftOut,
+    /// What a RoCE packet has room for, and the same on all rails.
+    Mtu,
+    /// The effective ARP profile and reverse path filter.
+    Arp,
+    /// PFC and ECN.
+    FlowControl,
+    /// The host's uplink among the NICs.
+    Uplink,
+    /// Rails of different speed.
+    AsymmetricRails,
+    /// ACS between a GPU and its NIC.
+    Acs,
+    /// NUMA nodes of GPUs and their NICs.
+    Numa,
+    /// What NCCL makes of it.
+    Nccl,
+    /// Records that nobody ends.
+    StaleRecords,
+    /// Policy rules that lead nowhere.
+    OrphanedRules,
+    /// Others that configure the same NICs.
+    RenameFights,
+}
+
+/// One failure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finding {
+    /// Which.
+    pub check: Check,
+    /// How bad.
+    pub severity: Severity,
+    /// What was seen.
+    pub seen: String,
+    /// Why it hurts.
+    pub why: String,
+    /// What to do, in words.
+    pub fix: String,
+    /// The same as shell commands, where there are such.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run: Vec<String>,
+}
+
+/// Everything that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Diagnosis {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The container that this is about; absent: the node.
+    pub container: Option<String>,
+    /// How many of them break a job.
+    pub breaks: usize,
+    /// How many are warnings.
+    pub warnings: usize,
+    /// How many could not be told.
+    pub unknown: usize,
+    /// The worst first.
+    pub findings: Vec<Finding>,
+    /// Checks that were not made, as they take a live machine.
+    pub not_checked: Vec<Check>,
+}
+
+/// A check, and where it can be made.
+struct Rule {
+    check: Check,
+    run: fn(&Patient) -> Vec<Finding>,
+    /// Also for a container.
+    inside: bool,
+    /// Only on a live machine.
+    live: bool,
+}
+
+const fn rule(check: Check, inside: bool, live: bool, run: fn(&Patient) -> Vec<Finding>) -> Rule {
+    Rule { check, run, inside, live }
+}
+
+/// All checks, in the order of [`Check`].
+const RULES: [Rule; 19] = [
+    rule(Check::RdmaModules, false, true, node::modules),
+    rule(Check::Kernel, true, true, node::kernel),
+    rule(Check::VerbsNodes, true, true, node::verbs_nodes),
+    rule(Check::Memlock, true, true, node::memlock),
+    rule(Check::PeerMemory, true, true, node::peer_memory),
+    rule(Check::PortDown, true, false, rails::ports),
+    rule(Check::Gids, true, false, rails::gids),
+    rule(Check::LeftOut, true, false, rails::left_out),
+    rule(Check::Mtu, true, false, wires::mtu),
+    rule(Check::Arp, true, false, arp::profiles),
+    rule(Check::FlowControl, true, false, wires::flow_control),
+    rule(Check::Uplink, false, false, wires::uplink),
+    rule(Check::AsymmetricRails, true, false, wires::asymmetric),
+    rule(Check::Acs, false, true, paths::acs),
+    rule(Check::Numa, false, false, paths::numa),
+    rule(Check::Nccl, true, false, nccl::pick),
+    rule(Check::StaleRecords, false, true, left::records),
+    rule(Check::OrphanedRules, true, false, left::rules),
+    rule(Check::RenameFights, false, true, left::managers),
+];
+
+/// A NIC that is meant, kept or not.
+struct Rail<'a> {
+    netdev: &'a Netdev,
+    hca: &'a Hca,
+    port: &'a Port,
+    verdict: &'a Verdict,
+}
+
+/// An [`Examination`] with what the selection makes of it.
+struct Patient<'a> {
+    of: &'a Examination<'a>,
+    selection: &'a Selection,
+}
+
+impl<'a> Patient<'a> {
+    /// NICs with an HCA that are kept, or dropped for what is wrong with them; not those that are left to somebody else.
+    fn rails(&self) -> Vec<Rail<'a>> {
+        let ill = |d: &Drop| {
+            matches!(d.code, DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid | DropCode::FiniteLifetime)
+        };
+        let meant = |v: &&Verdict| v.dropped.as_ref().is_none_or(ill);
+        self.selection.verdicts.iter().filter(meant).filter_map(|v| self.rail(v)).collect()
+    }
+
+    /// Those that are kept.
+    fn kept(&self) -> Vec<Rail<'a>> {
+        self.rails().into_iter().filter(|r| r.verdict.dropped.is_none()).collect()
+    }
+
+    fn rail(&self, verdict: &'a Verdict) -> Option<Rail<'a>> {
+        let netdev = self.of.snapshot.netdev(verdict.netdev.as_ref()?)?;
+        let hca = self.of.snapshot.hca(verdict.hca.as_ref()?)?;
+        let port = hca.ports.iter().find(|p| Some(p.number) == verdict.port)?;
+        Some(Rail { netdev, hca, port, verdict })
+    }
+
+    /// Whether it is about a container.
+    fn is_inside(&self) -> bool {
+        self.of.container.is_some()
+    }
+}
+
+impl Rail<'_> {
+    fn name(&self) -> &IfName {
+        &self.netdev.name
+    }
+
+    /// Whether nothing of it is hardware.
+    fn is_software(&self) -> bool {
+        matches!(self.hca.driver.as_deref(), Some("rxe" | "siw"))
+    }
+}
+
+impl Finding {
+    fn new(check: Check, severity: Severity, seen: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {
+        Finding { check, severity, seen: seen.into(), why: why.to_owned(), fix: fix.into(), run: Vec::new() }
+    }
+
+    /// With a shell command that is the fix.
+    fn run(mut self, command: impl Into<String>) -> Finding {
+        self.run.push(command.into());
+        self
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// Makes every check that can be made.
+///
+/// # Errors
+/// Those of the selection: `--ifaces` names what is not there, or nobody can know what is an uplink.
+pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
+    let selection = judge(examination.request, examination.snapshot, examination.held)?;
+    let patient = Patient { of: examination, selection: &selection };
+    let blind = examination.machine.is_none();
+    let (skipped, made): (Vec<&Rule>, Vec<&Rule>) =
+        RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.live && blind);
+    let mut findings: Vec<Finding> = made.iter().flat_map(|r| (r.run)(&patient)).collect();
+    findings.sort_by_key(|f| f.severity);
+    let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
+    Ok(Diagnosis {
+        schema: SCHEMA,
+        container: examination.container.map(str::to_owned),
+        breaks: count(Severity::Breaks),
+        warnings: count(Severity::Warning),
+        unknown: count(Severity::Unknown),
+        not_checked: skipped.iter().map(|r| r.check).collect(),
+        findings,
+    })
+}
+
+/// Names for a sentence.
+fn join<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
+    names.into_iter().map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,104 @@
+//! What is left of containers and of others that configure the same network.
+
+use super::seen::Stale;
+use super::{Check, Finding, Patient, Severity, join};
+use crate::fought::{self, Present};
+use crate::snapshot::{Rule, Snapshot};
+
+/// Records that nobody will end.
+pub(super) fn records(patient: &Patient) -> Vec<Finding> {
+    let one = |t: &super::seen::Trace| {
+        let nics = t.nics.join(" ");
+        let (severity, seen, why) = match t.stale? {
+            Stale::Damaged => (
+                Severity::Breaks,
+                format!("the record {} cannot be used", t.id),
+                "NICs that it speaks of are away, and what they were like is not known",
+            ),
+            Stale::Abandoned => (
+                Severity::Breaks,
+                format!("container {} has died, and {nics} are still away", t.id),
+                "no other container gets these NICs, and the host lacks them",
+            ),
+            Stale::EarlierBoot => (
+                Severity::Warning,
+                format!("the record of container {} ({nics}) is of an earlier boot", t.id),
+                "nothing is away, but what nobody configures at boot is missing since",
+            ),
+        };
+        let command = match t.stale {
+            Some(Stale::Abandoned) => Some("rdmaprep restore --all --stale".to_owned()),
+            Some(Stale::EarlierBoot) => Some(format!("rdmaprep restore {} --after-reboot", quoted(&t.id))),
+            _ => None,
+        };
+        let found = Finding::new(Check::StaleRecords, severity, seen, why, t.advice.clone());
+        Some(Finding { run: command.into_iter().collect(), ..found })
+    };
+    patient.of.traces.iter().filter_map(one).collect()
+}
+
+/// A container's id is its author's choice.
+fn quoted(id: &str) -> String {
+    let plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) && !id.starts_with('-');
+    if plain { id.to_owned() } else { format!("'{}'", id.replace('\'', "'\\''")) }
+}
+
+/// The kernel's own tables, and those that hold what has no rule: default, main, local.
+const OWN: std::ops::RangeInclusive<u32> = 253..=255;
+/// FR_ACT_TO_TBL.
+const TO_TABLE: u8 = 1;
+/// FRA_L3MDEV: the table is that of a VRF.
+const L3MDEV: u16 = 19;
+
+/// Rules whose table has no route, or whose address nobody has.
+pub(super) fn rules(patient: &Patient) -> Vec<Finding> {
+    let snapshot = patient.of.snapshot;
+    let one = |r: &Rule| {
+        let what = orphaned(r, snapshot)?;
+        let family = if r.family == 6 { "ip -6 rule" } else { "ip rule" };
+        let from = r.source.map_or(String::new(), |net| format!(" from {net}"));
+        let to = r.destination.map_or(String::new(), |net| format!(" to {net}"));
+        let rule = format!("priority {}{from}{to} table {}", r.priority, r.table);
+        let why = "it takes a number that rails need, and the next who gets that address or table gets its effect";
+        let found = Finding::new(
+            Check::OrphanedRules,
+            Severity::Warning,
+            format!("the rule {rule} leads nowhere: {what}"),
+            why,
+            "delete it, unless somebody is about to fill the table",
+        );
+        Some(found.run(format!("{family} delete {rule}")))
+    };
+    snapshot.rules.iter().filter_map(one).collect()
+}
+
+fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
+    // A captured tree tells no routes; a rule by mark or interface may be of a tunnel that is down.
+    let plain = rule.action == TO_TABLE && rule.table > 0 && !OWN.contains(&rule.table);
+    if !plain || rule.other.contains_key(&L3MDEV) {
+        return None;
+    }
+    let v6 = rule.family == 6;
+    let filled = |r: &crate::snapshot::Route| r.table == rule.table && r.destination.addr().is_ipv6() == v6;
+    if !snapshot.routes.iter().any(filled) {
+        return Some(format!("table {} is empty", rule.table));
+    }
+    let address = rule.source.filter(|net| net.prefix_len() == net.max_prefix_len())?.addr();
+    let owned = snapshot.netdevs.iter().flat_map(|n| &n.addresses).any(|a| a.address == address);
+    (!owned).then(|| format!("nobody here has {address}"))
+}
+
+/// Programs that configure links, and do not leave ours alone.
+pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
+    let Some(machine) = patient.of.machine else { return Vec::new() };
+    let kept = patient.kept();
+    let names: Vec<&str> = kept.iter().map(|r| r.name().as_str()).collect();
+    let one = |m: &super::seen::Managing| {
+        let present = Present { manager: m.manager, spares: m.spares.clone() };
+        let (who, its, fix) = fought::kept_off(&present, &names)?;
+        let seen = format!("{who} manages {}", join(&its));
+        let why = "it configures and renames a NIC the moment that it comes home, or brings an address of its own into the way";
+        Some(Finding::new(Check::RenameFights, Severity::Warning, seen, why, format!("see to it that {fix}")))
+    };
+    machine.managers.iter().filter_map(one).collect()
+}

@@ -1,0 +1,76 @@
+//! What NCCL makes of its settings here: the traps, and a choice other than the NICs that are meant.
+
+use std::collections::BTreeSet;
+
+use super::{Check, Finding, Patient, Severity, join};
+use crate::candidate::port_label;
+use crate::nccl::explain::{Explanation, Trap, explain};
+use crate::nccl::version::Version;
+
+/// By `nccl explain`, of the newest release.
+pub(super) fn pick(patient: &Patient) -> Vec<Finding> {
+    // Without an HCA there is nothing to choose from, and other checks tell.
+    if patient.of.snapshot.hcas.is_empty() {
+        return Vec::new();
+    }
+    let explained = explain(patient.of.settings, patient.of.snapshot, Version::NEWEST, &|_| None);
+    let mut found: Vec<Finding> = explained
+        .warnings
+        .iter()
+        .map(|w| {
+            let severity = if w.fatal { Severity::Breaks } else { Severity::Warning };
+            let fix = "`rdmaprep nccl explain` tells every interface and HCA with its reason; `rdmaprep env` the settings that fit";
+            Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix)
+        })
+        .collect();
+    found.extend(other(patient, &explained));
+    found
+}
+
+fn consequence(trap: Trap) -> &'static str {
+    match trap {
+        Trap::NoInterface => "no rank gets past ncclCommInitRank",
+        Trap::Loopback => "ranks on other hosts wait for this one for ever",
+        Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
+        Trap::NotRunning | Trap::Label | Trap::Overridden => "the ranks meet over another interface than is meant",
+        _ => "NCCL takes other interfaces or HCAs than the setting seems to say, and tells nobody",
+    }
+}
+
+/// Where somebody has chosen HCAs, or a container has some: NCCL takes others.
+fn other(patient: &Patient, explained: &Explanation) -> Option<Finding> {
+    let chosen = patient.is_inside() || patient.of.settings.get("NCCL_IB_HCA").is_some();
+    let meant: BTreeSet<String> = patient.kept().iter().map(|r| port_label(r.hca, r.port)).collect();
+    let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
+    let ib = |label: &str| {
+        patient.of.snapshot.hcas.iter().any(|h| {
+            let infiniband = |p: &crate::snapshot::Port| p.link_layer.as_deref() == Some("InfiniBand");
+            h.ports.iter().any(|p| infiniband(p) && port_label(h, p) == label)
+        })
+    };
+    let more: Vec<&String> = taken.difference(&meant).filter(|label| !ib(label)).collect();
+    let less: Vec<&String> = meant.difference(&taken).collect();
+    if !chosen || taken.is_empty() || meant.is_empty() || more.is_empty() && less.is_empty() {
+        return None;
+    }
+    let mut seen = format!("NCCL takes {}", join(&taken));
+    if !more.is_empty() {
+        seen += &format!("; {} is none of the NICs that are meant", join(more.iter()));
+    }
+    if !less.is_empty() {
+        seen += &format!("; it leaves out {}", join(less.iter()));
+    }
+    let severity = if more.is_empty() { Severity::Warning } else { Severity::Breaks };
+    let why = "an HCA without its netdev here connects to nobody, and nodes that take different numbers of HCAs hang";
+    let fix = format!("NCCL_IB_HCA={}", list(patient));
+    Some(Finding::new(Check::Nccl, severity, seen, why, fix))
+}
+
+/// The exact list, as `rdmaprep env` has it.
+fn list(patient: &Patient) -> String {
+    let entry = |r: super::Rail| match r.hca.ports.len() {
+        0 | 1 => r.hca.name.to_string(),
+        _ => port_label(r.hca, r.port),
+    };
+    format!("={}", patient.kept().into_iter().map(entry).collect::<Vec<_>>().join(","))
+}

@@ -1,0 +1,241 @@
+//! What the kernel and the process's limits allow.
+
+use super::seen::Node;
+use super::{Check, Finding, Patient, Severity, join};
+
+/// RDMA drivers by the driver of the PCI function that they sit on.
+const DRIVERS: [(&str, &str); 6] = [
+    ("mlx5_core", "mlx5_ib"),
+    ("mlx4_core", "mlx4_ib"),
+    ("bnxt_en", "bnxt_re"),
+    ("ice", "irdma"),
+    ("i40e", "irdma"),
+    ("hns3", "hns_roce_hw_v2"),
+];
+
+/// What is to be loaded before anything of RDMA is there.
+pub(super) fn modules(patient: &Patient) -> Vec<Finding> {
+    let Some(machine) = patient.of.machine else { return Vec::new() };
+    let snapshot = patient.of.snapshot;
+    let breaks = |seen: String, why, fix: &str| Finding::new(Check::RdmaModules, Severity::Breaks, seen, why, fix);
+    let driver = |function: &str| DRIVERS.iter().find(|(f, _)| *f == function).map(|(_, rdma)| *rdma);
+    let mut wanted: Vec<&str> = snapshot.pci.iter().filter_map(|f| driver(f.driver.as_deref()?)).collect();
+    wanted.sort_unstable();
+    wanted.dedup();
+    let lacking: Vec<&str> = wanted.into_iter().filter(|m| !machine.modules.iter().any(|have| have == m)).collect();
+    let mut found = Vec::new();
+    if !lacking.is_empty() {
+        let why = "the cards are there as network cards alone: nothing can use RDMA";
+        let names = lacking.join(" ");
+        let one = breaks(format!("{} not loaded, and cards here need it", join(&lacking)), why, "load it, and at boot");
+        found.push(one.run(format!("modprobe -a {names}")));
+    } else if snapshot.hcas.is_empty() {
+        let why = "there is nothing to give to a container, and NCCL goes by TCP";
+        let fix = "look for the card (lspci), load its RDMA driver; for soft-RoCE: modprobe rdma_rxe, rdma link add rxe0 type rxe \
+                   netdev NIC";
+        found.push(breaks("there is no RDMA device here".to_owned(), why, fix));
+    }
+    if !machine.verbs_class && !snapshot.hcas.is_empty() {
+        let why = "without it there are no device nodes: libibverbs finds no device";
+        found.push(breaks("ib_uverbs is not loaded".to_owned(), why, "load it, and at boot").run("modprobe ib_uverbs"));
+    }
+    if snapshot.rdma_cm.is_none() && !snapshot.hcas.is_empty() {
+        let why = "NCCL does without /dev/infiniband/rdma_cm, UCX and MPI do not";
+        let seen = "rdma_ucm is not loaded";
+        found.push(
+            Finding::new(Check::RdmaModules, Severity::Warning, seen, why, "load it, and at boot")
+                .run("modprobe rdma_ucm"),
+        );
+    }
+    found
+}
+
+/// What a feature takes.
+struct Feature {
+    since: (u32, u32),
+    what: &'static str,
+    why: &'static str,
+    severity: Severity,
+    /// Whether this node has a use for it.
+    of: fn(&Patient) -> bool,
+}
+
+/// By the kernel's version, as its sources have it; distributions may have brought one back into an older kernel.
+const FEATURES: [Feature; 6] = [
+    Feature {
+        since: (5, 3),
+        what: "pidfd_open(2)",
+        why: "a container's process cannot be told from a later one of its pid: rdmaprep's hooks fail",
+        severity: Severity::Breaks,
+        of: |_| true,
+    },
+    Feature {
+        since: (5, 8),
+        what: "mount numbers by statx(2), and openat2(2) and pidfd_getfd(2) before it",
+        why: "without them no path in a container's image is looked at: nothing is mounted for it, nor handed over in memory",
+        severity: Severity::Breaks,
+        of: |_| true,
+    },
+    Feature {
+        since: (5, 12),
+        what: "RDMA on dma-buf (ibv_reg_dmabuf_mr)",
+        why: "NICs reach the memory of GPUs by nvidia_peermem alone",
+        severity: Severity::Warning,
+        of: |p| p.of.machine.is_some_and(|m| m.nvidia.as_ref().is_some_and(|n| !n.peermem)),
+    },
+    Feature {
+        since: (5, 14),
+        what: "links that tell their card in every namespace (IFLA_PARENT_DEV_NAME)",
+        why: "a NIC in a container is known by its permanent MAC alone",
+        severity: Severity::Warning,
+        of: |_| true,
+    },
+    Feature {
+        since: (5, 16),
+        what: "an RLIMIT_MEMLOCK of 8 MiB by default",
+        why: "what starts without a limit of its own can pin 64 KiB, too little for a single queue pair",
+        severity: Severity::Warning,
+        of: |p| p.of.machine.is_some_and(|m| !m.pins_freely && m.memlock.is_some()),
+    },
+    Feature {
+        since: (7, 2),
+        what: "soft-RoCE inside network namespaces",
+        why: "rxe's sockets stay in the first namespace: in a container its ports look well and no packet passes",
+        severity: Severity::Breaks,
+        of: |p| p.kept().iter().any(|r| r.hca.is_rxe()),
+    },
+];
+
+/// Features that this kernel is too old for, of those that there is a use for.
+pub(super) fn kernel(patient: &Patient) -> Vec<Finding> {
+    let Some(machine) = patient.of.machine else { return Vec::new() };
+    let Some(version) = version(&machine.kernel) else {
+        let seen = format!("the kernel calls itself {:?}, which has no version", machine.kernel);
+        return vec![Finding::new(
+            Check::Kernel,
+            Severity::Unknown,
+            seen,
+            "what it lacks cannot be told",
+            "compare uname -r",
+        )];
+    };
+    // Red Hat's carry features of much later ones.
+    let patched = machine.kernel.contains(".el");
+    let lacking = FEATURES.iter().filter(|f| version < f.since && (f.of)(patient));
+    lacking
+        .map(|f| {
+            let (major, minor) = f.since;
+            let seen = format!("Linux {} is older than {major}.{minor}, which brought {}", machine.kernel, f.what);
+            let severity = if patched { Severity::Unknown } else { f.severity };
+            let fix = match patched {
+                true => "ask the distribution whether its kernel has it".to_owned(),
+                false => format!("boot Linux {major}.{minor} or later"),
+            };
+            Finding::new(Check::Kernel, severity, seen, f.why, fix)
+        })
+        .collect()
+}
+
+/// `6.12.9-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Device nodes that are not there, are others, or cannot be opened.
+pub(super) fn verbs_nodes(patient: &Patient) -> Vec<Finding> {
+    let Some(machine) = patient.of.machine else { return Vec::new() };
+    let mut found = Vec::new();
+    for (name, node) in &machine.nodes {
+        let path = format!("/dev/infiniband/{name}");
+        let (severity, seen) = match node {
+            Node::Opened => continue,
+            Node::Missing => (Severity::Breaks, format!("{path} is missing")),
+            Node::Wrong(what) => (Severity::Breaks, format!("{path} is {what}")),
+            Node::Refused(error) => (Severity::Breaks, format!("{path} cannot be opened: {error}")),
+            Node::Untried(why) => (Severity::Unknown, format!("whether {path} can be opened is not known: {why}")),
+        };
+        // NCCL does without this one.
+        let severity = if name == "rdma_cm" { severity.max(Severity::Warning) } else { severity };
+        let why = "libibverbs passes the device over, and NCCL goes on without it, or by TCP";
+        let one = Finding::new(Check::VerbsNodes, severity, seen, why, fix(patient, node));
+        found.push(Finding { run: make(patient, name, node), ..one });
+    }
+    found
+}
+
+fn fix(patient: &Patient, node: &Node) -> &'static str {
+    match (patient.is_inside(), node) {
+        (true, _) => {
+            "start the container from a config.json that `rdmaprep prepare --bundle` or `spec` edited, or give it the node: --device"
+        }
+        (false, Node::Refused(_)) => {
+            "see the mode of the node, the options of its mount, and the device cgroup of this shell"
+        }
+        (false, _) => "have udev make it, or make it by hand",
+    }
+}
+
+/// The commands that make a node of the host anew.
+fn make(patient: &Patient, name: &str, node: &Node) -> Vec<String> {
+    let snapshot = patient.of.snapshot;
+    let all = snapshot.hcas.iter().filter_map(|h| h.uverbs.as_ref()).chain(&snapshot.rdma_cm);
+    let known = all.into_iter().find(|d| d.name == name).filter(|_| !patient.is_inside());
+    let path = format!("/dev/infiniband/{name}");
+    let mknod = known.map(|d| format!("mkdir -p /dev/infiniband && mknod -m 666 {path} c {} {}", d.major, d.minor));
+    match node {
+        Node::Missing => mknod.into_iter().collect(),
+        Node::Wrong(_) => mknod.map(|mknod| vec![format!("rm -r {path}"), mknod]).unwrap_or_default(),
+        _ => Vec::new(),
+    }
+}
+
+/// Less than this is used up by the first connections.
+const LITTLE: u64 = 64 << 20;
+
+/// RDMA pins memory.
+pub(super) fn memlock(patient: &Patient) -> Vec<Finding> {
+    let Some((machine, limit)) = patient.of.machine.and_then(|m| Some((m, m.memlock?))) else { return Vec::new() };
+    if machine.pins_freely {
+        return Vec::new();
+    }
+    let severity = if limit < LITTLE { Severity::Breaks } else { Severity::Warning };
+    let who = if patient.is_inside() { "the container's init" } else { "this shell" };
+    let seen = format!("RLIMIT_MEMLOCK of {who} is {} KiB, and it has no CAP_IPC_LOCK", limit >> 10);
+    let why = "every buffer of RDMA is pinned: registering memory fails with ENOMEM when the limit is reached";
+    let found = Finding::new(Check::Memlock, severity, seen, why, "");
+    let fix = match patient.is_inside() {
+        true => "`rdmaprep prepare --bundle` and `spec` lift it; engines have a flag: --ulimit memlock=-1:-1",
+        false => "ulimit -l unlimited; for all in /etc/security/limits.d, for a service LimitMEMLOCK=infinity",
+    };
+    let command = (!patient.is_inside()).then(|| "ulimit -l unlimited".to_owned());
+    vec![Finding { fix: fix.to_owned(), run: command.into_iter().collect(), ..found }]
+}
+
+/// GPUDirect: nvidia_peermem, or dma-buf from NVIDIA's open modules.
+pub(super) fn peer_memory(patient: &Patient) -> Vec<Finding> {
+    let Some(nvidia) = patient.of.machine.and_then(|m| m.nvidia.as_ref()) else { return Vec::new() };
+    let (severity, seen) = match (nvidia.peermem, nvidia.open) {
+        (true, _) | (false, Some(true)) => return Vec::new(),
+        (false, Some(false)) => {
+            (Severity::Warning, "nvidia_peermem is not loaded, and the driver is not the open one, which has dma-buf")
+        }
+        (false, None) => {
+            (Severity::Unknown, "nvidia_peermem is not loaded, and whether the driver has dma-buf is not told")
+        }
+    };
+    let why = "NICs do not reach the memory of GPUs: NCCL copies everything through the host's memory";
+    let fix = "load nvidia_peermem, and at boot; or use NVIDIA's open kernel modules";
+    vec![Finding::new(Check::PeerMemory, severity, seen, why, fix).run("modprobe nvidia_peermem")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn versions_of_kernels() {
+        let all = ["6.12.9-amd64", "5.14.0-427.el9.x86_64", "7.2-rc1", "", "x", "6"].map(version);
+        assert_eq!(all, [Some((6, 12)), Some((5, 14)), Some((7, 2)), None, None, None]);
+    }
+}

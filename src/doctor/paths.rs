@@ -1,0 +1,113 @@
+//! The way between GPUs and their NICs: switches that send it through the processor, and NUMA nodes.
+
+use std::collections::BTreeSet;
+
+use super::{Check, Finding, Patient, Rail, Severity, join};
+use crate::ident::{BusId, HcaName};
+use crate::nccl::levels::{Distance, Levels};
+use crate::snapshot::{PciFunction, Snapshot};
+
+/// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR, PCI_ACS_CR in
+/// include/uapi/linux/pci_regs.h).
+const REDIRECT: u16 = 0x0c;
+
+/// Bridges above one another that are followed; see [`crate::nccl::levels`].
+const DEEPEST: usize = 256;
+
+/// The bridges above a function, the nearest first.
+fn above(snapshot: &Snapshot, device: BusId) -> Vec<BusId> {
+    let bridge = |at: BusId| snapshot.pci.iter().find(|f| f.address == at)?.bridge;
+    std::iter::successors(bridge(device), |at| bridge(*at)).take(DEEPEST).collect()
+}
+
+/// The ports that packets between two devices pass below the switch that both are under.
+fn between(snapshot: &Snapshot, one: BusId, other: BusId) -> Vec<BusId> {
+    let (up, down) = (above(snapshot, one), above(snapshot, other));
+    let shared = |port: &&BusId| !(up.contains(port) && down.contains(port));
+    up.iter().filter(shared).chain(down.iter().filter(shared)).copied().collect()
+}
+
+/// Rails that are on PCI, also those that a cable would mend, and GPUs.
+fn pairs<'a>(patient: &Patient<'a>) -> (Vec<(Rail<'a>, BusId)>, Vec<&'a PciFunction>) {
+    let rails = patient.rails().into_iter().filter_map(|r| r.hca.pci.map(|at| (r, at))).collect();
+    (rails, patient.of.snapshot.gpus().collect())
+}
+
+/// Ports of switches that send what goes from a GPU to its NIC up to the processor.
+pub(super) fn acs(patient: &Patient) -> Vec<Finding> {
+    let Some(machine) = patient.of.machine else { return Vec::new() };
+    let snapshot = patient.of.snapshot;
+    let levels = Levels::of(snapshot);
+    let (rails, gpus) = pairs(patient);
+    let near = rails.iter().flat_map(|(_, nic)| gpus.iter().map(move |gpu| (*nic, gpu.address)));
+    let near = near.filter(|(nic, gpu)| matches!(levels.between(*nic, *gpu).0, Distance::Pix | Distance::Pxb));
+    let ports: BTreeSet<BusId> = near.flat_map(|(nic, gpu)| between(snapshot, nic, gpu)).collect();
+    let on = |port: &&BusId| matches!(machine.acs.get(port), Some(Some(control)) if control & REDIRECT != 0);
+    let dark = |port: &&BusId| matches!(machine.acs.get(port), Some(None));
+    let mut found = Vec::new();
+    let redirecting: Vec<&BusId> = ports.iter().filter(on).collect();
+    if !redirecting.is_empty() {
+        let seen = format!("ACS sends peer-to-peer traffic upwards at {}", join(&redirecting));
+        let why = "what goes between a GPU and its NIC takes the way through the processor: GPUDirect loses half of its speed, or \
+                   fails";
+        let fix = "switch it off in the BIOS, or at each boot; where virtual machines get these devices it has to stay";
+        let one = Finding::new(Check::Acs, Severity::Warning, seen, why, fix);
+        found.push(redirecting.iter().fold(one, |one, port| one.run(format!("setpci -s {port} ECAP_ACS+6.w=0:c"))));
+    }
+    let unread: Vec<&BusId> = ports.iter().filter(dark).collect();
+    if !unread.is_empty() {
+        let seen = format!("whether ACS is on at {} is not known", join(&unread));
+        let why = "it would send what goes between a GPU and its NIC through the processor";
+        let fix = "run it as root, outside of a container: configuration space is shown in part";
+        found.push(Finding::new(Check::Acs, Severity::Unknown, seen, why, fix));
+    }
+    found
+}
+
+/// GPUs whose nearest rail is on another NUMA node.
+pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
+    let levels = Levels::of(patient.of.snapshot);
+    let (rails, gpus) = pairs(patient);
+    let mut found = Vec::new();
+    let mut silent = Vec::new();
+    for gpu in gpus {
+        let Some((distance, rail, at)) =
+            rails.iter().map(|(rail, at)| (levels.between(*at, gpu.address).0, rail, *at)).min_by_key(|(d, ..)| *d)
+        else {
+            continue;
+        };
+        let (here, there) = (levels.numa(gpu.address), levels.numa(at));
+        if distance != Distance::Sys {
+            continue;
+        }
+        if here < 0 || there < 0 {
+            silent.push(gpu.address);
+            continue;
+        }
+        let seen = format!("the rail nearest to GPU {} (NUMA {here}) is {} (NUMA {there})", gpu.address, rail.name());
+        let why = "all that it sends crosses the link between the processors, which is slower and shared";
+        let one = Finding::new(Check::Numa, Severity::Warning, seen, why, "");
+        found.push(match nearer(patient, &levels, gpu.address) {
+            Some((hca, word)) => {
+                Finding { fix: format!("take {hca} as well, which is {word}: see `rdmaprep topo`"), ..one }
+            }
+            None => {
+                Finding { fix: "put a NIC below this processor, or leave the GPU out of such jobs".to_owned(), ..one }
+            }
+        });
+    }
+    if !silent.is_empty() && patient.of.snapshot.numa_nodes.len() > 1 {
+        let seen = format!("of {}, or of the rails, the platform does not tell the NUMA node", join(&silent));
+        let why = "NCCL takes each such pair for one across the processors";
+        let fix = "update the BIOS, or give NCCL a topology file: rdmaprep topo --xml";
+        found.push(Finding::new(Check::Numa, Severity::Unknown, seen, why, fix));
+    }
+    found
+}
+
+/// An HCA of any kind that is on a GPU's own node.
+fn nearer<'a>(patient: &Patient<'a>, levels: &Levels, gpu: BusId) -> Option<(&'a HcaName, &'static str)> {
+    let all = patient.of.snapshot.hcas.iter().filter_map(|h| Some((levels.between(h.pci?, gpu).0, &h.name)));
+    let (distance, name) = all.min()?;
+    (distance != Distance::Sys).then(|| (name, distance.name()))
+}

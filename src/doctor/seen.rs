@@ -1,0 +1,146 @@
+//! What a snapshot does not have, and the checks need.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{BusId, IfName};
+
+/// What a live machine tells besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Machine {
+    /// `uname -r`.
+    pub kernel: String,
+    /// Names below /sys/module, and so those that are built in as far as they show themselves.
+    pub modules: Vec<String>,
+    /// Whether /sys/class/infiniband_verbs is there, which ib_uverbs makes.
+    pub verbs_class: bool,
+    /// By the name below /dev/infiniband: every device node that an HCA has, and `rdma_cm`.
+    pub nodes: BTreeMap<String, Node>,
+    /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
+    pub memlock: Option<u64>,
+    /// Whether RLIMIT_MEMLOCK does not count, by CAP_IPC_LOCK in the first user namespace.
+    pub pins_freely: bool,
+    /// What lets NICs reach the memory of GPUs; absent where there is no driver of NVIDIA's.
+    pub nvidia: Option<Nvidia>,
+    /// ACS Control registers of bridges that have one; null where configuration space could not be read that far.
+    pub acs: BTreeMap<BusId, Option<u16>>,
+    /// Who configures links here, and which they leave alone.
+    pub managers: Vec<Managing>,
+}
+
+/// What became of a device node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Node {
+    /// It was opened for reading and writing.
+    Opened,
+    /// There is none.
+    Missing,
+    /// It is no character device, or one with other numbers: what it is, in words.
+    Wrong(String),
+    /// Opening it failed: the kernel's words.
+    Refused(String),
+    /// It is the right one, and was not opened as the container would: why.
+    Untried(String),
+}
+
+/// NVIDIA's driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nvidia {
+    /// Whether nvidia_peermem, or nv_peer_mem before it, is loaded: NCCL looks for its `version`.
+    pub peermem: bool,
+    /// Whether these are the open kernel modules, which export dma-buf; absent where /proc/driver/nvidia/version does not say.
+    pub open: Option<bool>,
+}
+
+/// A program that configures links as they appear.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Managing {
+    /// Which.
+    pub manager: crate::fought::Manager,
+    /// Those that it says it leaves alone.
+    pub spares: Vec<IfName>,
+}
+
+/// A record of NICs that are away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// How sentences call it: the container, else the file.
+    pub id: String,
+    /// What it holds.
+    pub nics: Vec<String>,
+    /// What is wrong with it; absent: its container lives.
+    pub stale: Option<Stale>,
+    /// How to get the NICs back.
+    pub advice: String,
+}
+
+/// Why nobody will end a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stale {
+    /// It cannot be read.
+    Damaged,
+    /// All its containers have died.
+    Abandoned,
+    /// It is of an earlier boot.
+    EarlierBoot,
+}
+
+/// PCI_EXT_CAP_ID_ACS, and where its Control register is (include/uapi/linux/pci_regs.h).
+const ACS: u32 = 0x0d;
+const ACS_CONTROL: usize = 6;
+/// Where extended capabilities begin; before PCI Express there were none.
+const EXTENDED: usize = 0x100;
+
+/// The ACS Control register in a function's configuration space.
+///
+/// Nothing where it has none; an inner nothing where less can be read than there is, as who is not root is shown 64 bytes.
+pub fn acs_control(space: &[u8]) -> Option<Option<u16>> {
+    if space.len() < EXTENDED {
+        return Some(None);
+    }
+    let word = |at: usize| Some(u32::from_le_bytes(space.get(at..at + 4)?.try_into().ok()?));
+    let mut at = EXTENDED;
+    // Each takes eight bytes at least: a list that turns in a circle ends all the same.
+    for _ in 0..(4096 - EXTENDED) / 8 {
+        let header = word(at)?;
+        if header & 0xffff == ACS {
+            let control = space.get(at + ACS_CONTROL..at + ACS_CONTROL + 2)?;
+            return Some(Some(u16::from_le_bytes(control.try_into().ok()?)));
+        }
+        at = (header >> 20) as usize;
+        if at < EXTENDED {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acs_is_found_wherever_it_is() {
+        let mut space = vec![0; 4096];
+        assert_eq!(acs_control(&space), None, "an empty list");
+        assert_eq!(acs_control(&space[..256]), None, "no PCI Express");
+        assert_eq!(acs_control(&space[..64]), Some(None), "not root");
+        let header = |id: u32, next: u32| (id | 1 << 16 | next << 20).to_le_bytes();
+        space[0x100..0x104].copy_from_slice(&header(1, 0x148));
+        space[0x148..0x14c].copy_from_slice(&header(ACS, 0));
+        space[0x14e..0x150].copy_from_slice(&0x001du16.to_le_bytes());
+        assert_eq!(acs_control(&space), Some(Some(0x1d)));
+        space[0x148..0x14c].copy_from_slice(&header(2, 0x100));
+        assert_eq!(acs_control(&space), None, "a circle");
+        space[0x148..0x14c].copy_from_slice(&header(2, 0xffc));
+        space[0xffc..].copy_from_slice(&header(ACS, 0));
+        assert_eq!(acs_control(&space), None, "beyond the end");
+    }
+}

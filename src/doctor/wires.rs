@@ -1,0 +1,148 @@
+//! What is between the rails and their peers: packet size, flow control, the uplink, and what they have in common.
+
+use std::collections::BTreeMap;
+
+use super::{Check, Finding, Patient, Rail, Severity, join};
+use crate::ident::IfName;
+use crate::nccl::levels::Levels;
+use crate::uplink::uplinks;
+
+/// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4).
+const HEADERS: u32 = 96;
+
+/// The payload of a RoCE packet, of the sizes that InfiniBand has; none where not even the least fits.
+fn roce_mtu(mtu: u32) -> Option<u32> {
+    [4096, 2048, 1024, 512, 256].into_iter().find(|size| size + HEADERS <= mtu)
+}
+
+/// An MTU that has room for [`roce_mtu`]'s largest, and is what people set.
+const ENOUGH: u32 = 4200;
+
+/// MTUs that are too small, or unequal.
+pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
+    let rails: Vec<Rail> = patient.rails().into_iter().filter(|r| r.netdev.mtu > 0).collect();
+    let largest = rails.iter().map(|r| r.netdev.mtu).max().unwrap_or(0).max(ENOUGH);
+    let small = |r: &&Rail| roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE");
+    let mut found: Vec<Finding> = rails.iter().filter(small).map(|r| too_small(r, largest)).collect();
+    let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
+    patient.kept().iter().for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
+    if by_mtu.len() > 1 {
+        let seen = by_mtu.iter().map(|(mtu, names)| format!("{} has {mtu}", join(names)));
+        let why =
+            "the largest packets of one rail are dropped on another's path, or all go at the pace of the smallest";
+        let fix = "set one MTU on all rails, and on their switch ports";
+        let lower = by_mtu.iter().rev().skip(1).flat_map(|(_, names)| names.iter());
+        let commands = lower.map(|name| format!("ip link set {name} mtu {largest}")).collect();
+        let seen = format!("the rails' MTUs differ: {}", seen.collect::<Vec<_>>().join(", "));
+        found.push(Finding { run: commands, ..Finding::new(Check::Mtu, Severity::Warning, seen, why, fix) });
+    }
+    found
+}
+
+fn too_small(rail: &Rail, wanted: u32) -> Finding {
+    let (name, mtu) = (rail.name(), rail.netdev.mtu);
+    let (severity, seen) = match roce_mtu(mtu) {
+        None => (Severity::Breaks, format!("{name} has MTU {mtu}, less than the least RoCE packet takes")),
+        Some(size) => (Severity::Warning, format!("{name} has MTU {mtu}: RoCE packets carry {size} bytes, not 4096")),
+    };
+    let why = "a packet has 96 bytes of headers, so that 4096 bytes need an MTU of 4192; smaller ones cost throughput";
+    let fix = "raise the MTU, on the switch port first";
+    Finding::new(Check::Mtu, severity, seen, why, fix).run(format!("ip link set {name} mtu {wanted}"))
+}
+
+/// The switch decides: what this host has set is half of it.
+pub(super) fn flow_control(patient: &Patient) -> Vec<Finding> {
+    let kept = patient.kept();
+    let hard = kept.iter().filter(|r| !r.is_software() && r.port.link_layer.as_deref() == Some("Ethernet"));
+    let names: Vec<&IfName> = hard.map(|r| &r.netdev.name).collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let why = "without PFC or ECN on every hop, RoCE loses packets under load and slows to a crawl; neither the switch nor the \
+               NIC's firmware is asked here";
+    let fix = "dcb pfc show dev NIC, dcb app show dev NIC (or mlnx_qos -i NIC), and the counters below ports/*/hw_counters; \
+               compare with the switch ports, and NCCL_IB_TC with the class that has it";
+    let seen = format!("PFC and ECN of {} are not known", join(names));
+    vec![Finding::new(Check::FlowControl, Severity::Unknown, seen, why, fix)]
+}
+
+/// An uplink among the NICs that are meant now, or that a stored plan has.
+pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
+    let Ok(guard) = uplinks(true, patient.of.snapshot) else { return Vec::new() };
+    let why = "when a container takes it, the host and everybody who is logged in loses the network";
+    let kept = patient.kept();
+    let mut found = Vec::new();
+    for rail in &kept {
+        let Some(clause) = guard.get(rail.name()) else { continue };
+        let seen = format!("{} is in the set, and {clause}", rail.name());
+        let fix = "leave it to the host: take it out of --ifaces (RDMA_IFACES), and drop --allow-bootstrap-iface";
+        found.push(Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix));
+    }
+    for plan in patient.of.plans {
+        let names = || plan.nics.iter().map(|n| &n.identity.name);
+        let Some((name, clause)) = names().find_map(|n| Some((n, guard.get(n)?))) else { continue };
+        let seen = format!("plan {} has {name}, which {clause}", plan.name);
+        let rest = names().filter(|n| !guard.contains_key(*n)).map(IfName::as_str).collect::<Vec<_>>().join(" ");
+        let one = Finding::new(Check::Uplink, Severity::Breaks, seen, why, "prepare the plan without it");
+        let command = format!("rdmaprep prepare --plan {} --ifaces \"{rest}\"", plan.name);
+        found.push(if rest.is_empty() { one } else { one.run(command) });
+    }
+    found
+}
+
+/// Rails that are slower than others.
+pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
+    let kept = patient.kept();
+    let rate = |r: &Rail| r.port.rate.clone();
+    let levels = Levels::of(patient.of.snapshot);
+    let link = |r: &Rail| {
+        let function = levels.function(r.hca.pci?)?;
+        Some(format!("{} x{}", function.link_speed.as_deref()?.trim_end_matches(" PCIe"), function.link_width?))
+    };
+    let why = "a collective runs at the pace of its slowest rail";
+    let mut found = Vec::new();
+    if let Some((seen, most)) = unequal(&kept, rate) {
+        let fix = "look for a port that came up at a lower rate; a slower card is better left out";
+        let one = Finding::new(
+            Check::AsymmetricRails,
+            Severity::Warning,
+            format!("the rails' rates differ: {seen}"),
+            why,
+            fix,
+        );
+        found.push(one.run(format!("rdmaprep prepare --ifaces \"{most}\"")));
+    }
+    if let Some((seen, _)) = unequal(&kept, link) {
+        let seen = format!("the rails' PCIe links differ: {seen}");
+        let fix = "a link that trained below its card's speed or width: reseat the card, look at the slot and the BIOS";
+        found.push(Finding::new(Check::AsymmetricRails, Severity::Warning, seen, why, fix));
+    }
+    found
+}
+
+/// What rails have by value, and the names of the largest group, where there are several.
+fn unequal(rails: &[Rail], value: impl Fn(&Rail) -> Option<String>) -> Option<(String, String)> {
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    for rail in rails {
+        let (value, name) = (value(rail)?, rail.name().as_str());
+        match groups.iter_mut().find(|(v, _)| *v == value) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((value, vec![name])),
+        }
+    }
+    // Of equal groups the one of the first rail.
+    let (_, most) = groups.iter().rev().max_by_key(|(_, names)| names.len())?;
+    let told = groups.iter().map(|(v, names)| format!("{} {v}", join(names))).collect::<Vec<_>>().join("; ");
+    (groups.len() > 1).then(|| (told, most.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::roce_mtu;
+
+    #[test]
+    fn packets_of_every_mtu() {
+        let sizes = [351, 352, 1500, 2143, 2144, 4191, 4192, 9000].map(roce_mtu);
+        assert_eq!(sizes, [None, Some(256), Some(1024), Some(1024), Some(2048), Some(2048), Some(4096), Some(4096)]);
+    }
+}

@@ -1,0 +1,126 @@
+//! `rdmaprep doctor`: looks at the node, or into a container, and tells what is wrong.
+
+mod container;
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::status::{advice, unreadable};
+use super::{look, nccl, request, say, store, warn};
+use crate::cli::{DoctorArgs, Global, TryNodesArgs};
+use crate::decide;
+use crate::doctor::seen::{Stale, Trace};
+use crate::doctor::{Diagnosis, Examination, doctor};
+use crate::fault::Fault;
+use crate::home;
+use crate::journal::Record;
+use crate::nccl::settings::Settings;
+use crate::plan::Plan;
+use crate::report;
+use crate::request::Request;
+use crate::snapshot::CharDevice;
+use crate::world::store::Store;
+use crate::world::{attempt, boot_id, machine};
+
+/// Runs it.
+pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
+    let request = request(global, None, &args.select)?;
+    let diagnosis = match &args.container {
+        Some(id) => container::examine(request, id)?,
+        None if args.root.is_some() || args.snapshot.is_some() => recorded(args, &request)?,
+        None => host(&request)?,
+    };
+    say(&if args.json { report::json(&diagnosis)? } else { report::diagnosis_table(&diagnosis) })?;
+    match diagnosis.breaks {
+        0 => Ok(()),
+        n => Err(Fault::Sick.error(format!("{n} of these findings break a job; nothing was changed"))),
+    }
+}
+
+/// A machine that is not this one.
+fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
+    let snapshot = look(args.root.as_deref(), args.snapshot.as_deref())?;
+    warn(&snapshot.warnings);
+    doctor(&Examination {
+        request,
+        snapshot: &snapshot,
+        held: &[],
+        machine: None,
+        traces: &[],
+        plans: &[],
+        settings: &Settings::default(),
+        container: None,
+    })
+}
+
+fn host(request: &Request) -> Result<Diagnosis> {
+    let store = store(&request.host);
+    let snapshot = look(None, None)?;
+    warn(&snapshot.warnings);
+    let machine = machine::of_host(&snapshot)?;
+    doctor(&Examination {
+        request,
+        snapshot: &snapshot,
+        held: &decide::held(&store)?,
+        machine: Some(&machine),
+        traces: &traces(&store)?,
+        plans: &plans(&store)?,
+        settings: &nccl::own_settings()?,
+        container: None,
+    })
+}
+
+/// Plans of this boot; what cannot be read is told, and is nobody's plan.
+fn plans(store: &Store) -> Result<Vec<Plan>> {
+    let boot = boot_id()?;
+    let mut plans = Vec::new();
+    for name in store.all_plans()? {
+        match store.plan(&name) {
+            Ok(plan) => plans.extend(plan.filter(|p| p.boot_id == boot)),
+            Err(e) => warn(&[format!("{e:#}")]),
+        }
+    }
+    Ok(plans)
+}
+
+fn traces(store: &Store) -> Result<Vec<Trace>> {
+    let boot = boot_id()?;
+    let mut traces = Vec::new();
+    for (path, record) in store.all_records()? {
+        traces.push(match record {
+            Ok(record) => trace(&record, &boot)?,
+            Err(e) => Trace {
+                id: path.display().to_string(),
+                nics: store.remains(&path).nics.iter().map(ToString::to_string).collect(),
+                stale: Some(Stale::Damaged),
+                advice: unreadable(store, &path, &e),
+            },
+        });
+    }
+    Ok(traces)
+}
+
+fn trace(record: &Record, boot: &str) -> Result<Trace> {
+    let id = record.members.first().map(|m| m.id.clone()).unwrap_or_default();
+    let alive = record.members.iter().any(home::alive);
+    let stale = match record.boot_id == boot {
+        false => Some(Stale::EarlierBoot),
+        true if home::abandoned(record) => Some(Stale::Abandoned),
+        true => None,
+    };
+    let advice = advice(record, &id, alive)?;
+    Ok(Trace { nics: record.names().map(ToString::to_string).collect(), stale, advice, id })
+}
+
+/// `rdmaprep try-nodes`: the process that enters a container's cgroup.
+pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
+    let device = |word: &String| {
+        let mut parts = word.rsplitn(3, ':');
+        let (minor, major) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(CharDevice { name: parts.next()?.to_owned(), major, minor })
+    };
+    let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
+    let nodes: BTreeMap<_, _> = attempt::enter(args.pid, args.uid, &devices)?;
+    say(&report::json(&nodes)?)
+}

@@ -1,0 +1,127 @@
+//! A container from inside its namespaces. It is nobody's friend: what is read of it is bounded, and its paths are resolved
+//! below its root.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::config::Family;
+use crate::doctor::{Diagnosis, Examination, doctor};
+use crate::fault::{Fault, WithFault};
+use crate::home;
+use crate::ident::IfName;
+use crate::journal::Record;
+use crate::nccl::settings::Settings;
+use crate::nccl::version::Version;
+use crate::request::{Narrowing, Request};
+use crate::snapshot::{CharDevice, Snapshot};
+use crate::step::Side;
+use crate::world::handle::{self, Process};
+use crate::world::netns::Netns;
+use crate::world::rootfs::{self, Root};
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, attempt, boot_id, machine};
+
+use super::{store, warn};
+
+/// Bytes of a config file of NCCL's that we look at.
+const LIMIT: u64 = 1 << 20;
+
+/// Examines it: its own NICs, whatever is selected for others.
+pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
+    let store = store(&request.host);
+    let (pid, record) = find(&store, id)?;
+    let process = Process::open(pid).fault(Fault::Usage, format!("container {id:?}"))?;
+    let host = Netns::current()?;
+    let (own, inside) = (host.inode(), Netns::of(pid)?);
+    ensure!(
+        inside.inode() != own,
+        Fault::Refused.error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
+    );
+    let snapshot = Live::open(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+    let limits = machine::limits(pid)?;
+    let tried = attempt::within(pid, limits.uid, &devices(&snapshot, record.as_ref()));
+    let machine = machine::of_container(&snapshot, tried, &limits);
+    let settings = settings(pid)?;
+    // A pid that was reused meanwhile is somebody else's.
+    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
+    ensure!(process.alive() && same, Fault::Other.error(format!("container {id:?} has ended while it was looked at")));
+    let request = within(request, &snapshot, record.as_ref());
+    doctor(&Examination {
+        request: &request,
+        snapshot: &snapshot,
+        held: &[],
+        machine: Some(&machine),
+        traces: &[],
+        plans: &[],
+        settings: &settings,
+        container: Some(id),
+    })
+}
+
+/// A container that holds NICs, by its id; else any process by its pid.
+fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
+    let boot = boot_id()?;
+    let all = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
+    for record in all.filter(|r| r.boot_id == boot) {
+        if let Some(member) = record.members.iter().find(|m| m.id == id) {
+            ensure!(
+                home::alive(member),
+                Fault::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
+            );
+            return Ok((member.pid, Some(record)));
+        }
+    }
+    let pid = id.parse().ok().filter(|pid| handle::start_time(*pid).is_some());
+    let unknown = || {
+        Fault::Usage.error(format!(
+            "container {id:?} holds no NIC (`rdmaprep status` lists those that do), and no process has that pid"
+        ))
+    };
+    Ok((pid.ok_or_else(unknown)?, None))
+}
+
+/// Its own NICs are those of its record; without one, all that are there. No uplink is guarded inside.
+fn within(request: Request, inside: &Snapshot, record: Option<&Record>) -> Request {
+    let there = |name: &&IfName| inside.netdev(name).is_some();
+    let ifaces = record.iter().flat_map(|r| r.names()).filter(there).cloned().collect();
+    let v6 = |r: &Record| r.held.iter().all(|h| h.nic.gid.as_ref().is_some_and(|g| g.ip().is_ipv6()));
+    let family = if record.is_some_and(v6) { Family::V6 } else { request.family };
+    Request {
+        ifaces,
+        exclude: None,
+        narrowing: Narrowing::default(),
+        peer_ifaces: Vec::new(),
+        bootstrap_address: None,
+        peer_address: None,
+        allow_bootstrap: true,
+        freeze_lifetimes: true,
+        family,
+        ..request
+    }
+}
+
+/// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there.
+fn devices(inside: &Snapshot, record: Option<&Record>) -> Vec<CharDevice> {
+    let given = |r: &Record| r.given.as_ref().map(|plan| plan.devices.clone());
+    record.and_then(given).unwrap_or_else(|| {
+        let here = inside.hcas.iter().filter(|h| h.ports.iter().any(|p| p.netdev.is_some()));
+        here.filter_map(|h| h.uverbs.clone()).chain(inside.rdma_cm.clone()).collect()
+    })
+}
+
+/// What NCCL finds there: the environment of its init, and the config files below its root.
+fn settings(pid: i32) -> Result<Settings> {
+    let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
+    let mut settings = Settings::of(machine::environment(pid, ours)?, "the environment of its init");
+    let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
+    for path in settings.files(None, Version::NEWEST) {
+        let Some(text) = path.to_str() else { continue };
+        let Ok(found) = root.find(text) else { continue };
+        match root.open_file(&found).and_then(|file| rootfs::read(&file, LIMIT)) {
+            Ok(bytes) => settings.add(&path, &bytes, Version::NEWEST),
+            Err(why) => warn(&[format!("{} in the container is not looked at: {why}", path.display())]),
+        }
+    }
+    Ok(settings)
+}

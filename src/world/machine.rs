@@ -1,0 +1,136 @@
+//! What the doctor looks at besides a snapshot: modules, limits, configuration space, and who else configures links.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
+
+use crate::doctor::seen::{Machine, Managing, Node, Nvidia, acs_control};
+use crate::ident::{BusId, IfName};
+use crate::snapshot::{CharDevice, Snapshot};
+use crate::world::{attempt, managers};
+
+/// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
+const FIRST_USER: &str = "user:[4026531837]";
+
+/// Bytes of a file of /proc that we look at.
+const LIMIT: u64 = 64 << 10;
+
+/// A process, as far as its limits go.
+pub struct Limits {
+    /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
+    memlock: Option<u64>,
+    pins_freely: bool,
+    /// Its user on the host.
+    pub uid: u32,
+}
+
+/// The host, by this process.
+pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
+    let effective = capabilities(None).context("reading the capabilities")?.effective;
+    let limits = Limits {
+        memlock: getrlimit(Resource::Memlock).current,
+        pins_freely: effective.contains(CapabilitySet::IPC_LOCK) && is_first_user("self"),
+        uid: 0,
+    };
+    Ok(machine(snapshot, attempt::here(&nodes(snapshot)), &limits))
+}
+
+/// A container, by its init, with what became of its device nodes.
+pub fn of_container(snapshot: &Snapshot, tried: BTreeMap<String, Node>, limits: &Limits) -> Machine {
+    machine(snapshot, tried, limits)
+}
+
+/// The device nodes that a snapshot's HCAs have.
+pub fn nodes(snapshot: &Snapshot) -> Vec<CharDevice> {
+    snapshot.hcas.iter().filter_map(|h| h.uverbs.clone()).chain(snapshot.rdma_cm.clone()).collect()
+}
+
+fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) -> Machine {
+    let bridges = snapshot.pci.iter().filter(|f| f.is_bridge()).map(|f| f.address);
+    Machine {
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        modules: crate::world::files::list(Path::new("/sys/module")).unwrap_or_default(),
+        verbs_class: Path::new("/sys/class/infiniband_verbs").exists(),
+        nodes,
+        memlock: limits.memlock,
+        pins_freely: limits.pins_freely,
+        nvidia: nvidia(),
+        acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
+        managers: managing(snapshot),
+    }
+}
+
+fn managing(snapshot: &Snapshot) -> Vec<Managing> {
+    let root = Path::new("/");
+    let spares = |manager| -> Vec<IfName> {
+        let spared = snapshot.netdevs.iter().filter(|n| managers::spares(root, manager, n.ifindex));
+        spared.map(|n| n.name.clone()).collect()
+    };
+    managers::present(root).into_iter().map(|manager| Managing { manager, spares: spares(manager) }).collect()
+}
+
+/// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc).
+const PEERMEM: [&str; 3] = [
+    "/sys/module/nvidia_peermem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+];
+
+fn nvidia() -> Option<Nvidia> {
+    let text = text("/proc/driver/nvidia/version").ok()?;
+    // Its first line names the flavour: "NVIDIA UNIX Open Kernel Module for x86_64 …", "NVIDIA UNIX x86_64 Kernel Module …".
+    let open = text.contains("Kernel Module").then(|| text.contains("Open Kernel Module"));
+    Some(Nvidia { peermem: PEERMEM.iter().any(|path| Path::new(path).exists()), open })
+}
+
+fn acs(at: BusId) -> Option<Option<u16>> {
+    let mut space = Vec::new();
+    let read =
+        File::open(format!("/sys/bus/pci/devices/{at}/config")).and_then(|f| f.take(4096).read_to_end(&mut space));
+    if read.is_ok() { acs_control(&space) } else { Some(None) }
+}
+
+/// The start of a file that may be of any length.
+fn text(path: &str) -> Result<String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|f| f.take(LIMIT).read_to_end(&mut bytes));
+    read.with_context(|| format!("reading {path}"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn is_first_user(process: &str) -> bool {
+    fs::read_link(format!("/proc/{process}/ns/user")).is_ok_and(|link| link.as_os_str() == FIRST_USER)
+}
+
+/// Those of another process.
+pub fn limits(pid: i32) -> Result<Limits> {
+    let line = |text: &str, name: &str| text.lines().find_map(|l| l.strip_prefix(name).map(str::to_owned));
+    let limits = text(&format!("/proc/{pid}/limits"))?;
+    let memlock = line(&limits, "Max locked memory").context("its limits have no locked memory")?;
+    let status = text(&format!("/proc/{pid}/status"))?;
+    let caps = line(&status, "CapEff:").and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0);
+    let lock = caps & CapabilitySet::IPC_LOCK.bits() != 0;
+    // Real, effective, saved, file system.
+    let uid = line(&status, "Uid:").and_then(|u| u.split_whitespace().nth(1)?.parse().ok());
+    Ok(Limits {
+        memlock: memlock.split_whitespace().next().and_then(|soft| soft.parse().ok()),
+        pins_freely: lock && is_first_user(&pid.to_string()),
+        uid: uid.context("its status has no user")?,
+    })
+}
+
+/// The environment that a process was started with, of which a part is kept: `NAME=VALUE`.
+pub fn environment(pid: i32, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, String)>> {
+    let mut bytes = Vec::new();
+    let path = format!("/proc/{pid}/environ");
+    let read = File::open(&path).and_then(|f| f.take(1 << 20).read_to_end(&mut bytes));
+    read.with_context(|| format!("reading {path}"))?;
+    let pairs = bytes.split(|b| *b == 0).map(String::from_utf8_lossy);
+    let pair = |p: std::borrow::Cow<str>| p.split_once('=').map(|(n, v)| (n.to_owned(), v.to_owned()));
+    Ok(pairs.filter_map(pair).filter(|(name, _)| wanted(name)).collect())
+}

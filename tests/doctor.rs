@@ -1,0 +1,233 @@
+//! The doctor, by golden folders: `tests/cases/doctor/healthy` has a node with nothing wrong, and each other folder a
+//! `planted.json`: what of it is changed, by JSON pointer (`/-` at the end appends), and what else is given; and, where the case
+//! needs them, `args`. What comes out is `expected.txt`, as the terminal shows it. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::FromArgMatches;
+use clap::builder::Resettable;
+use rdmaprep::cli::{self, Cli, Command as Subcommand};
+use rdmaprep::config::{Config, Host};
+use rdmaprep::doctor::seen::{Machine, Trace};
+use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
+use rdmaprep::nccl::settings::Settings;
+use rdmaprep::report;
+use rdmaprep::request::Request;
+use rdmaprep::snapshot::Snapshot;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Planted {
+    snapshot: BTreeMap<String, Value>,
+    machine: BTreeMap<String, Value>,
+    traces: Vec<Trace>,
+    env: BTreeMap<String, String>,
+    container: Option<String>,
+}
+
+fn cases() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/doctor")
+}
+
+/// `rdmaprep doctor ARGS`, without the environment of whoever runs the tests.
+fn request(args: &str) -> Request {
+    let deaf = |c: clap::Command| c.mut_args(|a| a.env(Resettable::Reset));
+    let line = ["rdmaprep", "doctor"].into_iter().chain(args.lines());
+    let matches = deaf(cli::command()).mut_subcommands(deaf).try_get_matches_from(line).unwrap();
+    let cli = Cli::from_arg_matches(&matches).unwrap();
+    let Subcommand::Doctor(args) = cli.command else { panic!("another command") };
+    let config = Config::default();
+    Request::new(None, &args.select, Host::new(&cli.global, &config), config.select, |_| None).unwrap()
+}
+
+fn plant(whole: &mut Value, changes: &BTreeMap<String, Value>) {
+    for (pointer, value) in changes {
+        let (parent, last) = pointer.rsplit_once('/').unwrap();
+        match whole.pointer_mut(parent).unwrap_or_else(|| panic!("nothing is at {parent}")) {
+            Value::Array(items) if last == "-" => items.push(value.clone()),
+            Value::Array(items) => items[last.parse::<usize>().unwrap()] = value.clone(),
+            Value::Object(map) => drop(map.insert(last.replace("~1", "/"), value.clone())),
+            other => panic!("{parent} is {other}"),
+        }
+    }
+}
+
+fn read(path: PathBuf) -> Value {
+    serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap()
+}
+
+/// The healthy node with that planted; without a machine it is one of a file.
+fn diagnosis(planted: &Planted, args: &str, live: bool) -> Diagnosis {
+    let healthy = cases().join("healthy");
+    let (mut snapshot, mut machine) = (read(healthy.join("snapshot.json")), read(healthy.join("machine.json")));
+    plant(&mut snapshot, &planted.snapshot);
+    plant(&mut machine, &planted.machine);
+    let snapshot: Snapshot = serde_json::from_value(snapshot).unwrap();
+    let machine: Machine = serde_json::from_value(machine).unwrap();
+    let examination = Examination {
+        request: &request(args),
+        snapshot: &snapshot,
+        held: &[],
+        machine: live.then_some(&machine),
+        traces: &planted.traces,
+        plans: &[],
+        settings: &Settings::of(planted.env.clone(), "the environment"),
+        container: planted.container.as_deref(),
+    };
+    doctor(&examination).unwrap()
+}
+
+/// What hardware's switches do is never known: that alone is told of every node.
+fn is_healthy(d: &Diagnosis) -> bool {
+    d.findings.iter().all(|f| f.check == Check::FlowControl && f.severity == Severity::Unknown)
+}
+
+#[test]
+fn nothing_is_wrong_with_a_healthy_node() {
+    let d = diagnosis(&Planted::default(), "", true);
+    assert!(is_healthy(&d) && d.not_checked.is_empty(), "{}", report::diagnosis_table(&d));
+    assert_eq!((d.breaks, d.warnings, d.unknown), (0, 0, 1));
+    let env = BTreeMap::from([("NCCL_IB_HCA".to_owned(), "=mlx5_0,mlx5_1".to_owned())]);
+    let inside = Planted { container: Some("c1".to_owned()), env, ..Planted::default() };
+    assert!(is_healthy(&diagnosis(&inside, "--ifaces=rdma0,rdma1", true)));
+}
+
+#[test]
+fn every_planted_fault_is_found() {
+    let mut wrong = Vec::new();
+    let mut untested: Vec<String> = ALL.iter().map(Check::to_string).collect();
+    let mut found: Vec<_> = fs::read_dir(cases()).unwrap().map(|e| e.unwrap().path()).collect();
+    found.retain(|path| !path.ends_with("healthy"));
+    found.sort();
+    for case in &found {
+        let name = case.file_name().unwrap().to_str().unwrap();
+        let planted: Planted = serde_json::from_value(read(case.join("planted.json"))).unwrap();
+        let args = fs::read_to_string(case.join("args")).unwrap_or_default();
+        let d = diagnosis(&planted, &args, true);
+        let check = name.split('-').next().unwrap();
+        let about: Vec<_> = d.findings.iter().filter(|f| f.check.to_string() == check).collect();
+        assert!(!about.is_empty(), "{name}: {check} says nothing");
+        assert!(
+            about.iter().all(|f| !f.seen.is_empty() && !f.why.is_empty() && !f.fix.is_empty()),
+            "{name}: {about:?}"
+        );
+        untested.retain(|c| c != check);
+        let text = report::diagnosis_table(&d) + "\n";
+        assert!(text.lines().all(|l| l.chars().count() <= 100), "{name}: {text}");
+        let golden = case.join("expected.txt");
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&golden, &text).unwrap();
+        }
+        if fs::read_to_string(&golden).unwrap_or_default() != text {
+            wrong.push(format!("{name}:\n{text}"));
+        }
+    }
+    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
+    assert!(untested.is_empty(), "checks without a case: {untested:?}");
+}
+
+const ALL: [Check; 19] = [
+    Check::RdmaModules,
+    Check::Kernel,
+    Check::VerbsNodes,
+    Check::Memlock,
+    Check::PeerMemory,
+    Check::PortDown,
+    Check::Gids,
+    Check::LeftOut,
+    Check::Mtu,
+    Check::Arp,
+    Check::FlowControl,
+    Check::Uplink,
+    Check::AsymmetricRails,
+    Check::Acs,
+    Check::Numa,
+    Check::Nccl,
+    Check::StaleRecords,
+    Check::OrphanedRules,
+    Check::RenameFights,
+];
+
+/// Each fault, planted in a captured node, is found there as well, or told as not checked: never passed over.
+#[test]
+fn a_file_is_never_taken_for_a_healthy_node() {
+    let d = diagnosis(&Planted::default(), "", false);
+    let not: Vec<String> = d.not_checked.iter().map(Check::to_string).collect();
+    let live =
+        ["rdma_modules", "kernel", "verbs_nodes", "memlock", "peer_memory", "acs", "stale_records", "rename_fights"];
+    assert_eq!(not, live);
+    let text = report::diagnosis_table(&d);
+    assert!(text.contains("not checked, as they take a live machine: rdma_modules, kernel,"), "{text}");
+}
+
+/// The JSON form is read back by who programs against it, and the same in the file that shows it.
+#[test]
+fn the_json_form_is_what_it_says() {
+    let planted = Planted {
+        snapshot: BTreeMap::from([
+            ("/hcas/1/ports/0/state".to_owned(), json!("DOWN")),
+            ("/netdevs/2/up".to_owned(), json!(false)),
+        ]),
+        ..Planted::default()
+    };
+    let d = diagnosis(&planted, "", true);
+    let text = report::json(&d).unwrap() + "\n";
+    assert_eq!(serde_json::from_str::<Diagnosis>(&text).unwrap(), d);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/doctor.json");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &text).unwrap();
+    }
+    support::same("examples/doctor.json", &fs::read_to_string(path).unwrap_or_default(), &text);
+}
+
+/// The program itself: by its exit code, from a file.
+#[test]
+fn the_exit_code_is_by_the_worst() {
+    let run = |snapshot: &Path, more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        let args = ["doctor", "--config", "/dev/null", "--snapshot", snapshot.to_str().unwrap()];
+        support::run(program.env_clear().args(args).args(more), "")
+    };
+    let healthy = cases().join("healthy/snapshot.json");
+    let said = run(&healthy, &[]).ok();
+    assert!(said.out.ends_with("breaks a job: 0, warnings: 0, unknown: 1\n"), "{said:?}");
+    // A warning is no failure.
+    let said = run(&healthy, &["--ifaces", "rdma0"]).ok();
+    assert!(said.out.ends_with("breaks a job: 0, warnings: 1, unknown: 1\n"), "{said:?}");
+    let mut broken = read(healthy);
+    plant(&mut broken, &BTreeMap::from([("/hcas/0/ports/0/state".to_owned(), json!("DOWN"))]));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), broken.to_string()).unwrap();
+    run(file.path(), &[]).fails(11, &["1 of these findings break a job"]);
+    let said = run(file.path(), &["--json"]).fails(11, &["nothing was changed"]);
+    assert_eq!(serde_json::from_str::<Diagnosis>(&said.out).unwrap().breaks, 1);
+    run(file.path(), &["--ifaces", "rdma7"]).fails(2, &["there is no rdma7"]);
+    run(file.path(), &["--container", "c1"]).fails(2, &["--container"]);
+}
+
+/// Names are the host's and a container's; nothing of them steers a terminal, or forges a line.
+#[test]
+fn what_others_named_is_printed_as_text() {
+    let trace: Trace = serde_json::from_value(json!({
+        "id": "c\u{1b}[2J\nbreaks a job: 0", "nics": ["rdma0"], "stale": "earlier_boot", "advice": "a\u{202e}b",
+    }))
+    .unwrap();
+    let d = diagnosis(&Planted { traces: vec![trace], ..Planted::default() }, "", true);
+    let text = report::diagnosis_table(&d);
+    assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+    assert_eq!(text.lines().filter(|l| l.starts_with("breaks a job: 0")).count(), 1, "{text}");
+    assert!(!report::json(&d).unwrap().contains(['\u{1b}', '\u{202e}']));
+}

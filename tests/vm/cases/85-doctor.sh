@@ -1,0 +1,273 @@
+# shellcheck shell=bash source=tests/vm/roce-node.sh
+# The doctor: says nothing of a healthy node, finds each fault that is planted here, and no longer after the fix that it prints.
+. "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
+
+verdict=/run/cases/doctor.json
+# Before each call of the doctor's, and after it.
+before=() args=()
+
+# doctor: its findings are in $verdict; whether it ends with 11 follows from them.
+doctor() {
+  local code=0
+  "${before[@]}" rdmaprep doctor --json "${args[@]}" > "$verdict" 2> /run/cases/doctor.said || code=$?
+  case $code in 0 | 11) ;; *) die "exit status $code: $(cat /run/cases/doctor.said)" ;; esac
+  equal "exit status" "$(jq 'if .breaks > 0 then 11 else 0 end' "$verdict")" "$code"
+}
+
+about() { jq -r --arg check "$1" '.findings[] | select(.check == $check) | '"$2" "$verdict"; }
+
+# healthy: it says nothing, or just what nobody can know.
+healthy() {
+  doctor
+  equal "what is wrong with a healthy node" "" "$(jq -r '.findings[] | select(.check != "flow_control") | .seen' "$verdict")"
+}
+
+# finds CHECK SEVERITY TEXT
+finds() {
+  doctor
+  said=$(about "$1" '"\(.severity): \(.seen)"')
+  says "$2: "
+  says "$3"
+  echo "# $1: $(head -n 1 <<< "$said")"
+}
+
+# cured CHECK [COMMAND...]: after the commands that it printed, or where it has words alone, after that one.
+cured() {
+  local check=$1
+  shift
+  if [ $# -gt 0 ]; then "$@"; else about "$check" '.run[]' | sh -e; fi
+  until_true 20 gone_is "$check"
+}
+
+gone_is() {
+  doctor
+  [ -z "$(about "$1" .seen)" ]
+}
+
+# A node with nothing wrong: v1 and v2, as rails are to be.
+rails_are_well() {
+  local i
+  for i in 1 2; do
+    ip link set "p$i" mtu 4200
+    ip link set "v$i" mtu 4200
+    echo 2 > "/proc/sys/net/ipv4/conf/v$i/arp_announce"
+    echo 1 > "/proc/sys/net/ipv4/conf/v$i/arp_ignore"
+  done
+  args=(--ifaces "v1 v2")
+  until_true 20 grep -q ACTIVE /sys/class/infiniband/rxe2/ports/1/state
+}
+
+undo() {
+  local i dev
+  rmmod roce 2>/dev/null || true
+  for dev in "${roce_nics[@]}"; do ip link set "$dev" down && ip link set "$dev" mtu 1500 && ip address flush dev "$dev"; done
+  umount /dev/infiniband 2>/dev/null || true
+  ip route delete default 2>/dev/null || true
+  for i in 1 2; do
+    ip link set "v$i" mtu 1400 up
+    ip link set "p$i" mtu 1500
+    for leaf in arp_announce arp_ignore arp_filter rp_filter; do echo 0 > "/proc/sys/net/ipv4/conf/v$i/$leaf"; done
+  done
+  ip address flush dev v2 scope global
+  ip address add 198.51.100.3/24 brd + dev v2
+  rm -rf /run/NetworkManager /run/rdmaprep/plans/doctor.json
+}
+
+case_rails() {
+  rails_are_well
+  healthy
+  equal "what it says" "[]" "$(jq -c .findings "$verdict")"
+  rdmaprep prepare --plan doctor --ifaces "v1 v2" > /dev/null
+
+  ip link set v2 down
+  finds port_down breaks "rxe2:1 of v2 is DOWN, not ACTIVE"
+  cured port_down
+
+  ip address delete 198.51.100.3/24 dev v2
+  finds gids breaks "only link-local RoCE v2 GIDs, as v2 has no IPv4 address"
+  cured gids
+
+  ip link set v2 mtu 1400
+  finds mtu warning "v2 has MTU 1400: RoCE packets carry 1024 bytes"
+  says "the rails' MTUs differ"
+  cured mtu
+
+  echo 0 > /proc/sys/net/ipv4/conf/v2/arp_announce
+  finds arp warning "of v2: 0/1/0/0"
+  cured arp
+  echo 1 > /proc/sys/net/ipv4/conf/v2/rp_filter
+  finds arp breaks "of v2: 2/1/0/1"
+  cured arp
+
+  ip route add default via 198.51.100.254 dev v2
+  finds uplink breaks "plan doctor has v2, which carries the default route"
+  cured uplink
+  args+=(--allow-bootstrap-iface)
+  finds uplink breaks "v2 is in the set, and carries the default route"
+  args=(--ifaces "v1 v2")
+  cured uplink true
+  ip route delete default
+
+  wired rdma0
+  args=(--ifaces "v1 rdma0")
+  finds asymmetric_rails warning "the rails' rates differ"
+  args=(--ifaces "$(about asymmetric_rails '.run[]' | sed 's/.*--ifaces "\(.*\)"/\1/')")
+  cured asymmetric_rails true
+  args=(--ifaces "v1 v2")
+  healthy
+}
+
+case_what_the_host_allows() {
+  local path=/dev/infiniband/uverbs2
+  rails_are_well
+  rm "$path"
+  finds verbs_nodes breaks "$path is missing"
+  cured verbs_nodes
+  rm "$path"
+  mknod "$path" c 1 3
+  finds verbs_nodes breaks "$path is the device 1:3, not 231:194"
+  cured verbs_nodes
+  mount --bind /dev/infiniband /dev/infiniband
+  mount -o remount,bind,nodev /dev/infiniband
+  finds verbs_nodes breaks "$path cannot be opened: Permission denied"
+  cured verbs_nodes umount /dev/infiniband
+  # The node that the kernel makes, again.
+  rdma link delete rxe2
+  rm -f "$path"
+  rdma link add rxe2 type rxe netdev v2
+
+  before=(prlimit --memlock=65536 setpriv --bounding-set=-ipc_lock --)
+  finds memlock breaks "RLIMIT_MEMLOCK of this shell is 64 KiB"
+  before+=(sh -c "$(about memlock '.run[]') && exec \"\$@\"" sh)
+  cured memlock true
+
+  before=(setarch --uname-2.6)
+  finds kernel breaks "is older than 5.8"
+  says "soft-RoCE inside network namespaces"
+  before=()
+  cured kernel true
+
+  modprobe -r rdma_ucm
+  finds rdma_modules warning "rdma_ucm is not loaded"
+  cured rdma_modules
+  local i
+  for i in 0 1 2 3 4; do rdma link delete "rxe$i"; done
+  finds rdma_modules breaks "there is no RDMA device here"
+  for i in 0 1 2; do rdma link add "rxe$i" type rxe netdev "v$i"; done
+  for i in 0 1; do rdma link add "rxe$((i + 3))" type rxe netdev "rdma$i"; done
+  cured rdma_modules true
+  healthy
+}
+
+case_what_is_left_and_who_interferes() {
+  local id
+  rails_are_well
+  plan doctor "v1 v2"
+  sandbox doctor
+  hook createRuntime doctor
+  doctor
+  equal "of a container that lives" "" "$(about stale_records .seen)"
+  cp "$(record doctor)" /run/cases/record
+  kill -KILL "$init"
+  wait "$init" || true
+  finds stale_records breaks "container doctor has died, and v1 v2 are still away"
+  cured stale_records
+  jq -c '.boot_id = "00000000-0000-4000-8000-000000000000" | .netns = 77' /run/cases/record > "$records/77.json"
+  finds stale_records warning "is of an earlier boot"
+  cured stale_records
+  echo '{' > "$records/77.json"
+  finds stale_records breaks "$records/77.json cannot be used"
+  cured stale_records rdmaprep restore 77 --forget
+
+  ip rule add from 198.51.100.99 table 29003 priority 29003
+  ip -6 rule add to 2001:db8:77::/64 table 29004 priority 29004
+  finds orphaned_rules warning "priority 29003 from 198.51.100.99/32 table 29003 leads nowhere: table 29003 is empty"
+  says "priority 29004 to 2001:db8:77::/64 table 29004"
+  cured orphaned_rules
+
+  # As NetworkManager leaves it: here while it manages them, and after it was told to leave them alone.
+  mkdir -p /run/NetworkManager/devices
+  finds rename_fights warning "NetworkManager manages v1, v2"
+  for id in 1 2; do printf '[device]\nmanaged=false\n' > "/run/NetworkManager/devices/$(cat "/sys/class/net/v$id/ifindex")"; done
+  cured rename_fights true
+  rm -r /run/NetworkManager
+
+  before=(env "NCCL_IB_HCA=rxe1,rxe3")
+  finds nccl breaks "NCCL takes rxe1:1, rxe3:1; rxe3:1 is none of the NICs that are meant; it leaves out rxe2:1"
+  before=(env "$(about nccl .fix)")
+  cured nccl true
+  before=(env NCCL_IB_HCA==mlx5_9)
+  finds nccl breaks "leaves no HCA"
+  before=(env NCCL_SOCKET_IFNAME==lo)
+  finds nccl warning "the bootstrap uses lo"
+  before=()
+  cured nccl true
+  healthy
+}
+
+# What soft-RoCE has not: functions on PCI below switches that GPUs share.
+case_hardware() {
+  local dev port
+  for dev in "${roce_nics[0]}" "${roce_nics[2]}"; do ip link set "$dev" mtu 4200; done
+  roce
+  roce_up 0 2
+  roce_is ACTIVE roce0
+  roce_is ACTIVE roce2
+  args=(--ifaces "${roce_nics[0]} ${roce_nics[2]}")
+  until_true 10 healthy
+  finds flow_control unknown "PFC and ECN of ${roce_nics[0]}, ${roce_nics[2]} are not known"
+
+  args=(--ifaces "${roce_nics[0]}")
+  finds numa warning "is ${roce_nics[0]} (NUMA 0)"
+  says "the rail nearest to GPU"
+  equal "the fix" "take roce2 as well, which is PIX: see \`rdmaprep topo\`" "$(about numa .fix | sort -u)"
+  args=(--ifaces "${roce_nics[0]} ${roce_nics[2]}")
+  cured numa true
+
+  port=$(basename "$(readlink -f "/sys/class/net/${roce_nics[0]}/device/..")")
+  if setpci -s "$port" ECAP_ACS+6.w > /dev/null 2>&1; then
+    setpci -s "$port" ECAP_ACS+6.w=1d
+    finds acs warning "ACS sends peer-to-peer traffic upwards at $port"
+    cured acs
+  else
+    echo "# acs: the emulated port $port has none"
+  fi
+
+  # A table without room for the address's entries.
+  rmmod roce
+  roce gids=2
+  roce_is ACTIVE roce0
+  finds gids breaks "roce0:1 has no RoCE v2 GID made from an IPv4 address of ${roce_nics[0]}"
+  rmmod roce
+  roce
+  roce_is ACTIVE roce0
+  roce_is ACTIVE roce2
+  cured gids true
+}
+
+case_a_container() {
+  rails_are_well
+  bundle sick
+  prepare sick "v1 v2"
+  cp /tmp/ctr/sick/config.json /tmp/ctr/sick/well
+  edit sick '.linux.resources.devices |= map(select(.major != 231))
+    | .process.rlimits |= map(if .type == "RLIMIT_MEMLOCK" then .soft = 65536 | .hard = 65536 else . end)
+    | .process.env |= map(if startswith("NCCL_IB_HCA=") then "NCCL_IB_HCA=rxe" else . end)'
+  start runc sick
+  args=(--container sick)
+  finds verbs_nodes breaks "/dev/infiniband/uverbs1 cannot be opened: Operation not permitted"
+  finds memlock breaks "RLIMIT_MEMLOCK of the container's init is 64 KiB"
+  finds nccl breaks "is none of the NICs that are meant"
+  stop runc sick "$runner"
+  mv /tmp/ctr/sick/well /tmp/ctr/sick/config.json
+  start runc sick
+  healthy
+  args=(--container "$(jq '.members[0].pid' "$(record sick)")")
+  doctor
+  # One that is gone, and one that shares the host's network.
+  stop runc sick "$runner"
+  fails 2 rdmaprep doctor --container sick
+  says "holds no NIC"
+  fails 3 rdmaprep doctor --container $$
+  says "shares the host's network"
+}
