@@ -98,6 +98,15 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
             Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
         })
     };
-    // What is in a container has come there.
-    if patient.is_inside() { Vec::new() } else { patient.selection.dropped().filter_map(one).collect() }
+    match patient.is_inside() {
+        false => patient.selection.dropped().filter_map(one).collect(),
+        true if patient.rails().is_empty() => {
+            let seen = "no NIC with an RDMA device is in this container's network namespace";
+            let why = "NCCL goes by TCP, or does not start";
+            let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep help hook`";
+            vec![Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix)]
+        }
+        // What is in a container has come there.
+        true => Vec::new(),
+    }
 }

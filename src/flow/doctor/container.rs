@@ -20,7 +20,7 @@ use crate::world::handle::{self, Process};
 use crate::world::netns::Netns;
 use crate::world::rootfs::{self, Root};
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, attempt, boot_id, machine};
+use crate::world::{Live, Scope, World, attempt, boot_id, machine, privilege};
 
 use super::{store, warn};
 
@@ -29,6 +29,8 @@ const LIMIT: u64 = 1 << 20;
 
 /// Examines it: its own NICs, whatever is selected for others.
 pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
+    // What is read from here on is written by others.
+    privilege::shed()?;
     let store = store(&request.host);
     let (pid, record) = find(&store, id)?;
     let process = Process::open(pid).fault(Fault::Usage, format!("container {id:?}"))?;
