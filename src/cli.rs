@@ -3,6 +3,7 @@
 //! What selects NICs is kept as text here and read by [`crate::request`]: a hook runs for every container of the host,
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
+mod cdi;
 mod check;
 mod doctor;
 mod handle;
@@ -22,6 +23,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::fault::Fault;
 use crate::inject::Stage;
 use crate::nccl::format::Format;
+pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
 pub use check::{BootstrapArgs, CheckCommand};
 pub use doctor::{DoctorArgs, TryNodesArgs};
 pub use handle::{HandleCommand, HandleOpenArgs};
@@ -101,6 +103,9 @@ pub enum Command {
     /// host's config file names the runtime [default: the first of runc and crun in PATH].
     #[command(disable_help_flag = true)]
     Runtime(RuntimeArgs),
+    /// Give engines each rail as a device (Container Device Interface)
+    #[command(subcommand)]
+    Cdi(CdiCommand),
     /// Bring back the NICs that a container holds
     Restore(RestoreArgs),
     /// Show who holds which NIC, and what the last hooks did
@@ -251,6 +256,10 @@ pub struct HookArgs {
     /// is read there, if it is the one that config.json mounts, and else from its file
     #[arg(long, env = "RDMAPREP_HANDLES", value_name = "HANDLES", value_delimiter = ',')]
     pub handles: Vec<String>,
+    /// Just this rail of the plan, NETDEV or hca:NAME, and those that the same flag of our other hooks in config.json names: the
+    /// first of them gives the container all of these or fails. `cdi generate` says so here
+    #[arg(long, env = "RDMAPREP_RAIL", value_name = "RAIL")]
+    pub rail: Vec<String>,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,

@@ -20,6 +20,7 @@ use crate::outfit::{Cover, Dressed, Given, Outfit};
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::snapshot::{CharDevice, Snapshot};
+use crate::state::State;
 use crate::step::Side;
 use crate::tree::{Node, Tree};
 use crate::view::{self, Keep, Sysfs};
@@ -51,7 +52,7 @@ pub fn fit(
     if hook.keeper.is_some() {
         return Ok(None);
     }
-    let Some((dir, text)) = config_json(hook)? else {
+    let Some((dir, text)) = config_json(hook.state)? else {
         off(plan.sysfs, "the bundle has no config.json", report)?;
         return Ok(None);
     };
@@ -87,8 +88,8 @@ pub fn fit(
 }
 
 /// The bundle's folder and its config.json.
-fn config_json(hook: &Hook) -> Result<Option<(PathBuf, String)>> {
-    for dir in [Some(PathBuf::from(&hook.state.bundle)), handle::parent_bundle()].into_iter().flatten() {
+pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
+    for dir in [Some(PathBuf::from(&state.bundle)), handle::parent_bundle()].into_iter().flatten() {
         let read = |dir: &Path| files::read(&dir.join("config.json")).fault(Fault::State, "reading the bundle");
         if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
             return Ok(Some((dir, text)));

@@ -1,6 +1,7 @@
 //! The only composition: one short function per command.
 
 mod away;
+mod cdi;
 mod check;
 mod doctor;
 mod edit;
@@ -25,8 +26,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
+use crate::cdi::asked::Asked;
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::{CONFIG, Config, Host};
+use crate::dressing::config_json;
 use crate::fault::{Fault, WithFault};
 use crate::handle::Handle;
 use crate::hook::{self, Hook};
@@ -54,6 +57,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Hook(args) => oci_hook(global, args),
         Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
+        Command::Cdi(args) => cdi::run(global, args),
         Command::Restore(args) => away::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
@@ -149,7 +153,8 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             // A runtime may show nobody what its hooks say: the log has it, where it is known.
             Err((e, Some(host))) => (*host, Err(e)),
             Err((e, None)) => return Err(e),
-            Ok(request) => {
+            Ok(None) => return Ok(()),
+            Ok(Some(request)) => {
                 let store = store(&request.host).handed(handed(&args.handles));
                 let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
                 let patience = deadline.min(Instant::now() + wait);
@@ -180,10 +185,24 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
 }
 
 /// What is asked for a container, by the host and less what its annotations take away; or why not, with what the host settled
-/// as far as that can be read.
-fn asked(global: &Global, args: &HookArgs, state: &State) -> Result<Request, (anyhow::Error, Option<Box<Host>>)> {
+/// as far as that can be read. Nothing where the hook of another of its devices does the work.
+fn asked(
+    global: &Global,
+    args: &HookArgs,
+    state: &State,
+) -> Result<Option<Request>, (anyhow::Error, Option<Box<Host>>)> {
     let request = request(global, args.plan.as_deref(), &args.select).map_err(|e| (e, None))?;
-    request.narrow(&state.annotations).map_err(|e| (e, Some(Box::new(request.host))))
+    let mine = || -> Result<Option<Request>> {
+        let mut mine = request.narrow(&state.annotations)?;
+        if args.rail.is_empty() {
+            return Ok(Some(mine));
+        }
+        let (_, text) = config_json(state)?
+            .ok_or_else(|| Fault::State.error("--rail: the bundle has no config.json to tell all that is asked for"))?;
+        mine.narrowing.devices = Asked::first(&text, args.stage, args.plan.as_deref(), &args.rail)?;
+        Ok(mine.narrowing.devices.is_some().then_some(mine))
+    };
+    mine().map_err(|e| (e, Some(Box::new(request.host.clone()))))
 }
 
 /// What the runtime's process keeps, by name. A container starts without it as well: what is no handle is passed over.

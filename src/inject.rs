@@ -158,9 +158,14 @@ impl Edit {
 /// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and createRuntime are configured;
 /// the second to run finds the work done. The deadline that a hook keeps leaves it the time to undo before the runtime kills it.
 pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
+    hooks_for(plan, plan.nics.len(), program, timeout)
+}
+
+/// The same for that many NICs.
+pub fn hooks_for(plan: &Plan, nics: usize, program: &str, timeout: u32) -> Vec<HookEdit> {
     // A namespace change takes some 25 ms, and firmware adds to that; a NIC that is cut off halfway costs more than waiting
     // a little less for a port.
-    let undo = (5 + (plan.nics.len() as u32).div_ceil(10)).min(timeout / 2);
+    let undo = (5 + (nics as u32).div_ceil(10)).min(timeout / 2);
     let deadline = timeout.saturating_sub(undo).max(1).to_string();
     let hook = |stage: Stage| {
         let args = ["rdmaprep", "hook", stage.name(), "--plan", &plan.name, "--deadline", &deadline];
@@ -284,6 +289,11 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
 
 /// The change as a unified diff; empty where there is none.
 pub fn diff(before: &str, after: &str) -> String {
+    file_diff(["config.json", "config.json (prepared)"], before, after)
+}
+
+/// The same for a file of these names before and after.
+pub fn file_diff(names: [&str; 2], before: &str, after: &str) -> String {
     let diff = similar::TextDiff::from_lines(before, after);
-    diff.unified_diff().context_radius(3).header("config.json", "config.json (prepared)").to_string()
+    diff.unified_diff().context_radius(3).header(names[0], names[1]).to_string()
 }

@@ -13,6 +13,8 @@
 //! Snapshot + the kept HCAs   ─► Topology   NCCL_TOPO_FILE; Picture: the same for people
 //! Plan + View + config.json  ─► config.json                                  before the runtime reads it; `shim` is that moment
 //!                                                                            where an engine knows nothing but a runtime
+//! rails of a Plan            ─► cdi::Spec  devices that engines add to config.json; what they ask for together comes back
+//!                                          to the hook as `asked`
 //! Plan + View + Bundle       ─► Outfit     what config.json lacks: the hook mounts it while the NICs move
 //! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
 //! what is held               ─► Record     written and synced before the first step
@@ -30,6 +32,7 @@
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
 pub mod bundle;
+pub mod cdi;
 pub mod cli;
 pub mod config;
 pub mod policy;

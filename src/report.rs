@@ -5,6 +5,7 @@
 
 mod install;
 mod doctor;
+mod cdi;
 mod nccl;
 mod tables;
 
@@ -27,6 +28,7 @@ use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
 pub use install::Installed;
 pub use doctor::diagnosis_table;
+pub use cdi::{DeviceLine, device_table};
 pub use nccl::{call, explanation_table, tried, wait};
 pub use tables::{selection_table, snapshot_table};
 

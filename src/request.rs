@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 
+use crate::cdi::RailName;
+use crate::cdi::asked::Asked;
 use crate::cli::SelectArgs;
 use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, SelectConfig};
 use crate::fault::{Fault, WithFault};
@@ -80,26 +82,42 @@ pub struct Request {
     pub passed_on: BTreeMap<String, String>,
 }
 
-/// What a container's annotations take away from what the host gives.
+/// What a container's annotations, and the devices that it asks for, take away from what the host gives.
 #[derive(Clone, Debug, Default)]
 pub struct Narrowing {
     /// Only these. They are a filter: they name no NIC in the sense that overrides the exclusion regex.
     pub only: Option<BTreeSet<IfName>>,
     /// Left out, whatever else was asked.
     pub exclude: Vec<Pattern>,
+    /// Only what its devices name ([`crate::cdi`]), all of it.
+    pub devices: Option<Asked>,
 }
 
 impl Narrowing {
-    /// Why the container's annotations leave that netdev out, if they do.
+    /// Why the container's annotations, or its devices, leave that netdev out, if they do.
     pub fn forbids(&self, netdev: &IfName) -> Option<String> {
+        if self.devices.as_ref().is_some_and(|asked| !asked.has(netdev)) {
+            return Some(format!("{netdev} is not among the devices that the container asks for"));
+        }
+        self.annotated(netdev)
+    }
+
+    /// The same of an HCA without a netdev.
+    pub fn forbids_hca(&self, name: &str) -> Option<String> {
+        let asked = self.devices.as_ref().is_none_or(|asked| asked.has_hca(name));
+        let why = || format!("{name} is not among the devices that the container asks for");
+        if asked { self.excludes(name) } else { Some(why()) }
+    }
+
+    /// Why its annotations do.
+    fn annotated(&self, netdev: &IfName) -> Option<String> {
         if self.only.as_ref().is_some_and(|only| !only.contains(netdev)) {
             return Some(format!("{netdev} is not in the container's annotation {ANNOTATION}ifaces"));
         }
         self.excludes(netdev.as_str())
     }
 
-    /// The half of [`Narrowing::forbids`] that holds for HCAs without a netdev, too: a list of netdevs says nothing of
-    /// those.
+    /// The half of that which holds for HCAs without a netdev, too: a list of netdevs says nothing of those.
     pub fn excludes(&self, name: &str) -> Option<String> {
         let excluded = self.exclude.iter().any(|p| p.matches(name));
         excluded.then(|| format!("{name} matches the container's annotation {ANNOTATION}exclude"))
@@ -210,6 +228,34 @@ impl Request {
         Ok(narrowed)
     }
 
+    /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
+    pub fn of_devices(&self) -> Request {
+        let named = self.narrowing.devices.iter().flat_map(Asked::netdevs).cloned().collect::<Vec<_>>();
+        let ifaces = if named.is_empty() { self.ifaces.clone() } else { named };
+        Request { ifaces, ..self.clone() }
+    }
+
+    /// That a plan, which was narrowed already, gives a container all that its devices name, less what its annotations leave out.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`] with what it lacks.
+    pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
+        let lacking = self.narrowing.devices.iter().flat_map(|asked| asked.lacking(plan));
+        let unwanted = |name: &RailName| match name {
+            RailName::Netdev(name) => self.narrowing.annotated(name).is_some(),
+            RailName::Hca(name) => self.narrowing.excludes(name.as_str()).is_some(),
+        };
+        let names: Vec<String> = lacking.filter(|name| !unwanted(name)).map(|name| name.as_str().to_owned()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let (names, plan) = (names.join(", "), &plan.name);
+        Err(Fault::Refused.error(format!(
+            "the container asks for {names} as devices, which plan {plan} cannot give it now: `rdmaprep prepare --dry-run` or \
+             the host's policy says why; `rdmaprep cdi generate` makes the list of devices anew"
+        )))
+    }
+
     /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
     /// what is not in the snapshot, the name alone is judged: it cannot be moved either.
     pub fn narrowed_plan(&self, plan: Plan, host: &Snapshot) -> Plan {
@@ -224,7 +270,10 @@ impl Request {
         plan.narrowed(
             |n| self.narrowing.forbids(n).is_some(),
             |n| out(n.as_str(), host.netdev(n).map(|dev| Device::new(dev.name.as_str(), Some(dev), None, host))),
-            |h| out(h.as_str(), host.hca(h).map(|hca| Device::new(hca.name.as_str(), None, Some(hca), host))),
+            |h| {
+                self.narrowing.forbids_hca(h.as_str()).is_some()
+                    || out(h.as_str(), host.hca(h).map(|hca| Device::new(hca.name.as_str(), None, Some(hca), host)))
+            },
             host,
         )
     }

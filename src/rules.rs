@@ -129,10 +129,12 @@ fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let request = context.request;
     let narrowed = match candidate.netdev {
         Some(netdev) => request.narrowing.forbids(&netdev.name),
-        None => request.narrowing.excludes(candidate.key()),
+        None => request.narrowing.forbids_hca(candidate.key()),
     };
     if let Some(why) = narrowed {
-        return because(DropCode::Excluded, why, "change the container's annotation");
+        let devices = request.narrowing.devices.is_some();
+        let fix = if devices { "ask for its device, too" } else { "change the container's annotation" };
+        return because(DropCode::Excluded, why, fix);
     }
     let name = &candidate.netdev?.name;
     if !request.ifaces.is_empty() {

@@ -32,7 +32,7 @@ fn help_fits_a_terminal_and_tells_the_exit_codes() {
     }
     for command in [
         "snapshot", "prepare", "env", "spec", "hook", "hold", "handle", "restore", "status", "sysfs", "nccl", "doctor", "topo", "peers",
-        "install", "uninstall",
+        "cdi", "install", "uninstall",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in\n{help}");
         for flag in ["--help", "-h"] {

@@ -109,8 +109,9 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
         (Some(keeper), _) => keeper.plan.clone(),
         (None, Some(plan)) => plan,
         (None, None) => {
-            decide::named_free(request, hook.store)?;
-            fresh_plan(request, name.as_str(), live, hook.store)?
+            let request = request.of_devices();
+            decide::named_free(&request, hook.store)?;
+            fresh_plan(&request, name.as_str(), live, hook.store)?
         }
     };
     // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
@@ -122,8 +123,10 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
     let outside = live.observe(Side::Host, &scope)?;
     let plan = request.narrowed_plan(plan, &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
+        request.gives_devices(&plan)?;
         return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
+    request.gives_devices(&plan)?;
     decide::as_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
     decide::free(&plan, hook.store)?;
@@ -260,9 +263,10 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     }
     if let Some(given) = &record.given {
         decide::as_agreed(given, hook.agreed)?;
+        request.gives_devices(given)?;
         let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
         if left.nics.len() < given.nics.len() {
-            let note = "its annotations ask for fewer NICs, but a namespace has one set for all of its containers";
+            let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
             report.notes.push(note.to_owned());
         }
     }

@@ -33,6 +33,16 @@ pub fn private_dir(path: &Path) -> Result<()> {
     owned(path)
 }
 
+/// Makes a folder that everybody may read, whatever our umask; one that is there stays as it is.
+pub fn shared_dir(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let doing = || format!("creating {}", path.display());
+    DirBuilder::new().recursive(true).mode(0o755).create(path).with_context(doing)?;
+    fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(doing)
+}
+
 /// Checks that a folder, if there is one, is no link, and that nobody else can change what is in it.
 pub fn owned(path: &Path) -> Result<()> {
     let meta = match fs::symlink_metadata(path) {

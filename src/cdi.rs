@@ -1,0 +1,208 @@
+//! A specification for the Container Device Interface: each rail as a device that engines know by name.
+//!
+//! Devices are edits of config.json that an engine adds up, in the order in which they are asked for. The environment of a later
+//! one overwrites that of an earlier one and of the user, so NCCL's settings, which depend on all that is asked for, are not in
+//! it: each device brings a hook that names its rails, and the first of these hooks to run takes the rails of all of them (see
+//! [`asked`]), moves just these, and tells NCCL by `/etc/nccl.conf`. An image can set any environment, but it has no hooks.
+//!
+//! Format and rules: SPEC.md of github.com/cncf-tags/container-device-interface. No crate is used for it: container-device-interface
+//! 1.1.1 needs Rust 1.86, and an HTTP client and a C library for TLS with it, for a schema that six structures fulfil.
+
+pub mod asked;
+mod rail;
+
+use serde::{Deserialize, Serialize};
+
+use crate::inject::{HookEdit, Stage};
+pub use rail::{Rail, RailName};
+
+/// Vendor and class of all devices.
+pub const KIND: &str = "rdmaprep.io/rail";
+/// The device that is all rails.
+pub const ALL: &str = "all";
+/// The flag of a hook that names a rail.
+pub const FLAG: &str = "--rail";
+/// How the variable that tells a rail begins; the device's name follows, so that none overwrites another.
+pub const VARIABLE: &str = "RDMAPREP_RAIL_";
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spec {
+    /// The oldest version that has all that is used: engines refuse newer ones than they know.
+    pub cdi_version: String,
+    /// [`KIND`].
+    pub kind: String,
+    /// A device for each rail, and [`ALL`].
+    #[serde(default)]
+    pub devices: Vec<Device>,
+    /// What each container with a device gets once, however many devices it has.
+    #[serde(default)]
+    pub container_edits: Edits,
+}
+
+/// What can be asked for by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Behind [`KIND`] and `=`.
+    pub name: String,
+    /// What it adds to config.json.
+    #[serde(default)]
+    pub container_edits: Edits,
+}
+
+/// Additions to a config.json.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Edits {
+    /// `NAME=VALUE`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Device nodes, each with its cgroup rule.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_nodes: Vec<Node>,
+    /// Hooks.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<Hook>,
+}
+
+/// A device node. Its numbers are told, not looked up by the engine: soft-RoCE gets its node inside when its link is made anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// In the container.
+    pub path: String,
+    /// `c`.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// Major number.
+    #[serde(default)]
+    pub major: u32,
+    /// Minor number.
+    #[serde(default)]
+    pub minor: u32,
+    /// Mode bits.
+    #[serde(default)]
+    pub file_mode: u32,
+    /// Of `rwm`, for the cgroup.
+    #[serde(default)]
+    pub permissions: String,
+    /// Owner inside.
+    #[serde(default)]
+    pub uid: u32,
+    /// Group inside.
+    #[serde(default)]
+    pub gid: u32,
+}
+
+/// A hook.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Hook {
+    /// When it runs.
+    pub hook_name: Stage,
+    /// Absolute path of the program.
+    pub path: String,
+    /// Arguments from `argv[0]` on.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// Seconds until the runtime kills it.
+    #[serde(default)]
+    pub timeout: u32,
+}
+
+impl Spec {
+    /// Devices for these rails; `hooks` are a container's that gets all of them, without a word on which rails. Rails whose name
+    /// cannot be a device's are in [`ALL`] alone: the second value says so.
+    pub fn of(rails: &[Rail], hooks: &[HookEdit]) -> (Spec, Vec<String>) {
+        let (mut devices, mut told): (Vec<Device>, Vec<String>) = (Vec::new(), Vec::new());
+        for rail in rails {
+            let name = rail.name.as_str();
+            match unfit(name, devices.iter().any(|d| d.name == name)) {
+                Some(why) => told.push(format!("{name} is no device of its own, only part of {KIND}={ALL}: {why}")),
+                None => devices.push(device(name, std::slice::from_ref(rail), hooks)),
+            }
+        }
+        devices.push(device(ALL, rails, hooks));
+        let common = hooks.iter().filter(|h| matches!(h.stage, Stage::Poststart | Stage::Poststop));
+        let container_edits = Edits { hooks: common.map(|h| hook(h, &[])).collect(), ..Edits::default() };
+        (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, told)
+    }
+
+    /// The devices whose names another one does not have.
+    pub fn lost<'s>(&'s self, newer: &Spec) -> Vec<&'s str> {
+        let names = |spec: &'s Spec| spec.devices.iter().map(|d| d.name.as_str());
+        names(self).filter(|name| !newer.devices.iter().any(|d| d.name == *name)).collect()
+    }
+}
+
+impl Device {
+    /// The rails that its hook names.
+    pub fn rails(&self) -> Vec<RailName> {
+        self.container_edits.hooks.iter().flat_map(|h| asked::named(&h.args)).collect()
+    }
+
+    /// HCA and port of a rail, as its variable tells.
+    pub fn hca(&self, rail: &RailName) -> Option<&str> {
+        let pair = |env: &'_ String| env.strip_prefix(VARIABLE)?.split_once('=').map(|(n, _)| n == rail.as_str());
+        let entry = self.container_edits.env.iter().find(|env| pair(env) == Some(true))?;
+        entry.split_once('=').map(|(_, hca)| hca).filter(|hca| !hca.is_empty())
+    }
+}
+
+/// createRuntime alone: what knows devices of this interface knows that stage.
+fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
+    let mut edits = Edits::default();
+    for rail in rails {
+        // Of a name with `=` nothing could be told: it would end there.
+        if !rail.name.as_str().contains('=') {
+            let hca = rail.hca.as_deref().unwrap_or_default();
+            edits.env.push(format!("{VARIABLE}{}={hca}", rail.name.as_str()));
+        }
+        for node in &rail.nodes {
+            let path = format!("/dev/infiniband/{}", node.name);
+            if !edits.device_nodes.iter().any(|n| n.path == path) {
+                edits.device_nodes.push(Node {
+                    path,
+                    kind: "c".to_owned(),
+                    major: node.major,
+                    minor: node.minor,
+                    // Verbs are for every user inside: the kernel guards each object by the process that made it.
+                    file_mode: 0o666,
+                    permissions: "rw".to_owned(),
+                    uid: 0,
+                    gid: 0,
+                });
+            }
+        }
+    }
+    let words: Vec<String> = rails.iter().flat_map(|r| [FLAG.to_owned(), r.name.to_string()]).collect();
+    edits.hooks = hooks.iter().filter(|h| h.stage == Stage::CreateRuntime).map(|h| hook(h, &words)).collect();
+    Device { name: name.to_owned(), container_edits: edits }
+}
+
+fn hook(edit: &HookEdit, more: &[String]) -> Hook {
+    let args = edit.args.iter().chain(more).cloned().collect();
+    Hook { hook_name: edit.stage, path: edit.path.clone(), args, timeout: edit.timeout }
+}
+
+/// Why that is no name for a device (SPEC.md, "CDI Devices"), or none for one more.
+fn unfit(name: &str, is_taken: bool) -> Option<&'static str> {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    match name {
+        ALL => Some("that device is all rails"),
+        _ if is_taken => Some("a netdev and an HCA have this name"),
+        _ if ends(name.chars().next()) && ends(name.chars().next_back()) && name.chars().all(inner) => None,
+        _ => Some(
+            "CDI allows letters, digits, '-', '_', '.', ':' in a device's name, the first and last none of these signs",
+        ),
+    }
+}
+
+/// Before 0.5.0, a device's name began with a letter.
+fn version(devices: &[Device]) -> &'static str {
+    let digit = |d: &Device| d.name.starts_with(|c: char| c.is_ascii_digit());
+    if devices.iter().any(digit) { "0.5.0" } else { "0.3.0" }
+}

@@ -1,0 +1,110 @@
+//! What the devices of one container ask for together. Each of them has brought a hook into config.json; all of these are found
+//! there by each of them, and the first does the work for all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::rail::{self, RailName};
+use super::{FLAG, KIND};
+use crate::fault::{Fault, WithFault};
+use crate::ident::{HcaName, IfName};
+use crate::inject::{self, Stage};
+use crate::plan::Plan;
+
+/// The rails that a container's devices name, and no others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    netdevs: BTreeSet<IfName>,
+    hcas: BTreeSet<HcaName>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    hooks: Option<BTreeMap<String, Option<Vec<Hook>>>>,
+}
+
+#[derive(Deserialize)]
+struct Hook {
+    args: Option<Vec<String>>,
+}
+
+impl Asked {
+    /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing where the hook of another
+    /// device comes before it.
+    ///
+    /// # Errors
+    /// [`Fault::State`] where config.json has no such hook: what the other devices ask for is not known then.
+    pub fn first(config_json: &str, stage: Stage, plan: Option<&str>, mine: &[String]) -> Result<Option<Asked>> {
+        let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
+        if bytes > most {
+            return Err(Fault::State.error(format!("config.json has {bytes} bytes; no more than {most} are read")));
+        }
+        let config: Config =
+            serde_json::from_str(config_json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
+        let list = config.hooks.and_then(|mut hooks| hooks.remove(stage.name()).flatten()).unwrap_or_default();
+        let all: Vec<Vec<String>> = list.into_iter().filter_map(|hook| words(&hook.args?, stage, plan)).collect();
+        if !all.iter().any(|words| words == mine) {
+            let text = format!("{FLAG}: config.json has no such hook; devices of {KIND} add it there");
+            return Err(Fault::State.error(text));
+        }
+        if all.first().is_none_or(|words| words != mine) {
+            return Ok(None);
+        }
+        Ok(Some(rail::names(all.iter().flatten()).fault(Fault::State, "hooks of config.json")?.into_iter().collect()))
+    }
+
+    /// The netdevs among them.
+    pub fn netdevs(&self) -> impl Iterator<Item = &IfName> {
+        self.netdevs.iter()
+    }
+
+    /// Whether a netdev is asked for.
+    pub fn has(&self, netdev: &IfName) -> bool {
+        self.netdevs.contains(netdev)
+    }
+
+    /// Whether an HCA without a netdev is.
+    pub fn has_hca(&self, hca: &str) -> bool {
+        self.hcas.iter().any(|h| h.as_str() == hca)
+    }
+
+    /// Those that a plan does not give.
+    pub fn lacking<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = RailName> + 'a {
+        let netdevs = self.netdevs.iter().filter(|name| !plan.rails().any(|n| n.identity.name == **name));
+        let hcas = self.hcas.iter().filter(|name| !plan.ib.contains(name));
+        netdevs.cloned().map(RailName::Netdev).chain(hcas.cloned().map(RailName::Hca))
+    }
+}
+
+impl FromIterator<RailName> for Asked {
+    fn from_iter<I: IntoIterator<Item = RailName>>(names: I) -> Asked {
+        let mut asked = Asked::default();
+        for name in names {
+            match name {
+                RailName::Netdev(name) => drop(asked.netdevs.insert(name)),
+                RailName::Hca(name) => drop(asked.hcas.insert(name)),
+            }
+        }
+        asked
+    }
+}
+
+/// The rails in the arguments of a hook of ours for that stage and plan.
+fn words(args: &[String], stage: Stage, plan: Option<&str>) -> Option<Vec<String>> {
+    let is = |at: usize, word: &str| args.get(at).is_some_and(|arg| arg == word);
+    let rails = values(args, FLAG);
+    let ours = is(1, "hook") && is(2, stage.name()) && values(args, "--plan").first().map(String::as_str) == plan;
+    (ours && !rails.is_empty()).then_some(rails)
+}
+
+/// The rails that a hook's arguments name; what is no name is left out.
+pub fn named(args: &[String]) -> Vec<RailName> {
+    values(args, FLAG).iter().filter_map(|text| text.parse().ok()).collect()
+}
+
+/// What follows a flag, each time that it is there.
+fn values(args: &[String], flag: &str) -> Vec<String> {
+    args.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1].clone()).collect()
+}

@@ -1,0 +1,121 @@
+//! Rails by the names that devices have.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use crate::ident::{BusId, HcaName, IfName};
+use crate::plan::{Nic, Plan};
+use crate::select::natural;
+use crate::snapshot::{CharDevice, Snapshot};
+use crate::stack;
+
+/// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a colon.
+const HCA: &str = "hca:";
+
+/// What a device gives a container: a netdev with its HCA, or an InfiniBand HCA without one. As text `rdma0` or `hca:mlx5_0`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum RailName {
+    /// A netdev, by its name on the host.
+    Netdev(IfName),
+    /// An HCA that nothing moves with (`--ib`).
+    Hca(HcaName),
+}
+
+impl RailName {
+    /// The name as the kernel prints it.
+    pub fn as_str(&self) -> &str {
+        match self {
+            RailName::Netdev(name) => name.as_str(),
+            RailName::Hca(name) => name.as_str(),
+        }
+    }
+}
+
+impl FromStr for RailName {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        Ok(match s.strip_prefix(HCA) {
+            Some(name) => RailName::Hca(name.parse()?),
+            None => RailName::Netdev(s.parse()?),
+        })
+    }
+}
+
+impl TryFrom<String> for RailName {
+    type Error = anyhow::Error;
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+impl From<RailName> for String {
+    fn from(name: RailName) -> String {
+        name.to_string()
+    }
+}
+
+impl fmt::Display for RailName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RailName::Netdev(name) => f.pad(name.as_str()),
+            RailName::Hca(name) => f.pad(&format!("{HCA}{name}")),
+        }
+    }
+}
+
+/// Names from a command line, each once.
+pub fn names<'t>(texts: impl IntoIterator<Item = &'t String>) -> Result<Vec<RailName>> {
+    let (mut names, mut seen) = (Vec::new(), HashSet::new());
+    for text in texts {
+        ensure!(text.len() <= 128, "a rail's name of {} bytes", text.len());
+        if seen.insert(text) {
+            names.push(text.parse()?);
+        }
+    }
+    Ok(names)
+}
+
+/// A rail of a plan, with all that its container needs of the host's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rail {
+    /// Which one.
+    pub name: RailName,
+    /// `HCA:port`, where it has one.
+    pub hca: Option<String>,
+    /// Its device nodes: uverbs, also of what comes along with it, and rdma_cm.
+    pub nodes: Vec<CharDevice>,
+    pci: Option<BusId>,
+}
+
+impl Rail {
+    /// The rails of a plan, in its order. `host` is where an HCA without a netdev has its node.
+    pub fn of(plan: &Plan, host: &Snapshot) -> Vec<Rail> {
+        let cm = plan.devices.iter().find(|d| d.name == "rdma_cm");
+        let rail = |name, hca: Option<String>, verbs: Vec<CharDevice>, pci| {
+            let nodes = if verbs.is_empty() { Vec::new() } else { verbs.into_iter().chain(cm.cloned()).collect() };
+            Rail { name, hca, nodes, pci }
+        };
+        let nic = |nic: &Nic| {
+            let its = |n: &&Nic| stack::root(n, &plan.nics).identity.name == nic.identity.name;
+            let verbs = plan.nics.iter().filter(its).filter_map(|n| n.uverbs.clone()).collect();
+            let hca = nic.hca.as_ref().map(|hca| nic.port.map_or(hca.to_string(), |port| format!("{hca}:{port}")));
+            rail(RailName::Netdev(nic.identity.name.clone()), hca, verbs, nic.identity.pci)
+        };
+        let ib = |name: &HcaName| {
+            let hca = host.hca(name);
+            let verbs = hca.and_then(|h| h.uverbs.clone()).into_iter().collect();
+            rail(RailName::Hca(name.clone()), Some(name.to_string()), verbs, hca.and_then(|h| h.pci))
+        };
+        plan.rails().map(nic).chain(plan.ib.iter().map(ib)).collect()
+    }
+
+    /// Rail order, as [`crate::select`] has it.
+    pub fn rank(&self) -> impl Ord + use<> {
+        (self.pci.is_none(), self.pci, natural(self.name.as_str()), self.name.clone())
+    }
+}

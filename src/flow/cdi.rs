@@ -1,0 +1,220 @@
+//! `rdmaprep cdi`: the file by which engines know rails as devices.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use super::{request, say, store, warn};
+use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
+use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global, SelectArgs};
+use crate::config::Host;
+use crate::decide::{held, options, plan_of_any};
+use crate::fault::{Fault, WithFault};
+use crate::inject::{self, HookEdit, hooks_for};
+use crate::report::{self, DeviceLine};
+use crate::request::Request;
+use crate::select::{Held, Selection};
+use crate::snapshot::Snapshot;
+use crate::step::Side;
+use crate::world::netns::Netns;
+use crate::world::store::Store;
+use crate::world::{Live, Scope, World, boot_id, files};
+
+/// A file that is larger was not written by us.
+const LIMIT: usize = 4 << 20;
+
+/// What `generate --json` prints.
+#[derive(Serialize)]
+struct Generated<'a> {
+    path: &'a Path,
+    changed: bool,
+    spec: &'a Spec,
+}
+
+/// What the devices are made of.
+struct Source {
+    rails: Vec<Rail>,
+    hooks: Vec<HookEdit>,
+    /// Why others are left out; absent: a plan was stored, and is taken at its word.
+    selection: Option<Selection>,
+}
+
+/// `rdmaprep cdi`.
+pub(super) fn run(global: &Global, command: &CdiCommand) -> Result<()> {
+    match command {
+        CdiCommand::Generate(args) => generate(global, args),
+        CdiCommand::List(args) => list(global, args),
+    }
+}
+
+fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
+    let request = request(global, Some(&args.plan), &args.select)?;
+    let store = store(&request.host);
+    let seen = Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+    let source = source(&request, args, &seen, &store)?;
+    let (spec, told) = Spec::of(&source.rails, &source.hooks);
+    warn(&told);
+    let text = report::json(&spec)? + "\n";
+    if args.output == Path::new("-") {
+        return say(text.trim_end());
+    }
+    let path = &args.output;
+    let named = path.is_absolute() && path.extension().is_some_and(|e| e == "json");
+    ensure!(named, Fault::Usage.error(format!("--output {}: engines read FOLDER/NAME.json", path.display())));
+    let before = files::read(path).fault(Fault::Usage, format!("reading {}", path.display()))?;
+    let older = before.as_deref().map(|text| ours(path, text)).transpose()?;
+    if let (true, Some(older), Some(selection)) = (args.keep, &older, &source.selection) {
+        keeps(older, &spec, selection, path)?;
+    }
+    let changed = before.as_deref() != Some(&text);
+    if changed && !args.dry_run {
+        let folder = path.parent().context("a file needs a folder")?;
+        files::shared_dir(folder)?;
+        files::replace(path, text.as_bytes(), 0o644)?;
+    }
+    if args.json {
+        return say(&report::json(&Generated { path, changed, spec: &spec })?);
+    }
+    let lines = lines(&spec, &seen, &held(&store)?);
+    say(&told_of(args, before.as_deref().unwrap_or_default(), &text, &lines))
+}
+
+/// What `generate` says to people.
+fn told_of(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine]) -> String {
+    let path = args.output.display();
+    let (done, diff) = match (before == text, args.dry_run) {
+        (true, _) => ("is as it should be", String::new()),
+        (false, false) => ("written", String::new()),
+        (false, true) => ("would be written", diff(&path.to_string(), before, text)),
+    };
+    format!(
+        "{diff}{path}: {done} (plan {})\n\n{}\n\npodman run --device {KIND}={ALL} --ulimit memlock=-1:-1 ...",
+        args.plan,
+        report::device_table(lines)
+    )
+}
+
+fn diff(path: &str, before: &str, text: &str) -> String {
+    report::printable_lines(&inject::file_diff([path, &format!("{path} (generated)")], before, text)) + "\n"
+}
+
+/// The rails of the stored plan, as far as the policy allows them by now; else those that would be chosen, and those that are away.
+fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &Store) -> Result<Source> {
+    let program = std::env::current_exe().context("finding our own path")?;
+    let program = program.to_str().context("our own path is no UTF-8")?;
+    if let Some(plan) = store.plan(&args.plan)? {
+        let plan = request.narrowed_plan(plan, seen);
+        let rails = Rail::of(&plan, seen);
+        ensure!(!rails.is_empty(), Fault::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name)));
+        let hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
+        return Ok(Source { rails, hooks, selection: None });
+    }
+    let (plan, selection) = plan_of_any(request, &args.plan, seen, store, options(request))?;
+    warn(&selection.warnings);
+    let mut rails = Rail::of(&plan, seen);
+    let away = away(request, seen, store)?.into_iter();
+    let away: Vec<Rail> = away.filter(|rail| !rails.iter().any(|r| r.name == rail.name)).collect();
+    rails.extend(away);
+    rails.sort_by_cached_key(Rail::rank);
+    if rails.is_empty() {
+        selection.some()?;
+    }
+    let mut hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
+    // The hook makes the plan anew, of just what was asked here and the rails that it is told.
+    let flags = SelectArgs { ifaces: Vec::new(), ..args.select.clone() }.flags();
+    hooks.iter_mut().for_each(|hook| hook.args.extend_from_slice(&flags));
+    Ok(Source { rails, hooks, selection: Some(selection) })
+}
+
+/// The rails that containers hold, as far as they would be chosen by their names.
+fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> {
+    let boot = boot_id()?;
+    let records = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
+    let given = records.filter(|r| r.boot_id == boot).filter_map(|r| r.given);
+    let chosen = |rail: &Rail| {
+        let name = rail.name.as_str();
+        let left_out = request.exclude.as_ref().is_some_and(|pattern| pattern.matches(name));
+        let by_name = match &rail.name {
+            RailName::Netdev(netdev) if !request.ifaces.is_empty() => request.names(netdev),
+            _ => !left_out,
+        };
+        by_name && request.host.policy.forbids_name(name).is_none()
+    };
+    Ok(given.flat_map(|plan| Rail::of(&plan, seen)).filter(chosen).collect())
+}
+
+/// What we wrote, or somebody else.
+fn ours(path: &Path, text: &str) -> Result<Spec> {
+    let path = path.display();
+    ensure!(text.len() <= LIMIT, Fault::Refused.error(format!("{path} has {} bytes: it is not ours", text.len())));
+    let spec: Spec = serde_json::from_str(text).fault(Fault::Refused, format!("{path} is not ours"))?;
+    ensure!(spec.kind == KIND, Fault::Refused.error(format!("{path} is of kind {:?}, not {KIND}", spec.kind)));
+    Ok(spec)
+}
+
+/// That no device is lost.
+fn keeps(older: &Spec, newer: &Spec, selection: &Selection, path: &Path) -> Result<()> {
+    let why = |name: &str| {
+        let dropped =
+            selection.dropped().find(|(v, _)| v.netdev.as_ref().map_or_else(|| v.label(), |n| n.to_string()) == name);
+        dropped.map_or_else(|| format!("{name} is not on this host"), |(_, d)| d.why.clone())
+    };
+    let lost: Vec<String> = older.lost(newer).into_iter().map(why).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let (path, lost) = (path.display(), lost.join("; "));
+    Err(Fault::Refused
+        .error(format!("--keep: {path} would lose devices: {lost}; without --keep it is written without them")))
+}
+
+fn list(global: &Global, args: &CdiListArgs) -> Result<()> {
+    let path = &args.file;
+    let text = files::read(path).fault(Fault::Usage, format!("reading {}", path.display()))?;
+    let text = text.ok_or_else(|| {
+        Fault::Usage.error(format!("there is no {}: `rdmaprep cdi generate` writes it", path.display()))
+    })?;
+    let spec = ours(path, &text)?;
+    let store = store(&Host::new(global, &super::config(global)?));
+    let seen = Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+    let lines = lines(&spec, &seen, &held(&store)?);
+    say(&if args.json { report::json(&lines)? } else { report::device_table(&lines) })
+}
+
+fn lines(spec: &Spec, seen: &Snapshot, held: &[Held]) -> Vec<DeviceLine> {
+    spec.devices.iter().map(|device| line(device, seen, held)).collect()
+}
+
+fn line(device: &Device, seen: &Snapshot, held: &[Held]) -> DeviceLine {
+    let rails = device.rails();
+    let nodes = &device.container_edits.device_nodes;
+    let mut now: Vec<String> = rails.iter().filter_map(|rail| elsewhere(rail, seen, held)).collect();
+    let is_stale = |path: &str, number: (u32, u32)| {
+        let node =
+            seen.hcas.iter().filter_map(|h| h.uverbs.as_ref()).find(|d| path == format!("/dev/infiniband/{}", d.name));
+        node.is_some_and(|d| (d.major, d.minor) != number)
+    };
+    let stale = nodes.iter().filter(|n| is_stale(&n.path, (n.major, n.minor)));
+    now.extend(stale.map(|n| format!("{} has another number by now", n.path)));
+    DeviceLine {
+        device: device.name.clone(),
+        rails: rails.iter().map(ToString::to_string).collect(),
+        hcas: rails.iter().filter_map(|rail| device.hca(rail)).map(str::to_owned).collect(),
+        nodes: nodes.iter().filter_map(|n| n.path.rsplit('/').next()).map(str::to_owned).collect(),
+        now: if now.is_empty() { "on the host".to_owned() } else { now.join("; ") },
+    }
+}
+
+/// Where a rail is, unless it is on the host.
+fn elsewhere(rail: &RailName, seen: &Snapshot, held: &[Held]) -> Option<String> {
+    let name = rail.as_str();
+    if let Some(held) = held.iter().find(|h| h.netdev.as_str() == name) {
+        return Some(format!("{name}: {}", held.by));
+    }
+    let is_there = match rail {
+        RailName::Netdev(name) => seen.netdev(name).is_some(),
+        RailName::Hca(name) => seen.hca(name).is_some(),
+    };
+    (!is_there).then(|| format!("{name}: not on this host"))
+}

@@ -1,0 +1,29 @@
+//! Devices for people.
+
+use serde::Serialize;
+
+use super::printable;
+use super::tables::table;
+
+/// A device of `rdmaprep cdi`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceLine {
+    /// Its name behind `rdmaprep.io/rail=`.
+    pub device: String,
+    /// The rails that it gives.
+    pub rails: Vec<String>,
+    /// Their HCAs, with the port.
+    pub hcas: Vec<String>,
+    /// Device nodes, by their names below /dev/infiniband.
+    pub nodes: Vec<String>,
+    /// Where that is now.
+    pub now: String,
+}
+
+/// A line for each.
+pub fn device_table(lines: &[DeviceLine]) -> String {
+    let list = |words: &[String]| if words.is_empty() { "-".to_owned() } else { printable(&words.join(" ")) };
+    let row =
+        |l: &DeviceLine| vec![printable(&l.device), list(&l.rails), list(&l.hcas), list(&l.nodes), printable(&l.now)];
+    table(&["device", "rails", "HCA:port", "nodes", "now"], lines.iter().map(row).collect(), "no devices")
+}
