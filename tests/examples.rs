@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use rdmaprep::cli::{Cli, Command};
+use rdmaprep::cli::{CdiCommand, Cli, Command};
 use rdmaprep::state::State;
 use rdmaprep::world::privilege::KEPT;
 
@@ -60,9 +60,12 @@ fn units_call_what_exists_and_allow_what_it_needs() {
         let value =
             |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_else(|| panic!("{key} {path:?}"));
         let args: Vec<&str> = value("ExecStart=").split(' ').collect();
-        let Command::Restore(parsed) = Cli::read(&args).unwrap().command else { panic!("{}", path.display()) };
-        assert!(parsed.all, "{}", path.display());
-        let kept: Vec<&str> = KEPT.iter().map(|(_, name, _)| *name).collect();
+        let kept: Vec<&str> = match Cli::read(&args).unwrap().command {
+            Command::Restore(parsed) if parsed.all => KEPT.iter().map(|(_, name, _)| *name).collect(),
+            // It looks as a hook does, and writes a file into a folder that systemd makes.
+            Command::Cdi(CdiCommand::Generate(parsed)) if parsed.keep => vec!["CAP_NET_ADMIN", "CAP_SYS_ADMIN"],
+            _ => panic!("{}", path.display()),
+        };
         assert_eq!(value("CapabilityBoundingSet="), kept.join(" "), "{}", path.display());
     }
 }
