@@ -173,6 +173,27 @@ fn a_container_in_the_hosts_own_namespace_is_refused() {
     });
 }
 
+/// podman shows nobody what its precreate hooks say.
+#[test]
+fn why_spec_refuses_a_container_that_asks_is_in_the_log_too() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let log = || fs::read_to_string(&host.log).unwrap_or_default();
+        let spec = |annotations: Value| {
+            let config = json!({"ociVersion": "1.2.0", "annotations": annotations, "root": {"path": "rootfs"},
+                "process": {"args": ["sh"], "cwd": "/"}, "linux": {"namespaces": [{"type": "mount"}]}});
+            run(&mut host.command(&["spec"]), &config.to_string())
+        };
+        spec(json!({})).ok();
+        assert_eq!(log(), "");
+        let said = spec(json!({"rdmaprep.io/plan": "default"})).fails(3, &["shares the host's network"]);
+        let reason = said.err.trim().strip_prefix("rdmaprep: ").unwrap();
+        assert!(log().starts_with("command=spec outcome=refused exit=3 "), "{}", log());
+        assert!(log().contains(&format!("message={reason:?}")) && log().lines().count() == 1, "{}", log());
+    });
+}
+
 /// A bundle with that config.json.
 fn bundle(config: Option<&str>) -> PathBuf {
     let path = PathBuf::from("/run/bundle");

@@ -18,7 +18,7 @@ use crate::fault::{Fault, WithFault};
 use crate::inject::{self, Injected};
 use crate::nccl::explain;
 use crate::plan::Plan;
-use crate::report;
+use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::select::Selection;
 use crate::snapshot::Snapshot;
@@ -160,6 +160,7 @@ fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String
 
 /// `rdmaprep spec`.
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
+    let watch = Stopwatch::start();
     let text = files::read_or_stdin(Path::new("-")).fault(Fault::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
     let asked = args.plan.is_some() || inject::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
@@ -170,8 +171,21 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
             pass(&text)
         }
-        Err(e) => Err(e),
+        Err(e) => {
+            let refused = Err(e);
+            log(global, &watch, &refused);
+            refused
+        }
     }
+}
+
+/// podman shows nobody what its precreate hooks say: the log of the other hooks has it, too.
+fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
+    let own = super::shim::own(global).map(|(own, _)| own).unwrap_or_default();
+    let mut report = Report::new("spec");
+    report.finish(refused, watch);
+    // stderr has it in any case.
+    let _ = own.log().map(|log| files::append(log, &report.line()));
 }
 
 /// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.

@@ -57,7 +57,7 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
 
 /// The part of the host's config file that concerns a shim, and where it is, unless that is the default. The administrator may have
 /// put a link there.
-fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
+pub(super) fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
     let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
     let named = files::followed(global.config.clone().or_else(variable), Path::new(CONFIG));
     let path = named.as_deref().unwrap_or(Path::new(CONFIG));
