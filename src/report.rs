@@ -3,9 +3,9 @@
 //! Names, aliases and file contents come from the host or from a container; nothing of them reaches a terminal that could
 //! steer it.
 
-mod install;
-mod doctor;
 mod cdi;
+mod doctor;
+mod install;
 mod nccl;
 mod tables;
 
@@ -26,9 +26,9 @@ use crate::journal;
 use crate::peers::{Agreement, Rail};
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
-pub use install::Installed;
-pub use doctor::diagnosis_table;
 pub use cdi::{DeviceLine, device_table};
+pub use doctor::diagnosis_table;
+pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
 pub use tables::{selection_table, snapshot_table};
 

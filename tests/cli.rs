@@ -31,8 +31,23 @@ fn help_fits_a_terminal_and_tells_the_exit_codes() {
         assert!(help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())), "{fault:?} in\n{help}");
     }
     for command in [
-        "snapshot", "prepare", "env", "spec", "hook", "hold", "handle", "restore", "status", "sysfs", "nccl", "doctor", "topo", "peers",
-        "cdi", "install", "uninstall",
+        "snapshot",
+        "prepare",
+        "env",
+        "spec",
+        "hook",
+        "hold",
+        "handle",
+        "restore",
+        "status",
+        "sysfs",
+        "nccl",
+        "doctor",
+        "topo",
+        "peers",
+        "cdi",
+        "install",
+        "uninstall",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in\n{help}");
         for flag in ["--help", "-h"] {
