@@ -19,14 +19,16 @@ use clap::FromArgMatches;
 use clap::builder::Resettable;
 use rdmaprep::cli::{self, Cli, Command as Subcommand};
 use rdmaprep::config::{Config, Host};
-use rdmaprep::doctor::seen::{Machine, Trace};
+use rdmaprep::doctor::seen::{Machine, Node, Trace};
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
 use rdmaprep::nccl::settings::Settings;
 use rdmaprep::report;
 use rdmaprep::request::Request;
-use rdmaprep::snapshot::Snapshot;
+use rdmaprep::snapshot::{CharDevice, Snapshot};
+use rdmaprep::world::attempt;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use support::{alone, sh};
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -230,4 +232,54 @@ fn what_others_named_is_printed_as_text() {
     assert!(!text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
     assert_eq!(text.lines().filter(|l| l.starts_with("breaks a job: 0")).count(), 1, "{text}");
     assert!(!report::json(&d).unwrap().contains(['\u{1b}', '\u{202e}']));
+}
+
+/// Whatever is below a container's /dev/infiniband: nothing is opened but the very device that is meant.
+#[test]
+fn only_the_right_node_is_opened() {
+    alone(|host| {
+        let null = host.run.join("null");
+        fs::create_dir_all(&host.run).unwrap();
+        sh(&format!(
+            "touch {null}; mount --bind /dev/null {null}; mount -t tmpfs dev /dev; mkdir /dev/infiniband; cd /dev/infiniband; \
+             mkfifo uverbs0; ln -s /proc/self/mem uverbs1; mkdir uverbs2; touch uverbs3 uverbs4 uverbs5; ln -s uverbs7 uverbs7; \
+             mount --bind {null} uverbs3; mount --bind {null} uverbs4",
+            null = null.display()
+        ));
+        let node = |number: u32, minor| CharDevice { name: format!("uverbs{number}"), major: 1, minor };
+        let tried = attempt::here(&[
+            node(0, 3),
+            node(1, 3),
+            node(2, 3),
+            node(3, 3),
+            node(4, 5),
+            node(5, 3),
+            node(6, 3),
+            node(7, 3),
+        ]);
+        let wrong = |what: &str| Node::Wrong(what.to_owned());
+        let told: Vec<&Node> = tried.values().collect();
+        assert_eq!(told[0], &wrong("a fifo"));
+        assert!(matches!(told[1], Node::Wrong(_) | Node::Refused(_)), "{:?}", told[1]);
+        assert_eq!(told[2], &wrong("a directory"));
+        assert_eq!(told[3], &Node::Opened);
+        assert_eq!(told[4], &wrong("the device 1:3, not 1:5"));
+        assert_eq!(told[5], &wrong("a regular file"));
+        assert_eq!(told[6], &Node::Missing);
+        assert!(matches!(told[7], Node::Refused(_)), "a link to itself: {:?}", told[7]);
+    });
+}
+
+/// Who shares the host's network, or is no container of ours, is told so.
+#[test]
+fn containers_that_are_none() {
+    let run = |id: &str| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        let empty = tempfile::tempdir().unwrap();
+        program.env_clear().args(["doctor", "--config", "/dev/null", "--container", id]);
+        support::run(program.arg("--state-dir").arg(empty.path()).arg("--run-dir").arg(empty.path()), "")
+    };
+    run("nobody").fails(2, &["holds no NIC", "no process has that pid"]);
+    run("0").fails(2, &["holds no NIC"]);
+    run(&std::process::id().to_string()).fails(3, &["shares the host's network"]);
 }

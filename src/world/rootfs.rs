@@ -104,6 +104,7 @@ impl Root {
                 let (wanted, there) = (format!("{}:{}", number.0, number.1), format!("{major}:{minor}"));
                 return Ok(Err(format!("the device {there}, not {wanted}")));
             }
+            FileType::RegularFile => return Ok(Err("a regular file".to_owned())),
             kind => return Ok(Err(called(kind).to_owned())),
         }
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
