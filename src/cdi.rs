@@ -10,6 +10,7 @@
 
 pub mod asked;
 mod rail;
+mod request;
 
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,6 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 
-use crate::cdi::RailName;
 use crate::cdi::asked::Asked;
 use crate::cli::SelectArgs;
 use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, SelectConfig};
@@ -110,7 +109,7 @@ impl Narrowing {
     }
 
     /// Why its annotations do.
-    fn annotated(&self, netdev: &IfName) -> Option<String> {
+    pub fn annotated(&self, netdev: &IfName) -> Option<String> {
         if self.only.as_ref().is_some_and(|only| !only.contains(netdev)) {
             return Some(format!("{netdev} is not in the container's annotation {ANNOTATION}ifaces"));
         }
@@ -226,34 +225,6 @@ impl Request {
             }
         }
         Ok(narrowed)
-    }
-
-    /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
-    pub fn of_devices(&self) -> Request {
-        let named = self.narrowing.devices.iter().flat_map(Asked::netdevs).cloned().collect::<Vec<_>>();
-        let ifaces = if named.is_empty() { self.ifaces.clone() } else { named };
-        Request { ifaces, ..self.clone() }
-    }
-
-    /// That a plan, which was narrowed already, gives a container all that its devices name, less what its annotations leave out.
-    ///
-    /// # Errors
-    /// [`Fault::Refused`] with what it lacks.
-    pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
-        let lacking = self.narrowing.devices.iter().flat_map(|asked| asked.lacking(plan));
-        let unwanted = |name: &RailName| match name {
-            RailName::Netdev(name) => self.narrowing.annotated(name).is_some(),
-            RailName::Hca(name) => self.narrowing.excludes(name.as_str()).is_some(),
-        };
-        let names: Vec<String> = lacking.filter(|name| !unwanted(name)).map(|name| name.as_str().to_owned()).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let (names, plan) = (names.join(", "), &plan.name);
-        Err(Fault::Refused.error(format!(
-            "the container asks for {names} as devices, which plan {plan} cannot give it now: `rdmaprep prepare --dry-run` or \
-             the host's policy says why; `rdmaprep cdi generate` makes the list of devices anew"
-        )))
     }
 
     /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of

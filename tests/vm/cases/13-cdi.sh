@@ -2,6 +2,7 @@
 # podman's devices: each rail by its name, several of them, and all, from the file that `cdi generate` writes.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
+# An emulated processor may be slow: --hook-timeout gives the hooks ten minutes.
 kind=rdmaprep.io/rail file=/etc/cdi/rdmaprep.json
 export CONTAINERS_STORAGE_CONF=/tmp/ctr/storage.conf CONTAINERS_CONF=/tmp/ctr/containers.conf
 
@@ -51,7 +52,7 @@ ends() {
 two() { # RUNTIME
   ready
   plan default "v0 v1 rdma0"
-  rdmaprep cdi generate > /tmp/ctr/generated
+  rdmaprep cdi generate --hook-timeout 600 > /tmp/ctr/generated
   said=$(cat /tmp/ctr/generated)
   says "$file: written (plan default)"
   runs two "$1" --device "$kind=v0" --device "$kind=rdma0"
@@ -76,14 +77,14 @@ case_two_rails_of_a_plan() { two crun; }
 case_all_without_a_plan() {
   local first before
   ready
-  rdmaprep cdi generate --ifaces v0,v1 > /dev/null
+  rdmaprep cdi generate --hook-timeout 600 --ifaces v0,v1 > /dev/null
   before=$(cat "$file")
   runs all runc --device "$kind=all" --env NCCL_IB_HCA=mine
   says "nodes rdma_cm uverbs0 uverbs1 "
   says "hca mine"
   says "nets lo v0 v1 "
   first=$runner
-  rdmaprep cdi generate --ifaces v0,v1 --keep > /dev/null
+  rdmaprep cdi generate --hook-timeout 600 --ifaces v0,v1 --keep > /dev/null
   equal "the file while they are away" "$before" "$(cat "$file")"
   fails 126 podman run --rm --runtime runc --network none --device "$kind=v1" --rootfs /ctr:O true
   says "v1 is held by container "
@@ -92,7 +93,7 @@ case_all_without_a_plan() {
 
 case_no_device_no_nics() {
   ready
-  rdmaprep cdi generate --ifaces v0,v1 > /dev/null
+  rdmaprep cdi generate --hook-timeout 600 --ifaces v0,v1 > /dev/null
   # An image may set what it likes: it asks by that for nothing.
   said=$(podman run --rm --network none --env RDMAPREP_RAIL_v0=rxe0:1 --rootfs /ctr:O ls /sys/class/net < /dev/null)
   equal "NICs" lo "$said"
