@@ -1,6 +1,6 @@
-# shellcheck shell=bash source=tests/vm/container.sh
+# shellcheck shell=bash source=tests/vm/inside.sh
 # Our program as the runtime, before each real one: an engine that knows nothing else gets containers with their NICs.
-. "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
 # through RUNTIME: the command that calls it through us is in $oci.
 through() {
@@ -71,6 +71,7 @@ whole() { # RUNTIME
   # Whoever is killed is to have all hooks of its start behind it.
   until_true 60 grep -qF "command=\"hook poststart\" container=$id" /var/log/rdmaprep.log
   stop "${oci[0]}" "$id" "$runner"
+  cell "$1" "$(version_of "$1")" "\`rdmaprep-runtime\`" env
 }
 
 case_runc() { whole runc; }
