@@ -83,6 +83,8 @@ stop() {
   local code=0
   "$1" kill "$2" KILL
   wait "$3" || code=$?
+  # youki has the number of the signal for it.
+  [ "$1.$code" != youki.9 ] || code=137
   equal "exit status of $1 run $2" 137 "$code"
 }
 
