@@ -81,4 +81,4 @@ cell() {
 }
 
 # version_of PROGRAM: the first number that it tells of itself.
-version_of() { "$1" --version | grep -o '[0-9][0-9.~]*' | head -n 1; }
+version_of() { "$1" --version | grep -oE '[0-9][0-9.]*(~[0-9.]+)?' | head -n 1; }

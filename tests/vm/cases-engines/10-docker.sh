@@ -1,0 +1,65 @@
+# shellcheck shell=bash source=tests/vm/inside.sh
+# Docker Engine, which knows nothing but a runtime's path: ours, by daemon.json.
+. "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
+
+asking=(--runtime rdma --annotation rdmaprep.io/plan=docker)
+# The guest's programs in an image that has none.
+tools=(--volume /ctr/usr:/usr:ro tiny)
+
+undo() {
+  docker ps --all --quiet | xargs -r docker rm --force > /dev/null 2>&1 || true
+  [ -z "${daemon:-}" ] || { kill "$daemon" && wait "$daemon"; } || true
+  rm -rf /etc/docker/daemon.json /usr/bin/rdmaprep-runtime /run/tiny
+}
+
+# The daemon, and with it containerd; its pid is in $daemon.
+daemon() {
+  dockerd >> /tmp/ctr/dockerd 2>&1 &
+  daemon=$!
+  until docker version > /dev/null 2>&1; do
+    kill -0 "$daemon" || die "dockerd: $(tail -n 5 /tmp/ctr/dockerd)"
+    sleep 0.5
+  done
+}
+
+# A Docker with an image, and without a network of its own, which is iptables' and the host's.
+docker_runs() {
+  local dir
+  mkdir -p /tmp/ctr /etc/docker /run/tiny/usr /run/tiny/etc
+  ln -sf "$(command -v rdmaprep)" /usr/bin/rdmaprep-runtime
+  cat > /etc/docker/daemon.json << 'JSON'
+{
+  "runtimes": {"rdma": {"path": "/usr/bin/rdmaprep-runtime"}},
+  "data-root": "/run/docker-data", "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false
+}
+JSON
+  daemon
+  for dir in bin lib lib64 sbin; do ln -s "usr/$dir" "/run/tiny/$dir"; done
+  tar -C /run/tiny -c . | docker import - tiny > /dev/null
+}
+
+case_docker() {
+  local id code=0
+  docker_runs
+  plan docker "v0 rdma0"
+  docker run --cidfile /tmp/ctr/id "${asking[@]}" --network none --env SANDBOX= "${tools[@]}" sh -c "$tells" \
+    < /dev/null > /tmp/ctr/out 2>&1 &
+  runner=$!
+  until_ready $runner /tmp/ctr/out "docker run"
+  id=$(cat /tmp/ctr/id)
+  told /tmp/ctr/out env
+  inside "$id"
+  docker kill "$id" > /dev/null
+  wait $runner || code=$?
+  equal "exit status of docker run" 137 "$code"
+  until_true 60 whole
+  # The same container once more.
+  wired rdma0
+  docker start "$id" > /dev/null
+  until_true 60 record "$id"
+  inside "$id"
+  docker stop --time 0 "$id" > /dev/null
+  until_true 60 whole
+  cell Docker "$(docker version --format '{{.Server.Version}}') (runc $(version_of runc))" "\`rdmaprep-runtime\` in daemon.json" env
+}
+whole() { (clean) > /dev/null 2>&1; }

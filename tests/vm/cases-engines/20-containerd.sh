@@ -1,0 +1,53 @@
+# shellcheck shell=bash source=tests/vm/inside.sh
+# containerd by its own client: our program in runc's place.
+. "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
+
+asking=(--runtime io.containerd.runc.v2 --runc-binary /usr/bin/rdmaprep-runtime --annotation rdmaprep.io/plan=ctr)
+
+export CONTAINERD_ADDRESS=/run/containerd-test/sock
+
+undo() {
+  ctr task kill --signal KILL held > /dev/null 2>&1 || true
+  [ -z "${daemon:-}" ] || { kill "$daemon" && wait "$daemon"; } || true
+  rm -f /usr/bin/rdmaprep-runtime
+}
+
+containerd_runs() {
+  local dir=${CONTAINERD_ADDRESS%/*}
+  mkdir -p /tmp/ctr "$dir"
+  ln -sf "$(command -v rdmaprep)" /usr/bin/rdmaprep-runtime
+  printf 'version = 2\nroot = "%s/root"\nstate = "%s/state"\n[grpc]\n  address = "%s"\n' "$dir" "$dir" "$CONTAINERD_ADDRESS" \
+    > /tmp/ctr/containerd.toml
+  containerd --config /tmp/ctr/containerd.toml > /tmp/ctr/containerd 2>&1 &
+  daemon=$!
+  until ctr version > /dev/null 2>&1; do
+    kill -0 "$daemon" || die "containerd: $(tail -n 5 /tmp/ctr/containerd)"
+    sleep 0.5
+  done
+}
+
+whole() { (clean) > /dev/null 2>&1; }
+
+case_containerd() {
+  containerd_runs
+  plan ctr "v0 rdma0"
+  bundle held
+  ctr run --rm "${asking[@]}" --env SANDBOX= --env "PATH=$PATH" --rootfs /tmp/ctr/held/rootfs held sh -c "$tells" \
+    < /dev/null > /tmp/ctr/out 2>&1 &
+  runner=$!
+  until_ready $runner /tmp/ctr/out "ctr run"
+  told /tmp/ctr/out env
+  inside held
+  ctr task kill --signal KILL held
+  wait $runner || true
+  until_true 60 whole
+  cell containerd "$(version_of containerd) (runc $(version_of runc))" "\`rdmaprep-runtime\`, \`ctr run\`" env
+}
+
+case_containerd_refuses_the_hosts_network() {
+  containerd_runs
+  plan ctr v0
+  bundle held
+  fails 1 ctr run --rm --net-host "${asking[@]}" --rootfs /tmp/ctr/held/rootfs held /bin/true
+  says "the container shares the host's network"
+}
