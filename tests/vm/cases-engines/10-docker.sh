@@ -8,13 +8,24 @@ tools=(--volume /ctr/usr:/usr:ro tiny)
 
 undo() {
   docker ps --all --quiet | xargs -r docker rm --force > /dev/null 2>&1 || true
-  [ -z "${daemon:-}" ] || { kill "$daemon" && wait "$daemon"; } || true
+  [ -z "${daemon:-}" ] || { kill "$daemon" "$below" && wait "$daemon"; } || true
   rm -rf /etc/docker/daemon.json /usr/bin/rdmaprep-runtime /run/tiny
 }
 
-# The daemon, and with it containerd; its pid is in $daemon.
+# containerd; its pid is in $below. Of its own one dockerd expects that it starts within 15 s.
+containerd_runs() {
+  local dir=/run/containerd-docker
+  mkdir -p "$dir"
+  printf 'version = 2\nroot = "%s/root"\nstate = "%s/state"\n[grpc]\n  address = "%s/sock"\n' "$dir" "$dir" "$dir" \
+    > /tmp/ctr/containerd.toml
+  containerd --config /tmp/ctr/containerd.toml > /tmp/ctr/containerd 2>&1 &
+  below=$!
+  until_true 100 ctr --address "$dir/sock" version > /dev/null 2>&1
+}
+
+# The daemon; its pid is in $daemon.
 daemon() {
-  dockerd >> /tmp/ctr/dockerd 2>&1 &
+  dockerd --containerd /run/containerd-docker/sock >> /tmp/ctr/dockerd 2>&1 &
   daemon=$!
   until docker version > /dev/null 2>&1; do
     kill -0 "$daemon" || die "dockerd: $(tail -n 5 /tmp/ctr/dockerd)"
@@ -33,6 +44,7 @@ docker_runs() {
   "data-root": "/run/docker-data", "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false
 }
 JSON
+  containerd_runs
   daemon
   for dir in bin lib lib64 sbin; do ln -s "usr/$dir" "/run/tiny/$dir"; done
   tar -C /run/tiny -c . | docker import - tiny > /dev/null
@@ -63,3 +75,25 @@ case_docker() {
   cell Docker "$(docker version --format '{{.Server.Version}}') (runc $(version_of runc))" "\`rdmaprep-runtime\` in daemon.json" env
 }
 whole() { (clean) > /dev/null 2>&1; }
+
+# What docker says is our reason. Who does not ask is left alone.
+case_docker_refuses_the_hosts_network() {
+  docker_runs
+  plan docker v0
+  fails 125 docker run --rm "${asking[@]}" --network host "${tools[@]}" true
+  says "the container shares the host's network"
+  equal "NICs of one that does not ask" lo \
+    "$(docker run --rm --runtime rdma --network none "${tools[@]}" ls /sys/class/net < /dev/null)"
+}
+
+# Its stop hook is called also where the daemon that started it has died.
+case_docker_is_restarted_meanwhile() {
+  docker_runs
+  plan docker v0
+  id=$(docker run --detach "${asking[@]}" --network none "${tools[@]}" sleep infinity)
+  kill -KILL "$daemon"
+  wait "$daemon" || true
+  daemon
+  docker rm --force "$id" > /dev/null
+  until_true 60 whole
+}
