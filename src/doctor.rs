@@ -177,7 +177,7 @@ const RULES: [Rule; 19] = [
     rule(Check::Numa, false, false, paths::numa),
     rule(Check::Nccl, true, false, nccl::pick),
     rule(Check::StaleRecords, false, true, left::records),
-    rule(Check::OrphanedRules, true, false, left::rules),
+    rule(Check::OrphanedRules, false, false, left::rules),
     rule(Check::RenameFights, false, true, left::managers),
 ];
 
@@ -220,6 +220,21 @@ impl<'a> Patient<'a> {
     /// Whether it is about a container.
     fn is_inside(&self) -> bool {
         self.of.container.is_some()
+    }
+
+    /// Without commands that are not for this shell: those about a container's network, which are typed on the host, and those
+    /// with a name that a shell would read as more than one.
+    fn safe(&self, rule: &Rule, mut finding: Finding) -> Finding {
+        let of_the_host = matches!(rule.check, Check::Kernel | Check::VerbsNodes | Check::Memlock | Check::PeerMemory);
+        let plain = |name: &str| {
+            name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@+-".contains(&b)) && !name.starts_with('-')
+        };
+        let odd = |command: &String| {
+            let names = self.of.snapshot.netdevs.iter().map(|n| n.name.as_str());
+            names.filter(|name| !plain(name)).any(|name| command.contains(name))
+        };
+        finding.run.retain(|command| (of_the_host || !self.is_inside()) && !odd(command));
+        finding
     }
 }
 
@@ -268,7 +283,8 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     let blind = examination.machine.is_none();
     let (skipped, made): (Vec<&Rule>, Vec<&Rule>) =
         RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.live && blind);
-    let mut findings: Vec<Finding> = made.iter().flat_map(|r| (r.run)(&patient)).collect();
+    let mut findings: Vec<Finding> =
+        made.iter().flat_map(|r| (r.run)(&patient).into_iter().map(|f| patient.safe(r, f))).collect();
     findings.sort_by_key(|f| f.severity);
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     Ok(Diagnosis {

@@ -195,7 +195,8 @@ fn asked(
     let mine = || -> Result<Option<Request>> {
         let mut mine = request.narrow(&state.annotations)?;
         if args.rail.is_empty() {
-            return Ok(Some(mine));
+            let config = if mine.plan().is_some() { config_json(state).ok().flatten() } else { None };
+            return Ok((!config.is_some_and(|(_, text)| Asked::any(&text))).then_some(mine));
         }
         let (_, text) = config_json(state)?
             .ok_or_else(|| Fault::State.error("--rail: the bundle has no config.json to tell all that is asked for"))?;

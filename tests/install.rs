@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use proptest::prelude::*;
@@ -316,6 +316,43 @@ fn daemon() -> impl Strategy<Value = (Value, String)> {
         let text = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
         (value, text.unwrap())
     })
+}
+
+/// A file that was made here and filled by somebody else stays of the version that it was filled for.
+#[test]
+fn what_somebody_added_to_a_file_of_ours_keeps_its_version() {
+    let root = TempDir::new().unwrap();
+    let run = |command: &str, more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        let output = program.env_clear().arg(command).arg("--root").arg(root.path()).args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    run("install", &["--containerd", "--program", "/usr/bin/rdmaprep"]);
+    let path = root.path().join("etc/containerd/config.toml");
+    let own = "[plugins.\"io.containerd.grpc.v1.cri\".registry]\nconfig_path = \"/etc/certs\"\n";
+    let made = fs::read_to_string(&path).unwrap();
+    fs::write(&path, format!("{made}{own}")).unwrap();
+    run("uninstall", &[]);
+    assert_eq!(fs::read_to_string(&path).unwrap().trim(), format!("version = 2\n{own}").trim());
+}
+
+/// Each of them adds to what the others have written down.
+#[test]
+fn installs_at_once_are_all_taken_out() {
+    let root = TempDir::new().unwrap();
+    let start = |command: &str, more: &[&str]| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        let program = program.env_clear().arg(command).arg("--root").arg(root.path()).args(more);
+        program.stdout(Stdio::null()).spawn().unwrap()
+    };
+    for _ in 0..5 {
+        let all = ["--docker", "--crio", "--systemd", "--podman"]
+            .map(|t| start("install", &[t, "--program", "/usr/bin/rdmaprep"]));
+        all.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+        assert!(start("uninstall", &[]).wait().unwrap().success());
+        let left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(left, [] as [PathBuf; 0]);
+    }
 }
 
 /// What may be in config.toml: sections of others, comments, and ours in four forms.

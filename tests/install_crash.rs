@@ -14,9 +14,14 @@ fn rdmaprep(command: &str, root: &Path, fault: Option<(usize, &str)>) -> (bool, 
     let passed = TempDir::new().unwrap();
     let points = passed.path().join("points");
     let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    // With a program elsewhere, each of our files has another text.
+    let (command, program_of) = match command {
+        "install again" => ("install", "/opt/rdmaprep"),
+        other => (other, "/usr/local/bin/rdmaprep"),
+    };
     program.env_clear().env("RDMAPREP_FAULT_POINTS", &points).arg(command).arg("--root").arg(root);
     if command == "install" {
-        program.arg("--all");
+        program.args(["--all", "--program", program_of]);
     }
     if let Some((number, way)) = fault {
         program.env("RDMAPREP_FAULT", format!("{number}:{way}"));
@@ -86,13 +91,13 @@ fn an_install_that_fails_has_changed_nothing() {
 
 #[test]
 fn what_a_killed_one_left_is_taken_out() {
-    for (command, least) in [("install", 30), ("uninstall", 15)] {
+    for (command, least) in [("install", 30), ("install again", 5), ("uninstall", 15)] {
         for way in ["kill", "error"] {
             let mut points = 0;
             loop {
                 let host = host();
                 let before = all(host.path());
-                if command == "uninstall" {
+                if command != "install" {
                     assert!(rdmaprep("install", host.path(), None).0);
                 }
                 if !rdmaprep(command, host.path(), Some((points + 1, way))).1 {

@@ -77,6 +77,13 @@ fn of_one_plan_all_comes_home_and_of_others_nothing() {
         );
         assert_eq!(job(&[]).ok().out, "No container of plan job-7 holds a NIC.\n");
         assert!(all[2].sh("ip -br link").contains("r2@"));
+        // Another job's record is torn: that is for who has to do with it.
+        let torn = host.records().pop().unwrap();
+        let text = fs::read(&torn).unwrap();
+        fs::write(&torn, &text[..text.len() / 2]).unwrap();
+        job(&[]).ok();
+        host.rdmaprep(&["restore", "--plan", "job-8"]).fails(8, &["r2"]);
+        fs::write(&torn, &text).unwrap();
         job(&["--all"]).fails(2, &["--all"]);
         for container in &mut all {
             container.stop(host).ok();

@@ -55,6 +55,16 @@ impl Asked {
         Ok(Some(rail::names(all.iter().flatten()).fault(Fault::State, "hooks of config.json")?.into_iter().collect()))
     }
 
+    /// Whether a container's devices have brought hooks, which name its rails: then these count, and no plan beside them.
+    pub fn any(config_json: &str) -> bool {
+        let within = config_json.len() <= inject::MAX_BYTES;
+        let config: Option<Config> = within.then(|| serde_json::from_str(config_json).ok()).flatten();
+        let hooks = config.and_then(|c| c.hooks).into_iter().flat_map(BTreeMap::into_values).flatten().flatten();
+        hooks
+            .filter_map(|hook| hook.args)
+            .any(|args| args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty())
+    }
+
     /// The netdevs among them.
     pub fn netdevs(&self) -> impl Iterator<Item = &IfName> {
         self.netdevs.iter()

@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 
-use super::RailName;
 use super::asked::Asked;
 use crate::fault::Fault;
 use crate::plan::Plan;
@@ -16,24 +15,21 @@ impl Request {
         Request { ifaces, ..self.clone() }
     }
 
-    /// That a plan, which was narrowed already, gives a container all that its devices name, less what its annotations leave out.
+    /// That a plan, which was narrowed already, gives a container all that its devices name: the engine has given it all of their
+    /// nodes. So it is for the devices to leave one out, and an annotation cannot.
     ///
     /// # Errors
     /// [`Fault::Refused`] with what it lacks.
     pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
         let lacking = self.narrowing.devices.iter().flat_map(|asked| asked.lacking(plan));
-        let unwanted = |name: &RailName| match name {
-            RailName::Netdev(name) => self.narrowing.annotated(name).is_some(),
-            RailName::Hca(name) => self.narrowing.excludes(name.as_str()).is_some(),
-        };
-        let names: Vec<String> = lacking.filter(|name| !unwanted(name)).map(|name| name.as_str().to_owned()).collect();
+        let names: Vec<String> = lacking.map(|name| name.as_str().to_owned()).collect();
         if names.is_empty() {
             return Ok(());
         }
         let (names, plan) = (names.join(", "), &plan.name);
         Err(Fault::Refused.error(format!(
-            "the container asks for {names} as devices, which plan {plan} cannot give it now: `rdmaprep prepare --dry-run` or \
-             the host's policy says why; `rdmaprep cdi generate` makes the list of devices anew"
+            "the container asks for {names} as devices, which plan {plan} cannot give it now: its annotations, the host's policy \
+             or `rdmaprep prepare --dry-run` say why; `rdmaprep cdi generate` makes the list of devices anew"
         )))
     }
 }

@@ -47,10 +47,11 @@ fn quoted(id: &str) -> String {
 const OWN: std::ops::RangeInclusive<u32> = 253..=255;
 /// FR_ACT_TO_TBL.
 const TO_TABLE: u8 = 1;
-/// FRA_L3MDEV: the table is that of a VRF.
-const L3MDEV: u16 = 19;
+/// What makes a rule one of a tunnel, a VRF or a policy of somebody's own: FRA_IIFNAME, FRA_FWMARK, FRA_TUN_ID, FRA_OIFNAME,
+/// FRA_L3MDEV, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE and FRA_DPORT_RANGE of include/uapi/linux/fib_rules.h.
+const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 
-/// Rules whose table has no route, or whose address nobody has.
+/// Rules of an address whose table has no route.
 pub(super) fn rules(patient: &Patient) -> Vec<Finding> {
     let snapshot = patient.of.snapshot;
     let one = |r: &Rule| {
@@ -73,19 +74,15 @@ pub(super) fn rules(patient: &Patient) -> Vec<Finding> {
 }
 
 fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
-    // A captured tree tells no routes; a rule by mark or interface may be of a tunnel that is down.
+    // A captured tree tells no routes.
     let plain = rule.action == TO_TABLE && rule.table > 0 && !OWN.contains(&rule.table);
-    if !plain || rule.other.contains_key(&L3MDEV) {
+    // One of an address has one: of whose it is nothing is known, such as a pod's, but rails have such rules.
+    if !plain || rule.source.is_none() || OTHERS.iter().any(|kind| rule.other.contains_key(kind)) {
         return None;
     }
     let v6 = rule.family == 6;
     let filled = |r: &crate::snapshot::Route| r.table == rule.table && r.destination.addr().is_ipv6() == v6;
-    if !snapshot.routes.iter().any(filled) {
-        return Some(format!("table {} is empty", rule.table));
-    }
-    let address = rule.source.filter(|net| net.prefix_len() == net.max_prefix_len())?.addr();
-    let owned = snapshot.netdevs.iter().flat_map(|n| &n.addresses).any(|a| a.address == address);
-    (!owned).then(|| format!("nobody here has {address}"))
+    (!snapshot.routes.iter().any(filled)).then(|| format!("table {} is empty", rule.table))
 }
 
 /// Programs that configure links, and do not leave ours alone.
@@ -98,7 +95,8 @@ pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
         let (who, its, fix) = fought::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
         let why = "it configures and renames a NIC the moment that it comes home, or brings an address of its own into the way";
-        Some(Finding::new(Check::RenameFights, Severity::Warning, seen, why, format!("see to it that {fix}")))
+        let fix = format!("see to it that {fix}; it gives them no address then, at boot either: see to that, too");
+        Some(Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix))
     };
     machine.managers.iter().filter_map(one).collect()
 }

@@ -22,13 +22,19 @@ pub(super) fn modules(patient: &Patient) -> Vec<Finding> {
     let mut wanted: Vec<&str> = snapshot.pci.iter().filter_map(|f| driver(f.driver.as_deref()?)).collect();
     wanted.sort_unstable();
     wanted.dedup();
-    let lacking: Vec<&str> = wanted.into_iter().filter(|m| !machine.modules.iter().any(|have| have == m)).collect();
+    // One that is built in is seen by its devices.
+    let at_work =
+        |m: &str| snapshot.hcas.iter().any(|h| h.driver.as_deref().and_then(driver).or(h.driver.as_deref()) == Some(m));
+    let lacking: Vec<&str> =
+        wanted.into_iter().filter(|m| !machine.modules.iter().any(|have| have == m) && !at_work(m)).collect();
     let mut found = Vec::new();
     if !lacking.is_empty() {
         let why = "the cards are there as network cards alone: nothing can use RDMA";
         let names = lacking.join(" ");
         let one = breaks(format!("{} not loaded, and cards here need it", join(&lacking)), why, "load it, and at boot");
-        found.push(one.run(format!("modprobe -a {names}")));
+        // A card that is no rail can be without: an uplink, or one of a family of which not all do RDMA.
+        let severity = if snapshot.hcas.is_empty() { Severity::Breaks } else { Severity::Warning };
+        found.push(Finding { severity, ..one }.run(format!("modprobe -a {names}")));
     } else if snapshot.hcas.is_empty() {
         let why = "there is nothing to give to a container, and NCCL goes by TCP";
         let fix = "look for the card (lspci), load its RDMA driver; for soft-RoCE: modprobe rdma_rxe, rdma link add rxe0 type rxe \

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
+use crate::cdi::asked::Asked;
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::decide::{of_namespace, options};
 use crate::fault::Fault;
@@ -66,6 +67,12 @@ pub(super) fn ready_before(auto: Option<Sysfs>, global: &Global, args: &SpecArgs
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text)?;
     let Some(name) = mine.plan().cloned() else { return Ok(None) };
+    if Asked::any(text) {
+        warn(&[
+            "the container's devices name its rails: their hooks give them, and config.json stays as it is".to_owned()
+        ]);
+        return Ok(None);
+    }
     let store = store(&request.host);
     let given = given(text, &mine, &store)?;
     let name = given.as_ref().map_or(name.as_str(), |plan| plan.name.as_str()).to_owned();

@@ -1,7 +1,7 @@
 //! `rdmaprep install` and `rdmaprep uninstall`: every file is decided before the first is written.
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -22,7 +22,12 @@ struct Site {
     /// The folder of the records, within the tree.
     state: String,
     ledger: Ledger,
+    /// That nobody else changes the tree meanwhile: of a folder that is there in every tree, as nothing is to be left there.
+    _lock: Option<files::Lock>,
 }
+
+/// How long another one is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Site {
     fn new(args: &TreeArgs, state: &Path) -> Result<Site> {
@@ -30,11 +35,12 @@ impl Site {
         let etc = Etc::new(root)?;
         let state = state.to_str().context("the state folder's path is no text")?.to_owned();
         let place = etc.place(&state)?;
+        let lock = (!args.dry_run).then(|| files::lock_folder(root, Instant::now() + PATIENCE)).transpose()?;
         files::owned(&place)?;
         let text = files::read_own(&place.join(LEDGER))?;
         let doing = || format!("reading {}", place.join(LEDGER).display());
         let ledger = text.map(|t| Ledger::parse(&t)).transpose().fault(Fault::Usage, doing())?.unwrap_or_default();
-        Ok(Site { etc, is_host: root == Path::new("/"), state, ledger })
+        Ok(Site { etc, is_host: root == Path::new("/"), state, ledger, _lock: lock })
     }
 
     fn ledger_place(&self) -> Result<PathBuf> {

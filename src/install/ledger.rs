@@ -41,6 +41,9 @@ pub struct Entry {
     pub before: Option<Content>,
     /// What we put there.
     pub after: Content,
+    /// What we had put there before: it is still there if the change to `after` never came about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<Content>,
 }
 
 /// A path without us.
@@ -91,7 +94,10 @@ impl Ledger {
     /// Notes a path; again, if it is noted already.
     pub(super) fn enter(&mut self, entry: Entry) {
         match self.entries.iter_mut().find(|e| e.path == entry.path) {
-            Some(known) => *known = entry,
+            Some(known) => {
+                let was = (known.after != entry.after).then(|| known.after.clone());
+                *known = Entry { was: was.or_else(|| known.was.take()), ..entry };
+            }
             None => self.entries.push(entry),
         }
     }
@@ -120,7 +126,7 @@ impl Entry {
     pub(super) fn undone(&self, now: Option<&Content>) -> Result<Undone> {
         let whole = |content: Option<&Content>| Undone { content: content.cloned(), left: Vec::new() };
         let Some(now) = now else { return Ok(whole(None)) };
-        if *now == self.after {
+        if *now == self.after || Some(now) == self.was.as_ref() {
             return Ok(whole(self.before.as_ref()));
         }
         if Some(now) == self.before.as_ref() {
@@ -159,7 +165,12 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
     let value = |text: &str| toml::from_str::<Value>(text).map_err(|e| toml_trouble(text, e.message(), e.span()));
     let undo = undo(&value(before)?, &value(after)?, &value(now)?);
     let mut document = toml_document(now)?;
+    let version = document.get("version").cloned();
     undo.out_of_toml(&mut document);
+    // What somebody has added since is of that version, and containerd takes a file without one for the first.
+    if let (Some(version), false) = (version, document.is_empty()) {
+        document.entry("version").or_insert(version);
+    }
     Ok((document.to_string(), undo))
 }
 

@@ -211,6 +211,7 @@ impl Installation {
             how: piece.how,
             before: base,
             after: piece.content.clone(),
+            was: None,
         });
         self.ledger.make_room(&piece.path, ground.look);
         self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });

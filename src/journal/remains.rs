@@ -18,6 +18,8 @@ pub struct Remains {
     pub nics: Vec<IfName>,
     /// Containers that it names.
     pub ids: Vec<String>,
+    /// Plans that it names.
+    pub plans: Vec<String>,
     /// Boot during which it was written.
     pub boot_id: Option<String>,
     /// Where the namespace has a name, if `rdmaprep hold` gave it one: bundles are among them, since that is the holder's, and
@@ -30,6 +32,7 @@ pub fn remains(text: &str) -> Remains {
     Remains {
         nics: found(text, "\"identity\":{\"name\":"),
         ids: found(text, "{\"id\":"),
+        plans: found(text, "\"plan\":"),
         boot_id: found(text, "\"boot_id\":").into_iter().next(),
         places: [found(text, "\"hold\":{\"path\":"), found(text, "\"bundle\":")].concat(),
     }

@@ -242,6 +242,14 @@ pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
     turn(file, deadline).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()))
 }
 
+/// The same by a folder, in which nothing is made for it.
+pub fn lock_folder(path: &Path, deadline: Instant) -> Result<Lock> {
+    let flags = nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    let folder = folder.with_context(|| format!("opening {}", path.display()))?;
+    turn(folder, deadline).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()))
+}
+
 /// The same for a file or folder that is open.
 pub fn turn(mut file: File, deadline: Instant) -> nix::Result<Lock> {
     let mut pause = Duration::from_micros(200);
