@@ -1,0 +1,62 @@
+# shellcheck shell=bash source=tests/vm/container.sh
+# The units of hooks/systemd, as they are, in a real systemd.
+. "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
+
+units=(rdmaprep-stale.timer rdmaprep-stale.service rdmaprep-boot.service)
+
+installed() {
+  mkdir -p /tmp/ctr
+  cp "${units[@]/#//repo/hooks/systemd/}" /etc/systemd/system/
+  program=$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' /etc/systemd/system/rdmaprep-stale.service)
+  ln -sf "$(command -v rdmaprep)" "$program"
+  systemctl daemon-reload
+}
+
+undo() {
+  systemctl disable --quiet --now rdmaprep-stale.timer 2> /dev/null || true
+  (cd /etc/systemd/system && rm -f "${units[@]}" "${program:-}")
+  systemctl daemon-reload
+}
+
+whole() { (clean) > /dev/null 2>&1; }
+
+case_the_timer_brings_home_what_a_killed_runtime_left() {
+  local began
+  installed
+  systemctl enable --quiet --now rdmaprep-stale.timer
+  bundle lost
+  prepare lost "v0 rdma0"
+  start runc lost
+  # A look at one that lives changes nothing.
+  systemctl start rdmaprep-stale.service
+  record lost > /dev/null || die "it was taken from a container that lives"
+  # The runtime first, so that nobody calls a stop hook.
+  kill -KILL "$runner"
+  kill -KILL "$(jq '.members[0].pid' "$(record lost)")"
+  began=$SECONDS
+  until_true 15 whole
+  echo "# whole after $((SECONDS - began)) s, by $(systemctl --version | head -n 1)"
+  said=$(journalctl --output cat --unit rdmaprep-stale.service)
+  says "rdma0"
+  equal "the service" success "$(systemctl show --value --property Result rdmaprep-stale.service)"
+}
+
+case_the_boot_unit_adds_what_nobody_has_configured() {
+  local kept=/run/cases/record
+  installed
+  bundle before
+  prepare before rdma0
+  start runc before
+  jq -c '.boot_id = "00000000-1111-2222-3333-444444444444"' "$(record before)" > "$kept"
+  stop runc before "$runner"
+  until_true 20 whole
+  # As a boot leaves it where the network is configured by nobody; the record is what was on the disk.
+  ip route delete 203.0.113.0/24
+  ip address delete 192.0.2.1/24 dev rdma0
+  install -D -m 600 "$kept" "$records/$(jq .netns "$kept").json"
+  systemctl start rdmaprep-boot.service || { journalctl --output cat --unit rdmaprep-boot.service; die "it failed"; }
+  said=$(journalctl --output cat --unit rdmaprep-boot.service)
+  says "of an earlier boot"
+  says "192.0.2.1/24"
+  says "203.0.113.0/24"
+}

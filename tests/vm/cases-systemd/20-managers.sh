@@ -1,0 +1,80 @@
+# shellcheck shell=bash source=tests/vm/inside.sh
+# NetworkManager and systemd-networkd configure rdma0, a container has it for a while, and gives it back: nobody fights.
+. "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
+
+before=/run/cases/before
+undo() {
+  systemctl stop NetworkManager systemd-networkd.socket systemd-networkd 2> /dev/null || true
+  rm -rf /etc/NetworkManager/system-connections/rdma0.nmconnection /run/systemd/network/* /run/NetworkManager
+  for dev in rdma0 rdma1; do ip address flush dev "$dev" || true; done
+  # As at boot, with this as the new reference.
+  node
+}
+
+is_whole() { rdmaprep snapshot --normal | cmp -s - "$before"; }
+
+# beside WHAT: rdma0 is configured by it; the rest of the node's state is made anew where it took that for none of its own.
+beside() {
+  ip address show dev rdma0 | grep -q 192.0.2.1/24 || die "$1 has not configured rdma0"
+  ip rule show | grep -q ^1000: || ip rule add from 198.51.100.1 table 100 priority 1000
+  ip route show table 100 | grep -q 198.18.0.0 || ip route add 198.18.0.0/15 dev v0 table 100
+  ip route show | grep -q ^203.0.113.0 || ip route add 203.0.113.0/24 via 192.0.2.254 dev rdma0
+  # Router solicitations and the like come to their end.
+  sleep 10
+  rdmaprep snapshot --normal > "$before"
+  bundle held env SANDBOX= sh -c "$tells"
+  prepare held "v0 rdma0"
+  start runc held
+  told /tmp/ctr/held.out env
+  # Long enough for whoever looks for a link that has gone.
+  sleep 10
+  inside held
+  stop runc held "$runner"
+  until_true 20 is_whole
+  sleep 15
+  is_whole || { diff <(rdmaprep snapshot --normal) "$before"; die "changed since, beside $1"; }
+  said=$(grep 'command="hook poststop"' /var/log/rdmaprep.log)
+  says "outcome=ok"
+  echo "# beside $1: home and still; ${said#*undo_ms=}"
+}
+
+configured() { ip -brief address show dev rdma0 | grep -q "192.0.2.1/24.*2001:db8::1/64"; }
+
+case_networkmanager() {
+  cat > /etc/NetworkManager/system-connections/rdma0.nmconnection << 'KEYFILE'
+[connection]
+id=rdma0
+type=ethernet
+interface-name=rdma0
+[ethernet]
+mtu=4200
+[ipv4]
+method=manual
+address1=192.0.2.1/24
+never-default=true
+[ipv6]
+method=manual
+address1=2001:db8::1/64
+addr-gen-mode=eui64
+never-default=true
+KEYFILE
+  chmod 600 /etc/NetworkManager/system-connections/rdma0.nmconnection
+  # Those with no connection of theirs stay as they are.
+  printf '[main]\nno-auto-default=*\n' > /etc/NetworkManager/conf.d/quiet.conf
+  systemctl start NetworkManager
+  until_true 60 activated
+  until_true 20 configured
+  beside "NetworkManager $(version_of NetworkManager)"
+}
+activated() { nmcli --terse --fields DEVICE,STATE device | grep -qx rdma0:connected; }
+
+case_networkd() {
+  mkdir -p /run/systemd/network
+  printf '[Match]\nName=rdma0\n[Link]\nMTUBytes=4200\n[Network]\nAddress=192.0.2.1/24\nAddress=2001:db8::1/64\nIPv6AcceptRA=no\n' \
+    > /run/systemd/network/10-rdma0.network
+  systemctl start systemd-networkd
+  until_true 60 routable
+  until_true 20 configured
+  beside "systemd-networkd $(systemctl --version | awk 'NR == 1 {print $2}')"
+}
+routable() { networkctl list rdma0 --no-legend | grep -q configured; }
