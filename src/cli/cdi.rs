@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::SelectArgs;
 
-/// Where engines look. Podman 5 looks only here, others in /var/run/cdi as well.
+/// Where podman looks, with which it was run.
 const FILE: &str = "/etc/cdi/rdmaprep.json";
 
 /// `rdmaprep cdi`.
