@@ -1,15 +1,16 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
-# Docker Engine, which knows nothing but a runtime's path: ours, by daemon.json.
+# Docker Engine, which knows nothing but a runtime's path: ours, in daemon.json by `rdmaprep install`.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
-asking=(--runtime rdma --annotation rdmaprep.io/plan=docker)
+asking=(--runtime rdmaprep --annotation rdmaprep.io/plan=docker)
 # The guest's programs in an image that has none.
 tools=(--volume /ctr/usr:/usr:ro tiny)
 
 undo() {
   docker ps --all --quiet | xargs -r docker rm --force > /dev/null 2>&1 || true
   [ -z "${daemon:-}" ] || { kill "$daemon" "$below" && wait "$daemon"; } || true
-  rm -rf /etc/docker/daemon.json /usr/bin/rdmaprep-runtime /run/tiny
+  rdmaprep uninstall > /dev/null || true
+  rm -rf /etc/docker/daemon.json /usr/local/bin/rdmaprep /run/tiny
 }
 
 # containerd; its pid is in $below. Of its own one dockerd expects that it starts within 15 s.
@@ -37,13 +38,12 @@ daemon() {
 docker_runs() {
   local dir
   mkdir -p /tmp/ctr /etc/docker /run/tiny/usr /run/tiny/etc
-  ln -sf "$(command -v rdmaprep)" /usr/bin/rdmaprep-runtime
+  # What is said there already stays.
   cat > /etc/docker/daemon.json << 'JSON'
-{
-  "runtimes": {"rdma": {"path": "/usr/bin/rdmaprep-runtime"}},
-  "data-root": "/run/docker-data", "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false
-}
+{"data-root": "/run/docker-data", "bridge": "none", "iptables": false, "ip6tables": false, "ip-forward": false}
 JSON
+  ln -sf "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
+  rdmaprep install --docker > /tmp/ctr/installed
   containerd_runs
   daemon
   for dir in bin lib lib64 sbin; do ln -s "usr/$dir" "/run/tiny/$dir"; done
@@ -83,7 +83,7 @@ case_docker_refuses_the_hosts_network() {
   fails 125 docker run --rm "${asking[@]}" --network host "${tools[@]}" true
   says "the container shares the host's network"
   equal "NICs of one that does not ask" lo \
-    "$(docker run --rm --runtime rdma --network none "${tools[@]}" ls /sys/class/net < /dev/null)"
+    "$(docker run --rm --runtime rdmaprep --network none "${tools[@]}" ls /sys/class/net < /dev/null)"
 }
 
 # Its stop hook is called also where the daemon that started it has died.

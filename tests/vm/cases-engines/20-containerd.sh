@@ -1,24 +1,26 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
-# containerd by its own client: our program in runc's place.
+# containerd with what `rdmaprep install` writes; by its own client, which names the program that takes runc's place.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
-asking=(--runtime io.containerd.runc.v2 --runc-binary /usr/bin/rdmaprep-runtime --annotation rdmaprep.io/plan=ctr)
+asking=(--runtime io.containerd.runc.v2 --runc-binary /usr/local/bin/rdmaprep-runtime --annotation rdmaprep.io/plan=ctr)
 
 export CONTAINERD_ADDRESS=/run/containerd-test/sock
 
 undo() {
   ctr task kill --signal KILL held > /dev/null 2>&1 || true
   [ -z "${daemon:-}" ] || { kill "$daemon" && wait "$daemon"; } || true
-  rm -f /usr/bin/rdmaprep-runtime
+  rdmaprep uninstall > /dev/null || true
+  rm -f /etc/containerd/config.toml /usr/local/bin/rdmaprep
 }
 
 containerd_runs() {
   local dir=${CONTAINERD_ADDRESS%/*}
-  mkdir -p /tmp/ctr "$dir"
-  ln -sf "$(command -v rdmaprep)" /usr/bin/rdmaprep-runtime
+  mkdir -p /tmp/ctr "$dir" /etc/containerd
   printf 'version = 2\nroot = "%s/root"\nstate = "%s/state"\n[grpc]\n  address = "%s"\n' "$dir" "$dir" "$CONTAINERD_ADDRESS" \
-    > /tmp/ctr/containerd.toml
-  containerd --config /tmp/ctr/containerd.toml > /tmp/ctr/containerd 2>&1 &
+    > /etc/containerd/config.toml
+  ln -sf "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
+  rdmaprep install --containerd > /tmp/ctr/installed
+  containerd > /tmp/ctr/containerd 2>&1 &
   daemon=$!
   until ctr version > /dev/null 2>&1; do
     kill -0 "$daemon" || die "containerd: $(tail -n 5 /tmp/ctr/containerd)"
@@ -30,6 +32,10 @@ whole() { (clean) > /dev/null 2>&1; }
 
 case_containerd() {
   containerd_runs
+  # What a pod with a RuntimeClass of handler `rdmaprep` is started by; and runc is still there for the others.
+  said=$(containerd config dump)
+  says 'BinaryName = "/usr/local/bin/rdmaprep-runtime"'
+  says '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]'
   plan ctr "v0 rdma0"
   bundle held
   ctr run --rm "${asking[@]}" --env SANDBOX= --env "PATH=$PATH" --rootfs /tmp/ctr/held/rootfs held sh -c "$tells" \
