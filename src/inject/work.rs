@@ -118,7 +118,7 @@ impl Work {
     /// what the container has below /sys stays on top; all else comes last.
     pub fn mounts(&mut self, mounts: &[MountEdit], views: &str) -> Result<()> {
         let list = match self.new.get("mounts") {
-            None if mounts.is_empty() => return Ok(()),
+            None | Some(Value::Null) if mounts.is_empty() => return Ok(()),
             _ => list(&mut self.new, &["mounts"])?,
         };
         let before = list.clone();
