@@ -179,3 +179,32 @@ case_a_container_gets_two() {
   same /run/cases/roce.before
   for n in 0 1; do roce_is ACTIVE "roce$n"; roce_has "$n" "roce$n"; done
 }
+
+# gVisor's own network stack takes the addresses from NICs as it starts, and with them the GIDs: poststart gives them back. As
+# 95-runsc-network.sh, but also for Linux 6.1, where soft-RoCE works in no namespace.
+case_a_sandbox_with_a_network_of_its_own() {
+  local n
+  roce
+  roce_up 0 1
+  for n in 0 1; do roce_is ACTIVE "roce$n"; roce_has "$n" "roce$n"; done
+  rdmaprep snapshot --normal > /run/cases/roce.before
+  ip netns add box
+  bundle box
+  edit box '(.linux.namespaces[] | select(.type == "network")).path = "/run/netns/box"'
+  prepare box "${roce_nics[0]} ${roce_nics[1]}"
+  /repo/scripts/vm/runsc /run/netns/box run --bundle /tmp/ctr/box box < /dev/null > /tmp/ctr/box.out 2>&1 &
+  runner=$!
+  until_true 60 grep -q 'hook poststart.*container=box' /var/log/rdmaprep.log
+  equal "poststart" ok "$(report box .outcome)"
+  equal "removed by runsc: steps of poststart" true "$(report box '.steps_done > 0')"
+  for n in 0 1; do
+    roce_has "$n" "roce$n"
+    said=$(ip -n box -brief address show dev "${roce_nics[n]}")
+    says "10.1.$n.1/24"
+    says "2001:db8:1$n::1/64"
+  done
+  echo "# $(runsc --version | head -n 1), Linux $(uname -r): $(report box .steps_done) steps of poststart"
+  stop runsc box "$runner"
+  same /run/cases/roce.before
+  ip netns delete box
+}
