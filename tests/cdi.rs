@@ -14,6 +14,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process;
 
 use anyhow::Result;
 use proptest::prelude::*;
@@ -494,6 +495,77 @@ fn rails_that_are_away_stay_devices_and_go_to_nobody_else() {
         let joins = Container::beside("joins", &first).annotated(json!({})).bundled(host, &config);
         node.hooks(Stage::CreateRuntime, &joins.state(), &config).fails(3, &["asks for r0 as devices"]);
         first.stop(host).ok();
+        host.is_clean();
+    });
+}
+
+/// Gives the rails of the stored plan verbs nodes, which only HCAs have.
+fn with_nodes(host: &Host) {
+    let path = host.run.join("plans/default.json");
+    let mut plan: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let mut nodes = vec![json!({"name": "rdma_cm", "major": 10, "minor": 122})];
+    for (i, nic) in plan["nics"].as_array_mut().unwrap().iter_mut().enumerate() {
+        nic["uverbs"] = json!({"name": format!("uverbs{i}"), "major": 231, "minor": 192 + i});
+        nodes.insert(i, nic["uverbs"].clone());
+    }
+    plan["devices"] = json!(nodes);
+    fs::write(path, plan.to_string()).unwrap();
+}
+
+fn members(host: &Host) -> Vec<String> {
+    let files =
+        fs::read_dir(host.state.join("records")).unwrap().map(|e| fs::read_to_string(e.unwrap().path()).unwrap());
+    let records: Vec<Value> = files.map(|text| serde_json::from_str(&text).unwrap()).collect();
+    let ids =
+        |r: &Value| r["members"].as_array().unwrap().iter().map(|m| m["id"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(records.len(), 1);
+    ids(&records[0])
+}
+
+/// A pod's containers ask for different devices each: the first one says what the pod has.
+#[test]
+fn a_second_container_may_ask_for_fewer_devices() {
+    alone(|host| {
+        host.rails(3);
+        host.prepare("r0,r1,r2");
+        with_nodes(host);
+        let before = host.look();
+        let node = Node::new(host);
+        node.generate(&[]).ok();
+        let (mut first, config) = node.container("first", &["r0", "r1"], |_| {});
+        node.hooks(Stage::CreateRuntime, &first.state(), &config).ok();
+        let beside = |id: &str, asked: &[&str], edit: &dyn Fn(&mut Value)| {
+            let mut config = self::config();
+            inject(&mut config, &node.spec(), asked);
+            edit(&mut config);
+            // With a mount namespace of its own, in which the hook looks for nodes.
+            let net = format!("--net=/proc/{}/ns/net", first.pid());
+            let second = Container::start(id, process::Command::new("nsenter").args([&net, "unshare", "--mount"]));
+            let second = second.annotated(json!({})).bundled(host, &config);
+            let said = node.hooks(Stage::CreateRuntime, &second.state(), &config);
+            (second, said, config)
+        };
+        let (second, said, config) = beside("second", &["r1"], &|_| {});
+        said.ok();
+        assert_eq!(members(host), ["first", "second"]);
+        let notes = host.report("second")["notes"].to_string();
+        assert!(notes.contains("asks for fewer NICs") && notes.contains("joined first"), "{notes}");
+        // Whoever is refused is no member: its stop hook may never be called.
+        let lacks = |config: &mut Value| config["linux"]["devices"].as_array_mut().unwrap().clear();
+        let (_third, said, _) = beside("third", &["r1"], &lacks);
+        said.fails(3, &["lacks device nodes", "uverbs1"]);
+        assert_eq!(members(host), ["first", "second"]);
+        let (_fourth, said, _) = beside("fourth", &["r1", "r2"], &|_| {});
+        said.fails(3, &["asks for r2 as devices"]);
+        assert_eq!(members(host), ["first", "second"]);
+        first.kill();
+        assert_eq!(inside(&second), "r0 r1");
+        node.hooks(Stage::Poststop, &first.stopped(), &config).ok();
+        assert_eq!((members(host), inside(&second)), (vec!["second".to_owned()], "r0 r1".to_owned()));
+        let mut second = second;
+        second.kill();
+        node.hooks(Stage::Poststop, &second.stopped(), &config).ok();
+        host.is_as(&before);
         host.is_clean();
     });
 }

@@ -4,8 +4,10 @@ use anyhow::Result;
 
 use super::asked::Asked;
 use crate::fault::Fault;
-use crate::plan::Plan;
+use crate::ident::HcaName;
+use crate::plan::{Nic, Plan};
 use crate::request::Request;
+use crate::snapshot::{CharDevice, Snapshot};
 
 impl Request {
     /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
@@ -13,6 +15,26 @@ impl Request {
         let named = self.narrowing.devices.iter().flat_map(Asked::netdevs).cloned().collect::<Vec<_>>();
         let ifaces = if named.is_empty() { self.ifaces.clone() } else { named };
         Request { ifaces, ..self.clone() }
+    }
+
+    /// What of a plan that was carried out already is for a container that joins: where devices name its NICs, these alone, with the
+    /// nodes that they have by now. `host` knows the nodes of HCAs without a netdev.
+    pub fn share(&self, given: &Plan, host: &Snapshot) -> Plan {
+        let left = self.narrowed_plan(given.clone(), &Snapshot::default());
+        if self.narrowing.devices.is_none() || left.nics.len() + left.ib.len() == given.nics.len() + given.ib.len() {
+            return given.clone();
+        }
+        let stays = |nic: &&Nic| left.nics.iter().any(|n| n.identity.name == nic.identity.name);
+        let (nics, others): (Vec<&Nic>, Vec<&Nic>) = given.nics.iter().partition(stays);
+        let (ib, other_ib): (Vec<_>, Vec<_>) = given.ib.iter().partition(|h| left.ib.contains(h));
+        let nodes = |nics: &[&Nic], ib: &[&HcaName]| -> Vec<CharDevice> {
+            let without = ib.iter().filter_map(|name| host.hca(name)?.uverbs.clone());
+            nics.iter().filter_map(|n| n.uverbs.clone()).chain(without).collect()
+        };
+        let (own, foreign) = (nodes(&nics, &ib), nodes(&others, &other_ib));
+        let is_foreign = |d: &&CharDevice| foreign.contains(d) && !own.contains(d);
+        let devices = given.devices.iter().filter(|d| !is_foreign(d)).cloned().collect();
+        Plan { nics: nics.into_iter().cloned().collect(), devices, ..left }
     }
 
     /// That a plan, which was narrowed already, gives a container all that its devices name: the engine has given it all of their

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::apply::apply;
 use crate::attach::attach;
@@ -69,7 +69,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     let mut live = Live::open(host, Some(inside))?;
     match join(hook, request, &process, netns, report)? {
         Joined::Already => return Ok(()),
-        Joined::Now(record) => return dress_too(hook, &record, &process, &mut live, report),
+        Joined::Now(record) => return dress_too(hook, request, &record, &process, &mut live, report),
         Joined::Nobody => {}
     }
     let (mut plan, outside) = chosen(hook, request, name, &mut live)?;
@@ -133,17 +133,29 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
     Ok((plan, outside))
 }
 
-/// A second container in a namespace has a /sys, an environment and device nodes of its own.
-fn dress_too(hook: &Hook, record: &Record, process: &Process, live: &mut Live, report: &mut Report) -> Result<()> {
-    let Some(mut plan) = record.given.clone() else { return Ok(()) };
-    // Its netdevs are those that the plan gave.
-    let within = Snapshot::default();
-    if let Some(fitting) = fit(hook, &mut plan, process.pid(), &within, live, report)? {
-        Dressing::begin(fitting).end(hook, record.netns, report)?;
+/// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where it
+/// has any, else for all that the first one asked for. It is a member only then.
+fn dress_too(
+    hook: &Hook,
+    request: &Request,
+    record: &Record,
+    process: &Process,
+    live: &mut Live,
+    report: &mut Report,
+) -> Result<()> {
+    if let Some(given) = &record.given {
+        let host = if given.ib.is_empty() { Snapshot::default() } else { live.observe(Side::Host, &Scope::links())? };
+        let mut plan = request.share(given, &host);
+        // Its netdevs are those that the plan gave.
+        let within = Snapshot::default();
+        if let Some(fitting) = fit(hook, &mut plan, process.pid(), &within, live, report)? {
+            Dressing::begin(fitting).end(hook, record.netns, report)?;
+        }
     }
-    if !process.alive() {
-        return Err(Fault::State.error("the container's init has ended"));
-    }
+    let has_ended = || Fault::State.error("the container's init has ended");
+    ensure!(process.alive(), has_ended());
+    hook.store.save(record)?;
+    ensure!(process.alive(), has_ended());
     Ok(())
 }
 
@@ -241,7 +253,7 @@ enum Joined {
     Nobody,
     /// This very container: the other one of the two create stages has done all.
     Already,
-    /// Other containers, which this one has joined.
+    /// Other containers, which this one joins: their record with it, not saved yet.
     Now(Record),
 }
 
@@ -263,12 +275,12 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     }
     if let Some(given) = &record.given {
         decide::as_agreed(given, hook.agreed)?;
-        request.gives_devices(given)?;
         let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
         if left.nics.len() < given.nics.len() {
             let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
             report.notes.push(note.to_owned());
         }
+        request.gives_devices(&left)?;
     }
     report.nics = home::names(&record.held);
     let newcomer = member(hook.state, process)?;
@@ -280,9 +292,5 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     // One that was restarted without its stop hook comes back under its id, as another process.
     record.members.retain(|m| !is_of(m, hook.state));
     record.members.push(newcomer);
-    hook.store.save(&record)?;
-    if !process.alive() {
-        return Err(Fault::State.error("the container's init has ended"));
-    }
     Ok(Joined::Now(record))
 }
