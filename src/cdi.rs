@@ -12,11 +12,17 @@ pub mod asked;
 mod rail;
 mod request;
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::fault::{Fault, WithFault};
 use crate::inject::{HookEdit, Stage};
 pub use rail::{Rail, RailName};
 
+/// The file that engines read, where nothing else is said.
+pub const FILE: &str = "/etc/cdi/rdmaprep.json";
+/// A file that is larger was not written by us.
+const LIMIT: usize = 4 << 20;
 /// Vendor and class of all devices.
 pub const KIND: &str = "rdmaprep.io/rail";
 /// The device that is all rails.
@@ -129,6 +135,17 @@ impl Spec {
         let common = hooks.iter().filter(|h| matches!(h.stage, Stage::Poststart | Stage::Poststop));
         let container_edits = Edits { hooks: common.map(|h| hook(h, &[])).collect(), ..Edits::default() };
         (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, told)
+    }
+
+    /// Reads a file that we wrote.
+    ///
+    /// # Errors
+    /// [`Fault::Refused`]: somebody else did.
+    pub fn parse(text: &str) -> Result<Spec> {
+        ensure!(text.len() <= LIMIT, Fault::Refused.error(format!("has {} bytes: it is not ours", text.len())));
+        let spec: Spec = serde_json::from_str(text).fault(Fault::Refused, "is not ours")?;
+        ensure!(spec.kind == KIND, Fault::Refused.error(format!("is of kind {:?}, not {KIND}", spec.kind)));
+        Ok(spec)
     }
 
     /// The devices whose names another one does not have.

@@ -570,6 +570,33 @@ fn a_second_container_may_ask_for_fewer_devices() {
     });
 }
 
+/// Hooks name the program by the path that it has in every version, whatever was called to write the file.
+#[test]
+fn hooks_name_the_program_where_it_stays() {
+    alone(|host| {
+        host.rails(1);
+        let node = Node::new(host);
+        let paths = || {
+            let spec = node.spec();
+            let edits = spec.devices.iter().map(|d| &d.container_edits).chain([&spec.container_edits]);
+            edits.flat_map(|e| &e.hooks).map(|h| h.path.clone()).collect::<BTreeSet<String>>()
+        };
+        let said = node.generate(&["--ifaces", "r0"]).ok();
+        let own = env!("CARGO_BIN_EXE_rdmaprep");
+        assert!(said.err.contains("there is no /usr/local/bin/rdmaprep for hooks to call"), "{said:?}");
+        assert_eq!(paths(), [own.to_owned()].into());
+        node.generate(&["--ifaces", "r0", "--program", "/bin/sh"]).ok();
+        assert_eq!(paths(), ["/bin/sh".to_owned()].into());
+        for (bad, word) in [("/nonexistent/rdmaprep", "there is no"), ("rdmaprep", "no absolute path")] {
+            node.generate(&["--ifaces", "r0", "--program", bad]).fails(2, &[word]);
+        }
+        sh("mount -t tmpfs none /usr/local/bin; touch /usr/local/bin/rdmaprep");
+        let said = node.generate(&["--ifaces", "r0"]).ok();
+        assert_eq!(paths(), ["/usr/local/bin/rdmaprep".to_owned()].into());
+        assert!(!said.err.contains("for hooks to call"), "{said:?}");
+    });
+}
+
 #[test]
 fn the_file_is_written_with_care() {
     alone(|host| {

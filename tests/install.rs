@@ -18,6 +18,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 use proptest::prelude::*;
+use rdmaprep::cli::{self, Cli};
 use rdmaprep::install::{self, Change, Content, Installation, Ledger, Look, Target, Wanted};
 use serde_json::{Value, json};
 use support::{Container, Said, alone, run};
@@ -234,6 +235,254 @@ fn nobody_takes_it_out_while_nics_are_away() {
         c.stop(host).ok();
         assert!(host.rdmaprep(&["uninstall"]).ok().out.contains("nothing to change"));
     });
+}
+
+/// The files below a folder, without the ledger of an installation.
+fn files(root: &Path) -> BTreeMap<PathBuf, String> {
+    let mut files = all(root);
+    files.retain(|path, _| !path.is_dir() && !path.ends_with("installed.json"));
+    files.into_iter().map(|(path, content)| (path.strip_prefix(root).unwrap().to_owned(), content)).collect()
+}
+
+fn put(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Whatever was asked for before, and whatever has happened since: what is there is what one install by the last words makes.
+#[test]
+fn a_later_install_is_the_whole_of_what_it_wants() {
+    type Edit = fn(&Path);
+    const NOTHING: Edit = |_| {};
+    let cases: [(&[&str], Edit, &[&str]); 8] = [
+        (&["--docker", "--program", "/opt/rdmaprep"], NOTHING, &["--docker", "--program", "/usr/bin/rdmaprep"]),
+        (&["--docker", "--default-runtime"], NOTHING, &["--docker"]),
+        (&["--podman", "--command", "^a$"], NOTHING, &["--podman"]),
+        (&["--podman", "--crio", "--command", "^a$"], NOTHING, &["--crio", "--podman"]),
+        (&["--network-managers", "--ifaces", "r0 r1"], NOTHING, &["--network-managers"]),
+        (&["--systemd", "--cdi"], NOTHING, &["--systemd"]),
+        (
+            &["--systemd", "--cdi"],
+            // A package has come.
+            |root| {
+                for unit in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/systemd")).unwrap() {
+                    put(root, &format!("usr/lib/systemd/system/{}", unit.unwrap().file_name().display()), "[Unit]\n");
+                }
+            },
+            &["--systemd", "--cdi"],
+        ),
+        (
+            &["--containerd"],
+            // From a drop-in to the file itself.
+            |root| {
+                let path = "etc/containerd/config.toml";
+                let text = fs::read_to_string(root.join(path)).unwrap_or_else(|_| "version = 2\n".to_owned());
+                put(root, path, &format!("{text}[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/b'\n"));
+            },
+            &["--containerd"],
+        ),
+    ];
+    for (first, edit, last) in cases {
+        let (root, fresh) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        rdmaprep("install", root.path(), first).ok();
+        edit(root.path());
+        edit(fresh.path());
+        let edited = files(fresh.path());
+        let dry = rdmaprep("install", root.path(), &[last, &["--dry-run"]].concat()).ok().out;
+        assert!(dry.contains("\n+++ /dev/null\n") || first.contains(&"--default-runtime"), "{dry}");
+        rdmaprep("install", root.path(), last).ok();
+        rdmaprep("install", fresh.path(), last).ok();
+        assert_eq!(files(root.path()), files(fresh.path()), "{first:?}, then {last:?}");
+        assert!(rdmaprep("install", root.path(), last).ok().out.contains("nothing to change"), "{first:?}");
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        assert_eq!(files(root.path()), edited, "{first:?}, then {last:?}");
+    }
+}
+
+#[test]
+fn what_another_target_wants_stays() {
+    let root = TempDir::new().unwrap();
+    let ledger = root.path().join("var/lib/rdmaprep/installed.json");
+    let (link, hook) = ("opt/rdmaprep-runtime", "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json");
+    let is_there = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
+    let install = |args: &[&str]| rdmaprep("install", root.path(), args).ok();
+    // A ledger of an older version does not tell for whom a path is.
+    for older in [false, true] {
+        install(&["--docker", "--containerd", "--podman", "--crio", "--program", "/opt/rdmaprep", "--command", "x"]);
+        if older {
+            let mut value: Value = serde_json::from_str(&fs::read_to_string(&ledger).unwrap()).unwrap();
+            for entry in value["entries"].as_array_mut().unwrap() {
+                entry.as_object_mut().unwrap().remove("wanted_by").unwrap();
+            }
+            fs::write(&ledger, value.to_string()).unwrap();
+        }
+        install(&["--docker", "--podman"]);
+        assert!(is_there(link) && is_there(hook));
+        let of_podman = "etc/containers/oci/podman-hooks.d/rdmaprep-command-precreate.json";
+        assert_eq!(is_there(of_podman), older);
+        install(&["--containerd"]);
+        assert!(!is_there(link) && is_there(hook));
+        install(&["--crio"]);
+        assert!(!is_there(hook) && !is_there(of_podman));
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        assert_eq!(all(root.path()), BTreeMap::new());
+    }
+}
+
+#[test]
+fn what_is_not_wanted_any_more_but_was_changed_is_told_first() {
+    let root = TempDir::new().unwrap();
+    rdmaprep("install", root.path(), &["--crio", "--command", "x"]).ok();
+    let hook = "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json";
+    put(root.path(), hook, "{}");
+    let before = all(root.path());
+    rdmaprep("install", root.path(), &["--crio"]).fails(3, &[hook, "is not needed any more, but was changed"]);
+    assert_eq!(before, all(root.path()));
+    // Who has taken it out has seen to it.
+    fs::remove_file(root.path().join(hook)).unwrap();
+    rdmaprep("install", root.path(), &["--crio"]).ok();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert_eq!(all(root.path()), BTreeMap::new());
+}
+
+#[test]
+fn a_target_that_wants_nothing_any_more_leaves_nothing() {
+    let root = TempDir::new().unwrap();
+    rdmaprep("install", root.path(), &["--containerd"]).ok();
+    let config = "etc/containerd/config.toml";
+    let made = fs::read_to_string(root.path().join(config)).unwrap();
+    put(root.path(), config, &format!("disabled_plugins = [\"cri\"]\n{made}"));
+    let said = rdmaprep("install", root.path(), &["--containerd"]).ok().out;
+    assert!(
+        said.contains("disables the CRI plugin") && said.contains("removed /usr/local/bin/rdmaprep-runtime"),
+        "{said}"
+    );
+    let left: Vec<PathBuf> = all(root.path()).into_keys().filter(|path| !path.is_dir()).collect();
+    assert_eq!(left, [root.path().join(config)]);
+    assert!(!root.path().join("var").exists() && !root.path().join("usr").exists());
+}
+
+/// `cdi generate`'s file goes, somebody else's in its place stays.
+#[test]
+fn the_file_of_devices_goes_if_it_is_ours() {
+    let ours = r#"{"cdiVersion":"0.3.0","kind":"rdmaprep.io/rail","devices":[],"containerEdits":{}}"#;
+    for (text, goes) in [(ours, true), (r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#, false), ("", false)] {
+        for installed in [true, false] {
+            let root = TempDir::new().unwrap();
+            if installed {
+                let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok().out;
+                assert!(said.contains("then: systemctl start rdmaprep-cdi.path rdmaprep-cdi.service"), "{said}");
+            }
+            put(root.path(), "etc/cdi/rdmaprep.json", text);
+            let before = all(root.path());
+            let dry = rdmaprep("uninstall", root.path(), &["--dry-run"]).ok().out;
+            assert_eq!(dry.contains("--- /etc/cdi/rdmaprep.json"), goes);
+            assert_eq!(before, all(root.path()));
+            let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
+            assert_eq!(said.contains("systemctl stop rdmaprep-cdi.path rdmaprep-cdi.service"), installed, "{said}");
+            assert_eq!(said.contains("daemon-reload"), installed, "{said}");
+            assert_eq!(files(root.path()).len(), usize::from(!goes));
+            // The folder that `install` made for it goes with it.
+            assert_eq!(root.path().join("etc/cdi").exists(), !(goes && installed));
+        }
+    }
+}
+
+/// The units have it that a runtime's path is known to engines as long as a container is there.
+#[test]
+fn nobody_takes_it_out_while_an_engine_calls_the_runtime() {
+    alone(|host| {
+        let task = Path::new("/run/containerd/io.containerd.runtime.v2.task/moby/c1");
+        fs::create_dir_all(task).unwrap();
+        for name in ["rdmaprep-runtime", "rdmaprep-runtime-runsc"] {
+            fs::write(task.join("runtime"), format!("/usr/bin/{name}")).unwrap();
+            host.rdmaprep(&["uninstall"]).fails(9, &["moby/c1", &format!("/usr/bin/{name}")]);
+            host.rdmaprep(&["uninstall", "--dry-run"]).fails(9, &["moby/c1"]);
+        }
+        for other in ["", "runc", "/usr/bin/runc", "/usr/bin/rdmaprep", "/usr/bin/rdmaprep-runtimes"] {
+            fs::write(task.join("runtime"), other).unwrap();
+            host.rdmaprep(&["uninstall"]).ok();
+        }
+    });
+}
+
+#[test]
+fn what_was_changed_is_no_failure_where_that_is_asked_for() {
+    let root = TempDir::new().unwrap();
+    rdmaprep("install", root.path(), &["--crio"]).ok();
+    let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
+    put(root.path(), hook, "{}");
+    let said = rdmaprep("uninstall", root.path(), &["--leave-changed"]).ok().out;
+    assert!(
+        said.contains("note: changed since and left: /usr/share/containers/oci/hooks.d/rdmaprep-poststop.json"),
+        "{said}"
+    );
+    assert_eq!(files(root.path()).into_keys().collect::<Vec<_>>(), [PathBuf::from(hook)]);
+    rdmaprep("uninstall", root.path(), &[]).fails(8, &[hook]);
+}
+
+/// The package's script, with a program that says what it was called with, and what is to be run afterwards.
+#[test]
+fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/deb/prerm")).unwrap();
+    assert_eq!(script.matches("/run/systemd/system").count(), 1);
+    fs::write(at("prerm"), script.replace("/run/systemd/system", at("booted").to_str().unwrap())).unwrap();
+    let removal = |code: i32, booted: bool, word: &str| {
+        let _ = fs::remove_file(at("ran"));
+        let _ = fs::remove_dir(at("booted"));
+        if booted {
+            fs::create_dir(at("booted")).unwrap();
+        }
+        let ran = at("ran").display().to_string();
+        let says = format!(
+            "echo 'removed /x'; echo 'then: echo one >> {ran}'; echo 'then: false'; echo 'then: cat; echo two >> {ran}'"
+        );
+        fs::write(at("rdmaprep"), format!("#!/bin/sh\necho \"$@\" > {}\n{says}\nexit {code}\n", at("args").display()))
+            .unwrap();
+        fs::set_permissions(at("rdmaprep"), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let mut program = Command::new("sh");
+        let said = run(program.arg(at("prerm")).arg(word).env("PATH", path), "");
+        (said, fs::read_to_string(at("ran")).unwrap_or_default())
+    };
+    let (said, ran) = removal(0, true, "remove");
+    assert_eq!((said.code, ran.as_str()), (Some(0), "one\ntwo\n"), "{said:?}");
+    assert!(said.out.contains("removed /x") && said.err.contains("this failed: false"), "{said:?}");
+    assert_eq!(fs::read_to_string(at("args")).unwrap(), "uninstall --leave-changed\n");
+    assert_eq!(removal(0, false, "deconfigure").1, "");
+    fs::remove_file(at("args")).unwrap();
+    for code in [8, 9] {
+        let (said, ran) = removal(code, true, "remove");
+        assert_eq!((said.code, ran.as_str()), (Some(code), ""), "{said:?}");
+    }
+    fs::remove_file(at("args")).unwrap();
+    assert_eq!(removal(8, true, "upgrade").0.code, Some(0));
+    assert!(!at("args").exists());
+}
+
+/// A hook that a runtime kills leaves more behind than one that gives up and undoes what it did.
+#[test]
+fn hooks_give_up_before_they_are_killed() {
+    let mut seen = 0;
+    for folder in ["hooks/oci-hooks.d", "hooks/podman-hooks.d"] {
+        for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
+            let value: Value = serde_json::from_str(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();
+            let args: Vec<String> = serde_json::from_value(value["hook"]["args"].clone()).unwrap();
+            let timeout = u32::try_from(value["hook"]["timeout"].as_u64().unwrap()).unwrap();
+            match Cli::read(&args).unwrap().command {
+                cli::Command::Hook(hook) => {
+                    // An undo of 50 NICs, as `prepare --bundle` reckons it.
+                    assert_eq!(hook.deadline + 10, timeout, "{args:?}");
+                    seen += 1;
+                }
+                other => assert!(matches!(other, cli::Command::Spec(_)), "{args:?}"),
+            }
+        }
+    }
+    assert_eq!(seen, 3);
 }
 
 /// A tree in memory.

@@ -6,9 +6,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{Args, Subcommand};
 
 use super::SelectArgs;
-
-/// Where podman looks, with which it was run.
-const FILE: &str = "/etc/cdi/rdmaprep.json";
+use crate::cdi::FILE;
 
 /// `rdmaprep cdi`.
 #[derive(Debug, Subcommand)]
@@ -41,6 +39,10 @@ pub struct CdiGenerateArgs {
     /// link is down must not make `all` mean fewer rails. A stored plan is taken at its word
     #[arg(long, env = "RDMAPREP_KEEP", value_parser = BoolishValueParser::new())]
     pub keep: bool,
+    /// Where the hooks find the program. Containers that run keep that path
+    /// [default: /usr/bin/rdmaprep if it is there, else /usr/local/bin/rdmaprep, else this very program, with a warning]
+    #[arg(long, env = "RDMAPREP_PROGRAM", value_name = "FILE")]
+    pub program: Option<PathBuf>,
     /// Timeout of the hooks; their own deadline is this less the time that an undo takes
     #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]

@@ -31,6 +31,10 @@ pub struct InstallArgs {
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
+    /// With --systemd: units that keep /etc/cdi/rdmaprep.json, by which engines know rails as devices, as the rails are. Without
+    /// this flag, too, where that file is there
+    #[arg(long, env = "RDMAPREP_CDI", value_parser = BoolishValueParser::new())]
+    pub cdi: bool,
     /// Which tree, and how to tell.
     #[command(flatten)]
     pub tree: TreeArgs,
@@ -66,6 +70,9 @@ pub struct TargetArgs {
 /// `rdmaprep uninstall`.
 #[derive(Debug, Default, Args)]
 pub struct UninstallArgs {
+    /// What somebody has changed since stays, and is told, but is no failure: a package that goes cannot wait for that
+    #[arg(long, env = "RDMAPREP_LEAVE_CHANGED", value_parser = BoolishValueParser::new())]
+    pub leave_changed: bool,
     /// Which tree, and how to tell.
     #[command(flatten)]
     pub tree: TreeArgs,

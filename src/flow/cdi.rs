@@ -12,17 +12,16 @@ use crate::config::Host;
 use crate::decide::{held, options, plan_of_any};
 use crate::fault::{Fault, WithFault};
 use crate::inject::{self, HookEdit, hooks_for};
+use crate::install::{self, Look};
 use crate::report::{self, DeviceLine};
 use crate::request::Request;
 use crate::select::{Held, Selection};
 use crate::snapshot::Snapshot;
 use crate::step::Side;
+use crate::world::etc::Etc;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, boot_id, files};
-
-/// A file that is larger was not written by us.
-const LIMIT: usize = 4 << 20;
 
 /// What `generate --json` prints.
 #[derive(Serialize)]
@@ -101,8 +100,7 @@ fn diff(path: &str, before: &str, text: &str) -> String {
 
 /// The rails of the stored plan, as far as the policy allows them by now; else those that would be chosen, and those that are away.
 fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &Store) -> Result<Source> {
-    let program = std::env::current_exe().context("finding our own path")?;
-    let program = program.to_str().context("our own path is no UTF-8")?;
+    let program = &program(args)?;
     if let Some(plan) = store.plan(&args.plan)? {
         let plan = request.narrowed_plan(plan, seen);
         let rails = Rail::of(&plan, seen);
@@ -146,11 +144,22 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
 
 /// What we wrote, or somebody else.
 fn ours(path: &Path, text: &str) -> Result<Spec> {
-    let path = path.display();
-    ensure!(text.len() <= LIMIT, Fault::Refused.error(format!("{path} has {} bytes: it is not ours", text.len())));
-    let spec: Spec = serde_json::from_str(text).fault(Fault::Refused, format!("{path} is not ours"))?;
-    ensure!(spec.kind == KIND, Fault::Refused.error(format!("{path} is of kind {:?}, not {KIND}", spec.kind)));
-    Ok(spec)
+    Spec::parse(text).map_err(|e| Fault::of(&e).error(format!("{}: {e:#}", path.display())))
+}
+
+/// The program that the hooks name: the one that stays when there is a next version, as `install` has it.
+fn program(args: &CdiGenerateArgs) -> Result<String> {
+    let etc = Etc::new(Path::new("/"))?;
+    let program = install::program(args.program.as_deref(), &etc)?;
+    if etc.exists(&program) {
+        return Ok(program);
+    }
+    let missing = format!("there is no {program} for hooks to call");
+    ensure!(args.program.is_none(), Fault::Usage.error(missing));
+    let own = std::env::current_exe().context("finding our own path")?;
+    let own = own.to_str().context("our own path is no UTF-8")?;
+    warn(&[format!("{missing}: they name {own}, which has to stay where it is")]);
+    Ok(own.to_owned())
 }
 
 /// That no device is lost.

@@ -9,10 +9,10 @@ use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::{Host, PlanName, STATE};
 use crate::fault::{Fault, WithFault};
-use crate::install::{self, Change, Command, LEDGER, Ledger, Look, Nic, PLACES, Target, Wanted};
+use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Look, Nic, Target, Wanted};
 use crate::report::{self, Installed};
 use crate::world::etc::Etc;
-use crate::world::{files, managers};
+use crate::world::{engines, files, managers};
 
 /// A tree, and what earlier installations have left there.
 struct Site {
@@ -59,17 +59,23 @@ impl Site {
     fn change(&self, changes: &[Change]) -> Result<()> {
         for (i, change) in changes.iter().enumerate() {
             let Err(e) = self.etc.change(change) else { continue };
-            let back = changes.iter().take(i + 1).rev().map(|c| self.etc.change(&reversed(c)));
-            return match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
-                None => Err(e),
-                Some(undo) => Err(Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}"))),
-            };
+            return Err(self.back(changes.get(..=i).unwrap_or(changes), e));
         }
         Ok(())
     }
 
+    /// Takes changes back because of an error, which it returns.
+    fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
+        let back = changes.iter().rev().map(|c| self.etc.change(&reversed(c)));
+        match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
+            None => e,
+            Some(undo) => Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}")),
+        }
+    }
+
     /// Carries out an installation. What is to be undone is written down first.
-    fn install(&self, changes: &[Change], mut ledger: Ledger) -> Result<()> {
+    fn install(&self, plan: &Installation) -> Result<()> {
+        let mut ledger = plan.ledger.clone();
         ledger.make_room(&format!("{}/{LEDGER}", self.state), &self.etc);
         // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the way to the ledger itself.
         let folders = ledger.folders().iter().filter(|f| **f != self.state);
@@ -77,15 +83,28 @@ impl Site {
         let make = |folders: &[&String]| folders.iter().try_for_each(|folder| self.etc.make_folder(folder));
         let done = make(&first)
             .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
-            .and_then(|()| self.save(&ledger))
+            .and_then(|()| self.save(&ledger.with(&plan.gone)))
             .and_then(|()| make(&others))
-            .and_then(|()| self.change(changes));
+            .and_then(|()| self.change(&plan.changes))
+            .and_then(|()| match plan.gone.is_empty() {
+                true => Ok(()),
+                false => self.settle(&ledger).map_err(|e| self.back(&plan.changes, e)),
+            });
         // What could not be undone is still written down: `uninstall` tries again.
         if matches!(&done, Err(e) if Fault::of(e) != Fault::Incomplete) {
             self.save(&self.ledger)?;
             self.remove_folders(ledger.folders().iter().rev().filter(|f| !self.ledger.folders().contains(f)))?;
         }
         done
+    }
+
+    /// Writes down what is still to be undone. Where that is nothing the folders go, and the way to the ledger after it.
+    fn settle(&self, ledger: &Ledger) -> Result<()> {
+        let all = if ledger.is_empty() { ledger.folders() } else { &[] };
+        let (last, first): (Vec<_>, Vec<_>) = all.iter().rev().partition(|f| Path::new(&self.state).starts_with(f));
+        self.remove_folders(first)?;
+        self.save(ledger)?;
+        self.remove_folders(last)
     }
 
     fn remove_folders<'a>(&self, folders: impl IntoIterator<Item = &'a String>) -> Result<()> {
@@ -110,14 +129,19 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         default_runtime: args.default_runtime,
         nics: nics.collect::<Result<_>>()?,
         command: command(args)?,
+        cdi: args.cdi,
     };
     let mut plan = install::install(&wanted, &site.etc, &site.ledger)?;
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         notes.extend(wanted.nics.iter().filter_map(managed));
     }
     plan.notes.append(&mut notes);
-    if !args.tree.dry_run && !plan.changes.is_empty() {
-        site.install(&plan.changes, plan.ledger)?;
+    let goes = |path: &str| plan.changes.iter().any(|c| c.path == path && c.after.is_none());
+    if site.is_host && plan.changes.iter().any(|c| install::is_runtime(&c.path) && goes(&c.path)) {
+        nobody_calls(goes)?;
+    }
+    if !args.tree.dry_run && (!plan.changes.is_empty() || plan.ledger != site.ledger) {
+        site.install(&plan)?;
     }
     tell(&args.tree, &Installed::new(&found, &plan.changes, &plan.notes, &plan.next))
 }
@@ -126,23 +150,35 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let state = state_dir(global, &args.tree)?;
     let site = Site::new(&args.tree, &state)?;
-    let _lock = if site.is_host { Some(nobody_is_away(global)?) } else { None };
-    let removal = install::uninstall(&site.ledger, &site.etc)?;
-    if !args.tree.dry_run && !site.ledger.is_empty() {
-        site.change(&removal.done.changes)?;
-        // The ledger goes after all that it tells of, but for the way to itself.
-        let all = if removal.left.is_empty() { removal.folders.as_slice() } else { &[] };
-        let (last, first): (Vec<_>, Vec<_>) = all.iter().partition(|f| Path::new(&site.state).starts_with(f));
-        site.remove_folders(first)?;
-        site.save(&removal.done.ledger)?;
-        site.remove_folders(last)?;
+    let _lock = if site.is_host { nobody_is_away(global)? } else { None };
+    if site.is_host {
+        nobody_calls(install::is_runtime)?;
     }
-    tell(&args.tree, &Installed::new(&[], &removal.done.changes, &[], &removal.done.next))?;
-    let left = || {
-        Fault::Incomplete
-            .error(format!("changed since and left: {}; see to it, and run this again", removal.left.join("; ")))
-    };
-    ensure!(removal.left.is_empty(), left());
+    let removal = install::uninstall(&site.ledger, &site.etc)?;
+    if !args.tree.dry_run {
+        site.change(&removal.done.changes)?;
+        if !site.ledger.is_empty() {
+            site.settle(&removal.done.ledger)?;
+        }
+    }
+    let left = removal.left.join("; ");
+    let note = (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
+    let notes: Vec<String> = note.into_iter().collect();
+    tell(&args.tree, &Installed::new(&[], &removal.done.changes, &notes, &removal.done.next))?;
+    let incomplete =
+        || Fault::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));
+    ensure!(removal.left.is_empty() || args.leave_changed, incomplete());
+    Ok(())
+}
+
+/// Engines call a runtime by its path as long as they know a container of it, to kill or to remove it. Records know just those
+/// with NICs.
+fn nobody_calls(path: impl Fn(&str) -> bool) -> Result<()> {
+    let calls = engines::users(Path::new("/")).into_iter().filter(|user| path(&user.runtime));
+    let calls: Vec<String> = calls.map(|user| format!("{} ({})", user.container, user.runtime)).collect();
+    let called =
+        || Fault::Locked.error(format!("engines need the runtime of containers: remove {} first", calls.join(", ")));
+    ensure!(calls.is_empty(), called());
     Ok(())
 }
 
@@ -204,20 +240,14 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
 
 /// Where hooks find the program, and what to know of that.
 fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
-    let there = PLACES.iter().find(|place| site.etc.exists(place)).or(PLACES.last());
-    let program = match &args.program {
-        Some(path) => path.to_str().context("--program is no text")?,
-        None => there.copied().unwrap_or_default(),
-    };
-    let plain = program.starts_with('/') && program.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._+-".contains(&b));
-    ensure!(plain, Fault::Usage.error(format!("--program {program:?} is no absolute path of plain characters")));
+    let program = install::program(args.program.as_deref(), &site.etc)?;
     let own = std::env::current_exe().context("finding our own path")?;
-    if !site.is_host || site.etc.exists(program) {
-        return Ok((program.to_owned(), Vec::new()));
+    if !site.is_host || site.etc.exists(&program) {
+        return Ok((program, Vec::new()));
     }
     let missing = format!("there is no {program} for hooks to call: install -m 755 {} {program}", own.display());
     ensure!(args.tree.dry_run, Fault::Usage.error(missing));
-    Ok((program.to_owned(), vec![missing]))
+    Ok((program, vec![missing]))
 }
 
 /// The containers of `--command`.

@@ -5,13 +5,12 @@
 //! (containerd#9982), and takes no imported file of a higher version than config.toml's.
 
 use anyhow::{Result, ensure};
-use toml_edit::{Array, DocumentMut, Item, Table, value};
+use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
 
-use super::{Content, Ground, How, Part, Piece, Wanted, about, shim, toml_document};
+use super::{Content, Ground, How, Part, Piece, Wanted, about, imports, shim, toml_document};
 use crate::fault::Fault;
 
 const CONFIG: &str = "/etc/containerd/config.toml";
-const DROP_INS: &str = "/etc/containerd/conf.d";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
 /// The runtime's name, and a RuntimeClass's handler.
 const NAME: &str = "rdmaprep";
@@ -22,17 +21,19 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let path = ground.look.followed(CONFIG)?;
     let text = ground.text(&path)?.unwrap_or_default();
     let mut main = Main::read(&text).map_err(about(&path))?;
-    if main.is_without_cri() {
+    // Imports are relative to where config.toml is looked for, wherever a link there leads.
+    let mut others = imports::imported(CONFIG, &main.document, ground)?;
+    others.retain(|(path, _)| path != DROP_IN);
+    let all = [(path.as_str(), &main.document)].into_iter().chain(others.iter().map(|(p, d)| (p.as_str(), d)));
+    if let Some((by, _)) = all.into_iter().find(|(_, document)| main.is_without_cri(document)) {
         let note = format!(
-            "{path} disables the CRI plugin: there is nothing to tell containerd; name the runtime to ctr or nerdctl"
+            "{by} disables the CRI plugin: there is nothing to tell containerd; name the runtime to ctr or nerdctl"
         );
         return Ok(Part { notes: vec![note], ..Part::default() });
     }
     let (runtime, link) = shim(wanted, ground.look)?;
-    let mut pieces: Vec<Piece> = link.into_iter().collect();
-    if main.replaces() {
-        main.is_alone(ground, &path)?;
-    }
+    let mut pieces = vec![link];
+    main.is_alone(&path, &others)?;
     // Beside a section of a file that replaces, ours would be all that is left of it.
     if main.replaces() && main.section().is_some() {
         let plugin = main.plugin;
@@ -46,7 +47,7 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
         let known = main.section().cloned().unwrap_or_default();
         add_beside(&mut document, main.plugin, &runtime, &known)?;
         pieces.push(Piece::own(DROP_IN, format!("# By `rdmaprep install`.\n{document}")));
-        main.import()?;
+        main.import().map_err(about(&path))?;
     }
     let written = main.document.to_string();
     if written != text {
@@ -79,9 +80,9 @@ impl Main {
         Ok(Main { document, version: version.unwrap_or_default(), plugin })
     }
 
-    /// Whether the plugin is switched off; Docker's package of containerd does that.
-    fn is_without_cri(&self) -> bool {
-        let disabled = self.document.get("disabled_plugins").and_then(Item::as_array);
+    /// Whether a document switches the plugin off; Docker's package of containerd does that.
+    fn is_without_cri(&self, document: &DocumentMut) -> bool {
+        let disabled = document.get("disabled_plugins").and_then(Item::as_array);
         disabled.into_iter().flatten().filter_map(|v| v.as_str()).any(|name| name == "cri" || name == self.plugin)
     }
 
@@ -94,53 +95,42 @@ impl Main {
         self.document.get("plugins")?.get(self.plugin)
     }
 
-    fn runtimes(&self) -> Option<&dyn toml_edit::TableLike> {
-        self.section()?.get("containerd")?.get("runtimes")?.as_table_like()
+    fn runtimes(&self) -> Option<&dyn TableLike> {
+        runtimes(self.section()?)
     }
 
     /// Refuses what we could not add to without losing something.
-    fn is_alone(&self, ground: &Ground, path: &str) -> Result<()> {
+    fn is_alone(&self, path: &str, others: &[(String, DocumentMut)]) -> Result<()> {
         let old = || Fault::Refused.error(format!("{path} is of version 1: see `containerd config migrate`"));
         ensure!(self.version > 1, old());
-        for name in ground.look.list(DROP_INS)?.iter().filter(|n| n.ends_with(".toml")) {
-            let other = format!("{DROP_INS}/{name}");
-            if other == DROP_IN || !self.imports(&other) {
-                continue;
-            }
-            let Some(text) = ground.text(&ground.look.followed(&other)?)? else { continue };
-            let document: DocumentMut = toml_document(&text).map_err(about(&other))?;
-            let takes = document.get("plugins").and_then(|p| p.get(self.plugin)).is_some();
+        for (other, document) in others {
+            let Some(section) = document.get("plugins").and_then(|p| p.get(self.plugin)) else { continue };
+            let own = runtimes(section).is_some_and(|r| r.contains_key(NAME));
+            ensure!(!own, Fault::Refused.error(format!("{other}: has a runtime {NAME} that is not ours: take it out")));
             let why = || {
                 Fault::Refused.error(format!(
                     "{other} has a section of the CRI plugin, and containerd 1 takes just one file's: add the runtime {NAME} there"
                 ))
             };
-            ensure!(!takes, why());
+            ensure!(!self.replaces(), why());
         }
         Ok(())
-    }
-
-    /// Whether a file is imported; patterns are relative to config.toml's folder.
-    fn imports(&self, path: &str) -> bool {
-        let patterns = self.document.get("imports").and_then(Item::as_array);
-        patterns.into_iter().flatten().filter_map(|v| v.as_str()).any(|pattern| {
-            let pattern =
-                if pattern.starts_with('/') { pattern.to_owned() } else { format!("/etc/containerd/{pattern}") };
-            let regex = regex::escape(&pattern).replace(r"\*", "[^/]*").replace(r"\?", "[^/]");
-            regex::Regex::new(&format!("^{regex}$")).is_ok_and(|regex| regex.is_match(path))
-        })
     }
 
     /// Has the drop-in imported.
     fn import(&mut self) -> Result<()> {
-        if self.imports(DROP_IN) {
+        if imports::surely(CONFIG, &self.document, DROP_IN) {
             return Ok(());
         }
         let list = self.document.entry("imports").or_insert_with(|| value(Array::new()));
-        let list = list.as_array_mut().ok_or_else(|| Fault::Usage.error(format!("{CONFIG}: imports is no list")))?;
+        let list = list.as_array_mut().ok_or_else(|| Fault::Usage.error("imports is no list"))?;
         list.push(DROP_IN);
         Ok(())
     }
+}
+
+fn runtimes(section: &Item) -> Option<&dyn TableLike> {
+    section.get("containerd")?.get("runtimes")?.as_table_like()
 }
 
 /// Adds the runtime to a document that has the plugin's section.

@@ -16,8 +16,7 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let path = ground.look.followed(DAEMON)?;
     let (runtime, link) = shim(wanted, ground.look)?;
     let text = add(ground.text(&path)?.as_deref(), &runtime, wanted.default_runtime).map_err(about(&path))?;
-    let mut pieces = vec![Piece { path, how: How::Json, content: Content::Text(text) }];
-    pieces.extend(link);
+    let pieces = vec![Piece { path, how: How::Json, content: Content::Text(text) }, link];
     Ok(Part { pieces, ..Part::default() })
 }
 

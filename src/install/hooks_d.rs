@@ -4,10 +4,11 @@
 //! does not know makes it refuse the whole folder (Validate() in containers/common's pkg/hooks), and `precreate` is podman's
 //! alone: it gets a folder of its own, which containers.conf has to name.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::{Command, Content, DEFAULT_PLACE, Ground, Part, Piece, Wanted, about, toml_trouble};
+use crate::fault::Fault;
 
 /// The folder that both read.
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
@@ -33,7 +34,13 @@ pub(super) fn crio(wanted: &Wanted) -> Part {
 pub(super) fn podman(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let mut part = crio(wanted);
     part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
-    let mut folders = configured(ground)?;
+    let mut folders = vec![SHARED.to_owned()];
+    for path in files(ground)?.iter().filter(|path| !is_after(path)) {
+        folders = hooks_dir(path, ground)?.map_or(folders.clone(), |setting| setting.after(folders));
+    }
+    for path in files(ground)?.iter().filter(|path| is_after(path)) {
+        hooks_dir(path, ground)?.map_or(Ok(()), |setting| setting.keeps_ours(path))?;
+    }
     for folder in [SHARED, PODMAN] {
         if !folders.iter().any(|f| f == folder) {
             folders.push(folder.to_owned());
@@ -65,27 +72,60 @@ fn conditioned(text: &str, command: &Command) -> Option<String> {
     Some(serde_json::to_string_pretty(&value).ok()? + "\n")
 }
 
-/// The folders that podman reads now: the last file that says so counts (containers.conf(5)).
-fn configured(ground: &Ground) -> Result<Vec<String>> {
-    let mut paths =
-        vec!["/usr/share/containers/containers.conf".to_owned(), "/etc/containers/containers.conf".to_owned()];
+/// The files that podman reads besides [`CONF`], in its order: what a later one says counts (containers.conf(5)).
+fn files(ground: &Ground) -> Result<Vec<String>> {
     let folder = "/etc/containers/containers.conf.d";
+    let first = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"];
     let names = ground.look.list(folder)?;
-    paths.extend(names.iter().filter(|n| n.ends_with(".conf")).map(|n| format!("{folder}/{n}")));
-    let mut folders = vec![SHARED.to_owned()];
-    for path in paths.iter().filter(|p| p.as_str() != CONF) {
-        let Some(Content::Text(text)) = ground.look.content(&ground.look.followed(path)?)? else { continue };
-        let value: toml::Table = toml::from_str(&text)
-            .map_err(|e: toml::de::Error| toml_trouble(&text, e.message(), e.span()))
-            .map_err(about(path))?;
-        let Some(list) = value.get("engine").and_then(|e| e.get("hooks_dir")).and_then(|l| l.as_array()) else {
-            continue;
-        };
-        // `{append = true}` as an element: podman 5 adds to what other files say.
-        if !list.iter().any(|item| item.get("append").and_then(toml::Value::as_bool) == Some(true)) {
+    let own = names.iter().filter(|n| n.ends_with(".conf")).map(|n| format!("{folder}/{n}"));
+    Ok(first.map(str::to_owned).into_iter().chain(own).filter(|path| path != CONF).collect())
+}
+
+/// Whether a file comes after ours.
+fn is_after(path: &str) -> bool {
+    let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
+    folder(path) == folder(CONF) && path > CONF
+}
+
+/// What a file says of the folders.
+struct Setting {
+    folders: Vec<String>,
+    /// `{append = true}` as an element: podman 5 adds to what other files say.
+    adds: bool,
+}
+
+impl Setting {
+    fn after(self, mut folders: Vec<String>) -> Vec<String> {
+        if !self.adds {
             folders.clear();
         }
-        folders.extend(list.iter().filter_map(|item| item.as_str().map(str::to_owned)));
+        folders.extend(self.folders);
+        folders
     }
-    Ok(folders)
+
+    /// Refuses one that is read after ours and takes its place: containers would start without the NICs that they ask for.
+    fn keeps_ours(&self, path: &str) -> Result<()> {
+        let lacking = [SHARED, PODMAN].iter().filter(|ours| !self.folders.iter().any(|f| f == **ours));
+        let lacking: Vec<String> = lacking.map(|folder| format!("{folder:?}")).collect();
+        let lost = || {
+            let lacking = lacking.join(" and ");
+            Fault::Refused
+                .error(format!("{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"))
+        };
+        ensure!(self.adds || lacking.is_empty(), lost());
+        Ok(())
+    }
+}
+
+/// What a file says of the folders, if anything.
+fn hooks_dir(path: &str, ground: &Ground) -> Result<Option<Setting>> {
+    let Some(Content::Text(text)) = ground.look.content(&ground.look.followed(path)?)? else { return Ok(None) };
+    let value: toml::Table = toml::from_str(&text)
+        .map_err(|e: toml::de::Error| toml_trouble(&text, e.message(), e.span()))
+        .map_err(about(path))?;
+    let list = value.get("engine").and_then(|e| e.get("hooks_dir")).and_then(|l| l.as_array());
+    Ok(list.map(|list| Setting {
+        folders: list.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect(),
+        adds: list.iter().any(|item| item.get("append").and_then(toml::Value::as_bool) == Some(true)),
+    }))
 }

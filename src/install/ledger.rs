@@ -1,11 +1,14 @@
 //! What an installation did: the bytes before and after of each path, and the folders that it made. It is what `uninstall` goes by.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::undo::{Undo, undo};
-use super::{Change, Content, How, Installation, Look, Target, about, next, toml_document, toml_trouble};
+use super::{Change, Content, How, Installation, Look, Target, about, next, toml_document, toml_trouble, units};
+use crate::cdi;
 use crate::fault::{Fault, WithFault};
 use crate::inject::text;
 
@@ -44,6 +47,9 @@ pub struct Entry {
     /// What we had put there before: it is still there if the change to `after` never came about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Content>,
+    /// All for whom: engines share links and definitions. Older versions told `target` alone.
+    #[serde(default)]
+    pub wanted_by: BTreeSet<Target>,
 }
 
 /// A path without us.
@@ -59,8 +65,6 @@ pub(super) struct Undone {
 pub struct Removal {
     /// What changes, what is to be run afterwards, and what is still to be undone.
     pub done: Installation,
-    /// Folders of ours that go if they are empty, inner ones first.
-    pub folders: Vec<String>,
     /// What is left as somebody has changed it.
     pub left: Vec<String>,
 }
@@ -71,9 +75,14 @@ impl Ledger {
     /// # Errors
     /// It is damaged, or of a later version.
     pub fn parse(text: &str) -> Result<Ledger> {
-        let ledger: Ledger = serde_json::from_str(text).fault(Fault::Usage, "what an installation left")?;
+        let mut ledger: Ledger = serde_json::from_str(text).fault(Fault::Usage, "what an installation left")?;
         let unknown = || Fault::Usage.error(format!("what an installation left has schema {}", ledger.schema));
         anyhow::ensure!(ledger.schema <= SCHEMA, unknown());
+        for entry in ledger.entries.iter_mut().filter(|e| e.wanted_by.is_empty()) {
+            // All who may want it.
+            let target = entry.target;
+            entry.wanted_by = Target::ALL.into_iter().filter(|t| *t == target || t.shares(target)).collect();
+        }
         Ok(ledger)
     }
 
@@ -96,10 +105,37 @@ impl Ledger {
         match self.entries.iter_mut().find(|e| e.path == entry.path) {
             Some(known) => {
                 let was = (known.after != entry.after).then(|| known.after.clone());
-                *known = Entry { was: was.or_else(|| known.was.take()), ..entry };
+                let wanted_by = std::mem::take(&mut known.wanted_by);
+                *known = Entry { was: was.or_else(|| known.was.take()), wanted_by, ..entry };
             }
             None => self.entries.push(entry),
         }
+    }
+
+    /// Forgets what these targets want.
+    pub(super) fn disown(&mut self, targets: &[Target]) {
+        self.entries.iter_mut().for_each(|e| e.wanted_by.retain(|t| !targets.contains(t)));
+    }
+
+    /// Notes that a target wants a path, if it is noted.
+    pub(super) fn own(&mut self, path: &str, target: Target) {
+        if let Some(entry) = self.entries.iter_mut().find(|e| e.path == path) {
+            entry.wanted_by.insert(target);
+        }
+    }
+
+    /// Takes out the paths that nobody wants.
+    pub(super) fn take_unwanted(&mut self) -> Vec<Entry> {
+        let (gone, kept) = std::mem::take(&mut self.entries).into_iter().partition(|e| e.wanted_by.is_empty());
+        self.entries = kept;
+        gone
+    }
+
+    /// This one, which tells of these paths, too: as long as they are there.
+    pub fn with(&self, gone: &[Entry]) -> Ledger {
+        let mut ledger = self.clone();
+        ledger.entries.extend_from_slice(gone);
+        ledger
     }
 
     /// Notes the folders that have to be made for a path.
@@ -179,7 +215,8 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
 /// # Errors
 /// [`Fault::Usage`] for a file that can no longer be read as what it is.
 pub fn uninstall(ledger: &Ledger, look: &dyn Look) -> Result<Removal> {
-    let mut removal = Removal { folders: ledger.folders.iter().rev().cloned().collect(), ..Removal::default() };
+    let mut removal = Removal::default();
+    removal.done.ledger.folders.clone_from(&ledger.folders);
     for entry in ledger.entries.iter().rev() {
         let before = look.content(&entry.path)?;
         let undone = entry.undone(before.as_ref()).map_err(about(&entry.path))?;
@@ -192,13 +229,15 @@ pub fn uninstall(ledger: &Ledger, look: &dyn Look) -> Result<Removal> {
             removal.done.changes.push(Change { path, target, before, after: undone.content });
         }
     }
-    if !removal.left.is_empty() {
-        removal.done.ledger.folders.clone_from(&ledger.folders);
+    // What `cdi generate` wrote names the program in its hooks.
+    let devices = look.content(cdi::FILE).ok().flatten();
+    let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
+    if let Some(before) = devices.filter(is_ours) {
+        let path = cdi::FILE.to_owned();
+        removal.done.changes.push(Change { path, target: Target::Systemd, before: Some(before), after: None });
     }
-    removal.done.next = next(&removal.done.changes);
-    if removal.done.changes.iter().any(|c| c.target == Target::Systemd) {
-        // It runs on without its file.
-        removal.done.next.insert(0, "systemctl stop rdmaprep-stale.timer".to_owned());
-    }
+    // They run on without their files.
+    removal.done.next = units::stops(&removal.done.changes);
+    removal.done.next.extend(next(&removal.done.changes));
     Ok(removal)
 }

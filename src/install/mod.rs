@@ -6,8 +6,10 @@
 mod containerd;
 mod docker;
 mod hooks_d;
+mod imports;
 mod keepoff;
 mod ledger;
+mod program;
 mod target;
 mod undo;
 mod units;
@@ -15,9 +17,12 @@ mod units;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::cdi;
 use crate::fault::Fault;
 use crate::ident::IfName;
 pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
+use program::shim;
+pub use program::{is_runtime, program};
 pub use target::Target;
 
 /// Where the program is expected: hook definitions name it, and containers that run keep that path until they stop, so that it is
@@ -83,6 +88,8 @@ pub struct Wanted {
     pub nics: Vec<Nic>,
     /// Containers whose command matches this get hooks without an annotation.
     pub command: Option<Command>,
+    /// Whether systemd keeps the file of devices ([`crate::cdi::FILE`]) as the rails are.
+    pub cdi: bool,
 }
 
 /// A NIC that is rdmaprep's and nobody else's.
@@ -125,6 +132,8 @@ impl Piece {
 struct Part {
     pieces: Vec<Piece>,
     notes: Vec<String>,
+    /// Paths that something else will write, into folders that have to be there.
+    rooms: Vec<&'static str>,
 }
 
 /// A path that changes.
@@ -151,6 +160,8 @@ pub struct Installation {
     pub next: Vec<String>,
     /// What is to be kept of it.
     pub ledger: Ledger,
+    /// What the ledger need not tell any more as soon as all is changed: no target wants it.
+    pub gone: Vec<Entry>,
 }
 
 /// The targets that are on a host, each with what shows it.
@@ -159,13 +170,16 @@ pub fn found(look: &dyn Look) -> Vec<(Target, &'static str)> {
     Target::ALL.into_iter().filter_map(trace).collect()
 }
 
-/// What installing comes to, where `ledger` is what an earlier one has left.
+/// What installing comes to, where `ledger` is what an earlier one has left. Of each target that is asked for it is the whole:
+/// what such a target had and wants no longer goes, unless another one wants it.
 ///
 /// # Errors
-/// [`Fault::Usage`] for a file that cannot be read as what it is, [`Fault::Refused`] where something else is in the way.
+/// [`Fault::Usage`] for a file that cannot be read as what it is, [`Fault::Refused`] where something else is in the way, or what
+/// has to go was changed.
 pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Installation> {
     let ground = Ground { look, ledger };
     let mut done = Installation { ledger: ledger.clone(), ..Installation::default() };
+    done.ledger.disown(&wanted.targets);
     for target in Target::ALL.into_iter().filter(|t| wanted.targets.contains(t)) {
         let part = match target {
             Target::Podman => hooks_d::podman(wanted, &ground)?,
@@ -176,24 +190,26 @@ pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Inst
             Target::NetworkManagers => keepoff::part(wanted),
         };
         done.notes.extend(part.notes);
+        part.rooms.iter().for_each(|path| done.ledger.make_room(path, look));
         part.pieces.into_iter().try_for_each(|piece| done.take(target, piece, &ground))?;
     }
+    done.forsake(look)?;
     done.next = next(&done.changes);
-    if done.changes.iter().any(|c| c.target == Target::Systemd) {
-        done.next.push("systemctl start rdmaprep-stale.timer".to_owned());
-    }
+    done.next.extend(units::starts(&done.changes));
     Ok(done)
 }
 
 /// What makes those whose files changed read them again.
 fn next(changes: &[Change]) -> Vec<String> {
-    let touched = |t: &Target| changes.iter().any(|c| c.target == *t && !c.path.ends_with("-runtime"));
+    let is_read = |c: &&Change| !is_runtime(&c.path) && c.path != cdi::FILE;
+    let touched = |t: &Target| changes.iter().filter(is_read).any(|c| c.target == *t);
     Target::ALL.into_iter().filter(touched).filter_map(Target::next).map(str::to_owned).collect()
 }
 
 impl Installation {
     /// Adds one path, unless it is as it should be.
     fn take(&mut self, target: Target, piece: Piece, ground: &Ground) -> Result<()> {
+        self.ledger.own(&piece.path, target);
         if self.changes.iter().any(|c| c.path == piece.path) {
             // Two engines want the same link or definition.
             return Ok(());
@@ -212,9 +228,30 @@ impl Installation {
             before: base,
             after: piece.content.clone(),
             was: None,
+            wanted_by: [target].into(),
         });
         self.ledger.make_room(&piece.path, ground.look);
         self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });
+        Ok(())
+    }
+
+    /// Takes out what nobody wants any more, after all that may have named it.
+    fn forsake(&mut self, look: &dyn Look) -> Result<()> {
+        self.gone = self.ledger.take_unwanted();
+        for entry in self.gone.iter().rev() {
+            let before = look.content(&entry.path)?;
+            let undone = entry.undone(before.as_ref()).map_err(about(&entry.path))?;
+            let changed = || {
+                let (path, left) = (&entry.path, undone.left.join(", "));
+                Fault::Refused
+                    .error(format!("{path} is not needed any more, but was changed since ({left}): see to it"))
+            };
+            ensure!(undone.left.is_empty(), changed());
+            if undone.content != before {
+                let (path, target) = (entry.path.clone(), entry.target);
+                self.changes.push(Change { path, target, before, after: undone.content });
+            }
+        }
         Ok(())
     }
 }
@@ -260,14 +297,4 @@ fn toml_document(text: &str) -> Result<toml_edit::DocumentMut> {
 /// Says which file an error is about.
 fn about(path: &str) -> impl Fn(anyhow::Error) -> anyhow::Error {
     move |e| Fault::of(&e).error(format!("{path}: {e:#}"))
-}
-
-/// The name under which we are a runtime, beside the program; a link to it. Nothing where one that leads there exists.
-fn shim(wanted: &Wanted, look: &dyn Look) -> Result<(String, Option<Piece>)> {
-    let (folder, name) = wanted.program.rsplit_once('/').unwrap_or(("", &wanted.program));
-    let path = format!("{folder}/{}", crate::shim::NAME);
-    let there = look.content(&path)?;
-    let leads = matches!(&there, Some(Content::Link(to)) if *to == wanted.program);
-    let piece = (!leads).then(|| Piece::link(path.clone(), name));
-    Ok((path, piece))
 }

@@ -39,6 +39,12 @@ impl Target {
         }
     }
 
+    /// Whether another one may want the same link or definition.
+    pub(super) fn shares(self, other: Target) -> bool {
+        use Target::{Containerd, Crio, Docker, Podman};
+        matches!((self, other), (Podman, Crio) | (Crio, Podman) | (Docker, Containerd) | (Containerd, Docker))
+    }
+
     /// What shows that it is on a host: any of these.
     pub(super) fn traces(self) -> &'static [&'static str] {
         match self {
@@ -51,12 +57,12 @@ impl Target {
         }
     }
 
-    /// What makes it read its files again; nothing where it does so by itself.
+    /// What makes it read its files again if it runs; nothing where it does so by itself.
     pub(super) fn next(self) -> Option<&'static str> {
         match self {
             Target::Podman | Target::Crio => None,
-            Target::Docker => Some("systemctl reload docker"),
-            Target::Containerd => Some("systemctl restart containerd"),
+            Target::Docker => Some("systemctl try-reload-or-restart docker"),
+            Target::Containerd => Some("systemctl try-restart containerd"),
             Target::Systemd => Some("systemctl daemon-reload"),
             Target::NetworkManagers => Some(
                 "udevadm control --reload; systemctl try-reload-or-restart NetworkManager; \

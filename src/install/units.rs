@@ -1,30 +1,82 @@
-//! systemd: the timer and the boot unit, enabled as `systemctl enable` would.
+//! systemd: the timer and the boot unit, and what keeps the file of devices as the rails are; enabled as `systemctl enable` would.
 
-use super::{DEFAULT_PLACE, Ground, Part, Piece, Wanted};
+use super::{Change, DEFAULT_PLACE, Ground, Part, Piece, Wanted};
+use crate::cdi;
 
 const FOLDER: &str = "/etc/systemd/system";
 /// Where a package has put them.
 const PACKAGED: &str = "/usr/lib/systemd/system";
 
-/// Each with its text, and who wants it.
-const UNITS: [(&str, &str, Option<&str>); 3] = [
+/// A unit: its name, its text, and who wants it.
+type Unit = (&'static str, &'static str, Option<&'static str>);
+
+const UNITS: [Unit; 3] = [
     ("rdmaprep-boot.service", include_str!("../../hooks/systemd/rdmaprep-boot.service"), Some("multi-user.target")),
     ("rdmaprep-stale.service", include_str!("../../hooks/systemd/rdmaprep-stale.service"), None),
     ("rdmaprep-stale.timer", include_str!("../../hooks/systemd/rdmaprep-stale.timer"), Some("timers.target")),
 ];
+/// What begins at once: boot units have had their moment.
+const TIMER: &str = "rdmaprep-stale.timer";
+
+const DEVICES: [Unit; 2] = [
+    ("rdmaprep-cdi.path", include_str!("../../hooks/systemd/rdmaprep-cdi.path"), Some("multi-user.target")),
+    ("rdmaprep-cdi.service", include_str!("../../hooks/systemd/rdmaprep-cdi.service"), Some("multi-user.target")),
+];
 
 pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Part {
-    let pieces = UNITS.iter().flat_map(|(name, text, target)| {
-        let packaged = format!("{PACKAGED}/{name}");
-        let (place, unit) = match ground.look.exists(&packaged) {
-            true => (packaged, None),
-            false => {
-                let place = format!("{FOLDER}/{name}");
-                (place.clone(), Some(Piece::own(place, text.replace(DEFAULT_PLACE, &wanted.program))))
-            }
-        };
-        let link = target.map(|target| Piece::link(format!("{FOLDER}/{target}.wants/{name}"), place));
-        [unit, link].into_iter().flatten()
-    });
-    Part { pieces: pieces.collect(), ..Part::default() }
+    // Who has such a file uses it.
+    let devices = wanted.cdi || ground.look.exists(cdi::FILE);
+    let all = UNITS.iter().chain(DEVICES.iter().filter(|_| devices));
+    let pieces = all.flat_map(|unit| pieces(unit, wanted, ground)).collect();
+    Part { pieces, rooms: if devices { vec![cdi::FILE] } else { Vec::new() }, ..Part::default() }
+}
+
+fn pieces((name, text, target): &Unit, wanted: &Wanted, ground: &Ground) -> Vec<Piece> {
+    let packaged = format!("{PACKAGED}/{name}");
+    let (place, unit) = match ground.look.exists(&packaged) {
+        true => (packaged, None),
+        false => {
+            let place = format!("{FOLDER}/{name}");
+            (place.clone(), Some(Piece::own(place, text.replace(DEFAULT_PLACE, &wanted.program))))
+        }
+    };
+    let link = target.map(|target| Piece::link(format!("{FOLDER}/{target}.wants/{name}"), place));
+    [unit, link].into_iter().flatten().collect()
+}
+
+/// What makes units do by now what was changed of them.
+pub(super) fn starts(changes: &[Change]) -> Vec<String> {
+    let mut commands = Vec::new();
+    let stays = |c: &Change| c.after.is_some();
+    let goes = |c: &Change| c.after.is_none();
+    if touched(changes, is_device, goes) && !touched(changes, is_device, stays) {
+        commands.push(format!("systemctl stop {}", devices()));
+    }
+    if touched(changes, |_| true, stays) {
+        commands.push(format!("systemctl start {TIMER}"));
+    }
+    if touched(changes, is_device, stays) {
+        commands.push(format!("systemctl start {}", devices()));
+    }
+    commands
+}
+
+/// What ends units whose files have gone.
+pub(super) fn stops(changes: &[Change]) -> Vec<String> {
+    let timer = touched(changes, |path| !is_device(path), |_| true).then(|| TIMER.to_owned());
+    let devices = touched(changes, is_device, |_| true).then(devices);
+    [timer, devices].into_iter().flatten().map(|units| format!("systemctl stop {units}")).collect()
+}
+
+/// Whether a unit was changed, or who wants one.
+fn touched(changes: &[Change], of: impl Fn(&str) -> bool, how: impl Fn(&Change) -> bool) -> bool {
+    changes.iter().any(|c| c.path.starts_with(FOLDER) && of(&c.path) && how(c))
+}
+
+fn is_device(path: &str) -> bool {
+    DEVICES.iter().any(|(name, ..)| path.ends_with(name))
+}
+
+fn devices() -> String {
+    DEVICES.map(|(name, ..)| name).join(" ")
 }

@@ -14,6 +14,7 @@ use crate::step::{NicState, Side, Step};
 pub mod attempt;
 pub mod dress;
 mod dress_conf;
+pub mod engines;
 pub mod etc;
 pub mod faults;
 pub mod files;

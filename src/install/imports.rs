@@ -1,0 +1,110 @@
+//! containerd's `imports`: the files that it reads besides config.toml, and those that they import.
+//!
+//! As resolveImports() of its config.go has it: a path is relative to the folder of the file that names it; a pattern is that in
+//! 2.x alone, and in 1.x relative to where the daemon runs, `/` under systemd.
+
+use std::collections::VecDeque;
+
+use anyhow::{Result, ensure};
+use regex::Regex;
+use toml_edit::{DocumentMut, Item};
+
+use super::{Ground, Look, about, toml_document};
+use crate::fault::Fault;
+
+/// More files are no configuration that somebody wrote.
+const MOST: usize = 256;
+
+/// The files that a document at `path` imports, each once, with their documents. Where it is not sure that one is imported, it is
+/// among them.
+pub(super) fn imported(path: &str, document: &DocumentMut, ground: &Ground) -> Result<Vec<(String, DocumentMut)>> {
+    let mut all: Vec<(String, DocumentMut)> = Vec::new();
+    let mut pending: VecDeque<String> = named(path, document, ground.look).into();
+    while let Some(next) = pending.pop_front() {
+        if next == path || all.iter().any(|(known, _)| *known == next) {
+            continue;
+        }
+        ensure!(all.len() < MOST, Fault::Usage.error(format!("{path} imports more than {MOST} files")));
+        if !ground.look.exists(&next) {
+            continue;
+        }
+        let Some(text) = ground.text(&ground.look.followed(&next)?)? else { continue };
+        let document = toml_document(&text).map_err(about(&next))?;
+        pending.extend(named(&next, &document, ground.look));
+        all.push((next, document));
+    }
+    Ok(all)
+}
+
+/// Whether the document at `path` imports a file, whatever version of containerd reads it.
+pub(super) fn surely(path: &str, document: &DocumentMut, file: &str) -> bool {
+    patterns(document).any(|pattern| match is_pattern(pattern) {
+        false => absolute(pattern, path) == file,
+        true => {
+            pattern.starts_with('/')
+                && !pattern.contains(['[', '\\'])
+                && like(pattern).is_some_and(|p| p.is_match(file))
+        }
+    })
+}
+
+fn patterns(document: &DocumentMut) -> impl Iterator<Item = &str> {
+    document.get("imports").and_then(Item::as_array).into_iter().flatten().filter_map(|v| v.as_str())
+}
+
+/// Go's Glob is asked for paths with a star alone.
+fn is_pattern(path: &str) -> bool {
+    path.contains('*')
+}
+
+fn named(path: &str, document: &DocumentMut, look: &dyn Look) -> Vec<String> {
+    let found = patterns(document).flat_map(|pattern| match is_pattern(pattern) {
+        false => vec![absolute(pattern, path)],
+        true => {
+            let mut found = expanded(&absolute(pattern, path), look);
+            found.extend(expanded(&absolute(pattern, "/"), look));
+            found
+        }
+    });
+    found.collect()
+}
+
+/// A path without `.` and `..`, as seen from the folder of the file at `parent`.
+fn absolute(path: &str, parent: &str) -> String {
+    let folder = if path.starts_with('/') { "" } else { parent.rsplit_once('/').unwrap_or_default().0 };
+    let mut words: Vec<&str> = Vec::new();
+    for word in folder.split('/').chain(path.split('/')) {
+        match word {
+            "" | "." => {}
+            ".." => drop(words.pop()),
+            word => words.push(word),
+        }
+    }
+    format!("/{}", words.join("/"))
+}
+
+/// What is there of a pattern.
+fn expanded(pattern: &str, look: &dyn Look) -> Vec<String> {
+    let mut found = vec![String::new()];
+    for word in pattern.split('/').filter(|word| !word.is_empty()) {
+        let names = |folder: &String| match is_pattern(word) || word.contains(['?', '[']) {
+            false => vec![format!("{folder}/{word}")],
+            true => {
+                // A file among the folders has nothing below it.
+                let all = look.list(if folder.is_empty() { "/" } else { folder }).unwrap_or_default();
+                let like = like(word);
+                let fits = |name: &String| like.as_ref().is_some_and(|like| like.is_match(name));
+                all.into_iter().filter(fits).map(|name| format!("{folder}/{name}")).collect()
+            }
+        };
+        found = found.iter().flat_map(names).take(MOST + 1).collect();
+    }
+    found
+}
+
+/// The pattern as a regular expression. Of a class of characters any counts, which is more than enough to look at.
+fn like(pattern: &str) -> Option<Regex> {
+    let class = Regex::new(r"\\\[.*?\\\]").ok()?;
+    let regex = regex::escape(pattern).replace(r"\*", "[^/]*").replace(r"\?", "[^/]");
+    Regex::new(&format!("^{}$", class.replace_all(&regex, "[^/]"))).ok()
+}

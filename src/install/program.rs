@@ -1,0 +1,40 @@
+//! Where the program is that hooks and units name, and its name as a runtime.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Content, DEFAULT_PLACE, Look, PLACES, Piece, Wanted};
+use crate::fault::Fault;
+use crate::shim::NAME;
+
+/// The path of the program: what is named; else the first of [`PLACES`] that is there; else where it belongs without a package.
+///
+/// # Errors
+/// [`Fault::Usage`]: what is named is no absolute path that needs no quotes anywhere.
+pub fn program(named: Option<&Path>, look: &dyn Look) -> Result<String> {
+    let Some(path) = named else {
+        let there = PLACES.into_iter().find(|place| look.exists(place));
+        return Ok(there.unwrap_or(DEFAULT_PLACE).to_owned());
+    };
+    let is_plain = |path: &str| path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._+-".contains(&b));
+    match path.to_str() {
+        Some(path) if path.starts_with('/') && is_plain(path) => Ok(path.to_owned()),
+        _ => Err(Fault::Usage.error(format!("--program {path:?} is no absolute path of plain characters"))),
+    }
+}
+
+/// The name under which we are a runtime, beside the program; a link to it, as it is where one that leads there exists.
+pub(super) fn shim(wanted: &Wanted, look: &dyn Look) -> Result<(String, Piece)> {
+    let (folder, name) = wanted.program.rsplit_once('/').unwrap_or(("", &wanted.program));
+    let path = format!("{folder}/{}", NAME);
+    let leads = matches!(&look.content(&path)?, Some(Content::Link(to)) if *to == wanted.program);
+    let piece = Piece::link(path.clone(), if leads { &wanted.program } else { name });
+    Ok((path, piece))
+}
+
+/// Whether a path is the program by its name as a runtime: one of ours, or one that somebody has made for a runtime of his own.
+pub fn is_runtime(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+}

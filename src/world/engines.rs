@@ -1,0 +1,121 @@
+//! Who calls our name as a runtime, by what engines keep of containers that they have not removed yet.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A container whose engine calls a runtime by its path, at the latest to delete it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct User {
+    /// Its id, with containerd's namespace before it where there is one: `moby/0123…`.
+    pub container: String,
+    /// The runtime's path.
+    pub runtime: String,
+}
+
+/// Where containerd keeps its tasks, by itself, as Docker's child, and in k3s.
+const STATES: [&str; 3] = ["run/containerd", "run/docker/containerd/daemon", "run/k3s/containerd"];
+const TASKS: &str = "io.containerd.runtime.v2.task";
+/// No path of a runtime is longer.
+const LONGEST: u64 = 4096;
+
+/// All of them, of all runtimes. What cannot be read names none.
+pub fn users(root: &Path) -> Vec<User> {
+    let mut users = BTreeSet::new();
+    let mut tasks: BTreeSet<PathBuf> = STATES.iter().map(|state| root.join(state).join(TASKS)).collect();
+    // A user and a container may call a program of theirs by these names.
+    let owner = |path: &Path| fs::metadata(path).ok().map(|meta| meta.uid());
+    let pids = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
+    let (administrator, host) = (owner(root), pids(&root.join("proc/self")));
+    let is_host = |process: &PathBuf| owner(process) == administrator && pids(process) == host;
+    for process in below(&root.join("proc")).into_iter().filter(is_host) {
+        let Ok(line) = fs::read(process.join("cmdline")) else { continue };
+        let words: Vec<String> = line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+        let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
+        // Podman's and CRI-O's watcher of a container.
+        if program == "conmon" {
+            users.extend(watched(&words));
+        }
+        // containerd's is started in TASKS/NAMESPACE/ID, wherever its state is.
+        if program.starts_with("containerd-shim") {
+            let bundle = fs::read_link(process.join("cwd")).unwrap_or_default();
+            tasks.extend(bundle.ancestors().nth(2).filter(|tasks| tasks.ends_with(TASKS)).map(Path::to_owned));
+        }
+    }
+    for namespace in tasks.iter().flat_map(|tasks| below(tasks)) {
+        users.extend(below(&namespace).iter().filter_map(|bundle| task(&namespace, bundle)));
+    }
+    users.into_iter().collect()
+}
+
+fn below(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// What a shim has written of its container: WriteRuntime() in containerd's cmd/containerd-shim-runc-v2/runc/container.go.
+fn task(namespace: &Path, bundle: &Path) -> Option<User> {
+    let file = bundle.join("runtime");
+    let is_short = fs::symlink_metadata(&file).is_ok_and(|meta| meta.is_file() && meta.len() <= LONGEST);
+    let runtime = if is_short { fs::read_to_string(file).ok()? } else { return None };
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let container = format!("{}/{}", name(namespace)?, name(bundle)?);
+    Some(User { container, runtime: runtime.trim().to_owned() })
+}
+
+/// conmon(8): `--cid ID --runtime PATH`, or by letters.
+fn watched(words: &[String]) -> Option<User> {
+    let after = |flags: [&str; 2]| {
+        let at = words.iter().position(|word| flags.contains(&word.as_str()))?;
+        words.get(at + 1).cloned()
+    };
+    let runtime = after(["-r", "--runtime"])?;
+    Some(User { container: after(["-c", "--cid"]).unwrap_or_default(), runtime })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn write(path: &Path, content: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    #[test]
+    fn containers_of_each_engine_are_seen() {
+        let tree = tempfile::TempDir::new().unwrap();
+        let root = tree.path();
+        let user = |container: &str, runtime: &str| User { container: container.into(), runtime: runtime.into() };
+        assert_eq!(users(root), []);
+        write(&root.join("run/containerd").join(TASKS).join("moby/c1/runtime"), "/usr/bin/rdmaprep-runtime");
+        write(&root.join("run/docker/containerd/daemon").join(TASKS).join("moby/c2/runtime"), "");
+        // One of a containerd whose state is elsewhere.
+        let bundle = root.join("srv/state").join(TASKS).join("k8s.io/pod");
+        write(&bundle.join("runtime"), "/usr/bin/rdmaprep-runtime\n");
+        write(&root.join("srv/other/moby/c3/runtime"), "/x");
+        write(&root.join("proc/7/cmdline"), "/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0pod\0");
+        symlink(&bundle, root.join("proc/7/cwd")).unwrap();
+        write(&root.join("proc/8/cmdline"), "/usr/bin/containerd-shim-runc-v2\0");
+        symlink(root.join("srv/other/moby/c3"), root.join("proc/8/cwd")).unwrap();
+        write(
+            &root.join("proc/9/cmdline"),
+            "/usr/bin/conmon\0--api-version\x001\0-c\0p1\0-u\0p1\0-r\0/opt/rdmaprep-runtime\0",
+        );
+        write(&root.join("proc/10/cmdline"), "vi\0-r\0/usr/bin/rdmaprep-runtime\0");
+        write(&root.join("proc/11/cmdline"), "conmon\0--version\0");
+        // In a container.
+        write(&root.join("proc/12/cmdline"), "conmon\0-c\0p2\0-r\0/usr/bin/rdmaprep-runtime\0");
+        fs::create_dir_all(root.join("proc/12/ns")).unwrap();
+        symlink("pid:[4026531837]", root.join("proc/12/ns/pid")).unwrap();
+        fs::create_dir_all(root.join("run/containerd").join(TASKS).join("moby/c4/runtime")).unwrap();
+        let expected = [
+            user("k8s.io/pod", "/usr/bin/rdmaprep-runtime"),
+            user("moby/c1", "/usr/bin/rdmaprep-runtime"),
+            user("moby/c2", ""),
+            user("p1", "/opt/rdmaprep-runtime"),
+        ];
+        assert_eq!(users(root), expected);
+    }
+}
