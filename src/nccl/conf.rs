@@ -24,7 +24,7 @@ pub struct Merged {
     pub added: Vec<String>,
     /// The file's own settings that differ from ours and stay: `NAME=VALUE`, control characters escaped.
     pub kept: Vec<String>,
-    /// Settings that no such file can bring, and why: `NAME: reason`.
+    /// Settings that no such file can bring, and why: `NAME: reason`; escaped, too.
     pub left: Vec<String>,
 }
 
@@ -55,10 +55,10 @@ pub fn merge(image: &[u8], ours: &[EnvVar]) -> Merged {
     let mut merged = Merged { bytes: image.to_vec(), ..Merged::default() };
     for var in ours {
         if let Some(why) = unfit(var) {
-            merged.left.push(format!("{}: {why}", var.name));
-        } else if let Some((_, value)) = own.iter().find(|(name, _)| *name == var.name.as_bytes()) {
+            merged.left.push(format!("{}: {why}", printable(var.name.as_bytes())));
+        } else if let Some((name, value)) = own.iter().find(|(name, _)| *name == var.name.as_bytes()) {
             if *value != var.value.as_bytes() {
-                merged.kept.push(format!("{}={}", var.name, printable(value)));
+                merged.kept.push(format!("{}={}", printable(name), printable(value)));
             }
         } else if !merged.added.contains(&var.name) {
             merged.append(var);
@@ -93,7 +93,7 @@ fn unfit(var: &EnvVar) -> Option<&'static str> {
     }
 }
 
-/// Text from an image, fit for a log or a terminal.
+/// Text of whoever, fit for a log or a terminal.
 fn printable(bytes: &[u8]) -> String {
     let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     String::from_utf8_lossy(bytes).chars().map(escape).collect()
@@ -146,6 +146,14 @@ mod tests {
         // A comment sets nothing, and without anything to add not even the last newline is.
         assert_eq!(text(&merge(b"#NCCL_IB_TC=1", &ours[2..])), "#NCCL_IB_TC=1\nNCCL_IB_TC=106\n");
         assert_eq!(text(&merge(b"NCCL_IB_TC=106", &ours[2..])), "NCCL_IB_TC=106");
+    }
+
+    /// Found by fuzzing: of a name they were not.
+    #[test]
+    fn control_characters_are_told_escaped() {
+        let merged = merge(b"NCCL_\x1b=\x07", &[var("NCCL_\x1b", "1"), var("NCCL_\n", "1")]);
+        assert_eq!(merged.kept, ["NCCL_\\u{1b}=\\u{7}"]);
+        assert_eq!(merged.left, ["NCCL_\\n: no such name fits into NCCL's config file"]);
     }
 
     #[test]
