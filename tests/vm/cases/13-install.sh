@@ -4,8 +4,12 @@
 
 undo() {
   rdmaprep uninstall > /dev/null 2>&1 || true
-  rm -f /usr/local/bin/rdmaprep
+  rm -f /usr/local/bin/rdmaprep /opt/rdmaprep /etc/cdi/rdmaprep.json
+  rm -rf "$task"
 }
+
+# What containerd's shim keeps of a container.
+task=/run/containerd/io.containerd.runtime.v2.task/cases/called
 
 # The tree, as far as anything of it could be changed, but for records.
 tree() {
@@ -18,11 +22,11 @@ tree() {
 case_all_is_shown_written_and_taken_out() {
   local files=/run/cases
   tree > $files/before
-  rdmaprep install --all --dry-run --ifaces 'rdma0 rdma1' > $files/dry
+  rdmaprep install --all --cdi --dry-run --ifaces 'rdma0 rdma1' > $files/dry
   cp $files/dry /out/install.txt
   for path in /usr/share/containers/oci/hooks.d/rdmaprep-createRuntime.json /etc/docker/daemon.json \
     /etc/containers/containers.conf.d/rdmaprep.conf /etc/containerd/config.toml /etc/systemd/system/rdmaprep-stale.timer \
-    /etc/udev/rules.d/72-rdmaprep.rules /etc/systemd/networkd.conf.d/rdmaprep.conf; do
+    /etc/udev/rules.d/72-rdmaprep.rules /etc/systemd/networkd.conf.d/rdmaprep.conf /etc/systemd/system/rdmaprep-cdi.path; do
     grep -qx -- "+++ $path" $files/dry || die "no diff of $path"
   done
   fails 2 rdmaprep install --all
@@ -31,8 +35,8 @@ case_all_is_shown_written_and_taken_out() {
 
   install -m 755 "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
   tree > $files/before
-  rdmaprep install --all --ifaces 'rdma0 rdma1'
-  rdmaprep install --all --ifaces 'rdma0 rdma1' | grep -qx "nothing to change" || die "twice is not once"
+  rdmaprep install --all --cdi --ifaces 'rdma0 rdma1'
+  rdmaprep install --all --cdi --ifaces 'rdma0 rdma1' | grep -qx "nothing to change" || die "twice is not once"
   # udev's rules are read by what Debian has for that.
   if command -v udevadm > /dev/null && udevadm verify --help > /dev/null 2>&1; then
     udevadm verify /etc/udev/rules.d/72-rdmaprep.rules
@@ -47,7 +51,26 @@ case_all_is_shown_written_and_taken_out() {
   rdmaprep restore --all > /dev/null
   kill "$init"
 
+  mkdir -p "$task"
+  printf /usr/local/bin/rdmaprep-runtime > "$task/runtime"
+  fails 9 rdmaprep uninstall
+  says "cases/called"
+  # Another --program would take that path away, too.
+  install -m 755 /usr/local/bin/rdmaprep /opt/rdmaprep
+  fails 9 rdmaprep install --all --program /opt/rdmaprep
+  says "cases/called"
+  rm -rf "$task"
+  rdmaprep install --all --program /opt/rdmaprep > /dev/null
+  if [ -L /usr/local/bin/rdmaprep-runtime ] || [ ! -L /opt/rdmaprep-runtime ]; then die "the link has not moved"; fi
+  [ ! -e /etc/udev/rules.d/72-rdmaprep.rules ] || die "what is not wanted any more is there"
+  # What the hooks of `cdi generate` would call goes with it.
+  plan held rdma0
+  rdmaprep cdi generate --plan held > /dev/null
+  [ "$(jq -r '.devices[0].containerEdits.hooks[0].path' /etc/cdi/rdmaprep.json)" = /usr/local/bin/rdmaprep ] || die "another path"
+
   rdmaprep uninstall
+  rm /opt/rdmaprep
+  [ ! -e /opt/rdmaprep-runtime ] || die "the link is there"
   tree | diff $files/before - || die "the tree is not as it was"
   [ ! -e /var/lib/rdmaprep/installed.json ] || die "its ledger is still there"
 }
