@@ -30,8 +30,8 @@ struct Space {
 }
 
 impl Space {
-    fn open(netns: Netns) -> Result<Space> {
-        let (route, rdma) = netns.visit(|| Ok((RouteSocket::open()?, Rdma::open()?)))?;
+    fn open(netns: Netns, rdma: fn() -> Result<Option<Rdma>>) -> Result<Space> {
+        let (route, rdma) = netns.visit(|| Ok((RouteSocket::open()?, rdma()?)))?;
         Ok(Space { netns, route, rdma })
     }
 
@@ -51,8 +51,18 @@ pub struct Live {
 impl Live {
     /// Opens the sockets: `host` is the namespace that NICs belong to.
     pub fn open(host: Netns, inside: Option<Netns>) -> Result<Live> {
+        Live::with(host, inside, Rdma::open)
+    }
+
+    /// The same for who only looks: no module is loaded for it.
+    pub fn quiet(host: Netns, inside: Option<Netns>) -> Result<Live> {
+        Live::with(host, inside, Rdma::open_quiet)
+    }
+
+    fn with(host: Netns, inside: Option<Netns>, rdma: fn() -> Result<Option<Rdma>>) -> Result<Live> {
         let boot_id = boot_id()?;
-        Ok(Live { host: Space::open(host)?, inside: inside.map(Space::open).transpose()?, boot_id, survey: None })
+        let inside = inside.map(|netns| Space::open(netns, rdma)).transpose()?;
+        Ok(Live { host: Space::open(host, rdma)?, inside, boot_id, survey: None })
     }
 
     /// Pins the container's namespace, so that its NICs can be fetched even when all its processes have gone.

@@ -2,6 +2,7 @@
 
 use std::io::{Error, ErrorKind};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -29,7 +30,14 @@ const TRIES: usize = 8;
 pub struct Rdma {
     socket: Socket,
     sequence: u32,
+    /// Whether nothing is asked that the kernel would load a module for.
+    quiet: bool,
 }
+
+/// What each of the modules shows in sysfs as soon as it is loaded, or built in: ib_core, ib_uverbs, rdma_ucm.
+const CORE: &str = "/sys/class/infiniband";
+const UVERBS: &str = "/sys/class/infiniband_verbs";
+const UCM: &str = "/sys/class/misc/rdma_cm";
 
 /// All that NETLINK_RDMA tells in one pass: the first source of a snapshot's RDMA facts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +73,20 @@ impl Rdma {
         // Kernels before 4.12 lack these: errors then come without their explanation, which we can live with.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
-        Ok(Some(Rdma { socket, sequence: 0 }))
+        Ok(Some(Rdma { socket, sequence: 0, quiet: false }))
+    }
+
+    /// The same for who only looks, and makes the kernel load nothing: what is not loaded is not there.
+    pub fn open_quiet() -> Result<Option<Rdma>> {
+        if !Path::new(CORE).exists() {
+            return Ok(None);
+        }
+        Ok(Rdma::open()?.map(|rdma| Rdma { quiet: true, ..rdma }))
+    }
+
+    /// Whether to ask for something of a module's, which shows that place.
+    fn asks(&self, place: &str) -> bool {
+        !self.quiet || Path::new(place).exists()
     }
 
     /// The devices that this namespace may see: all of them in shared mode, its own in exclusive mode.
@@ -142,11 +163,14 @@ impl Rdma {
                 Err(e) if errno(&e) == Some(Errno::EINVAL) => continue,
                 ports => ports?,
             };
-            let uverbs = self.chardev(CharKind::Uverbs { device: device.index })?;
+            let uverbs = match self.asks(UVERBS) {
+                true => self.chardev(CharKind::Uverbs { device: device.index })?,
+                false => None,
+            };
             hcas.push(NlHca { device, ports, uverbs });
         }
         // Without a device nobody needs the connection manager: do not make the kernel load it.
-        let rdma_cm = if hcas.is_empty() { None } else { self.chardev(CharKind::RdmaCm)? };
+        let rdma_cm = if hcas.is_empty() || !self.asks(UCM) { None } else { self.chardev(CharKind::RdmaCm)? };
         Ok(NlFacts { mode, rdma_cm, hcas })
     }
 
