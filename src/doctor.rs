@@ -9,6 +9,8 @@ mod left;
 mod nccl;
 mod node;
 mod paths;
+mod patient;
+mod plans;
 mod rails;
 pub mod seen;
 mod wires;
@@ -18,12 +20,12 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::ident::IfName;
 use crate::nccl::settings::Settings;
 use crate::plan::Plan;
 use crate::request::Request;
-use crate::select::{Drop, DropCode, Held, Selection, Verdict, judge};
-use crate::snapshot::{Hca, Netdev, Port, Snapshot};
+use crate::select::{Held, judge};
+use crate::snapshot::Snapshot;
+use patient::{Patient, Rail};
 use seen::{Machine, Trace};
 
 /// Version of [`Diagnosis`]'s JSON form.
@@ -41,10 +43,10 @@ pub struct Examination<'a> {
     pub machine: Option<&'a Machine>,
     /// Records of NICs that are away.
     pub traces: &'a [Trace],
-    /// Stored plans of this boot.
+    /// Stored plans of this boot, or what the container was given.
     pub plans: &'a [Plan],
-    /// What NCCL is told.
-    pub settings: &'a Settings,
+    /// What NCCL is told, or why that is not known.
+    pub settings: Result<&'a Settings, &'a str>,
     /// The container that this is about; absent: the node.
     pub container: Option<&'a str>,
 }
@@ -81,6 +83,8 @@ pub enum Check {
     Gids,
     /// A NIC that is not taken for what it is or has.
     LeftOut,
+    /// Stored plans that the host no longer fits.
+    Plans,
     /// What a RoCE packet has room for, and the same on all rails.
     Mtu,
     /// The effective ARP profile and reverse path filter.
@@ -159,7 +163,7 @@ const fn rule(check: Check, inside: bool, live: bool, run: fn(&Patient) -> Vec<F
 }
 
 /// All checks, in the order of [`Check`].
-const RULES: [Rule; 19] = [
+const RULES: [Rule; 20] = [
     rule(Check::RdmaModules, false, true, node::modules),
     rule(Check::Kernel, true, true, node::kernel),
     rule(Check::VerbsNodes, true, true, node::verbs_nodes),
@@ -168,6 +172,7 @@ const RULES: [Rule; 19] = [
     rule(Check::PortDown, true, false, rails::ports),
     rule(Check::Gids, true, false, rails::gids),
     rule(Check::LeftOut, true, false, rails::left_out),
+    rule(Check::Plans, false, true, plans::plans),
     rule(Check::Mtu, true, false, wires::mtu),
     rule(Check::Arp, true, false, arp::profiles),
     rule(Check::FlowControl, true, false, wires::flow_control),
@@ -180,74 +185,6 @@ const RULES: [Rule; 19] = [
     rule(Check::OrphanedRules, false, false, left::rules),
     rule(Check::RenameFights, false, true, left::managers),
 ];
-
-/// A NIC that is meant, kept or not.
-struct Rail<'a> {
-    netdev: &'a Netdev,
-    hca: &'a Hca,
-    port: &'a Port,
-    verdict: &'a Verdict,
-}
-
-/// An [`Examination`] with what the selection makes of it.
-struct Patient<'a> {
-    of: &'a Examination<'a>,
-    selection: &'a Selection,
-}
-
-impl<'a> Patient<'a> {
-    /// NICs with an HCA that are kept, or dropped for what is wrong with them; not those that are left to somebody else.
-    fn rails(&self) -> Vec<Rail<'a>> {
-        let ill = |d: &Drop| {
-            matches!(d.code, DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid | DropCode::FiniteLifetime)
-        };
-        let meant = |v: &&Verdict| v.dropped.as_ref().is_none_or(ill);
-        self.selection.verdicts.iter().filter(meant).filter_map(|v| self.rail(v)).collect()
-    }
-
-    /// Those that are kept.
-    fn kept(&self) -> Vec<Rail<'a>> {
-        self.rails().into_iter().filter(|r| r.verdict.dropped.is_none()).collect()
-    }
-
-    fn rail(&self, verdict: &'a Verdict) -> Option<Rail<'a>> {
-        let netdev = self.of.snapshot.netdev(verdict.netdev.as_ref()?)?;
-        let hca = self.of.snapshot.hca(verdict.hca.as_ref()?)?;
-        let port = hca.ports.iter().find(|p| Some(p.number) == verdict.port)?;
-        Some(Rail { netdev, hca, port, verdict })
-    }
-
-    /// Whether it is about a container.
-    fn is_inside(&self) -> bool {
-        self.of.container.is_some()
-    }
-
-    /// Without commands that are not for this shell: those about a container's network, which are typed on the host, and those
-    /// with a name that a shell would read as more than one.
-    fn safe(&self, rule: &Rule, mut finding: Finding) -> Finding {
-        let of_the_host = matches!(rule.check, Check::Kernel | Check::VerbsNodes | Check::Memlock | Check::PeerMemory);
-        let plain = |name: &str| {
-            name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@+-".contains(&b)) && !name.starts_with('-')
-        };
-        let odd = |command: &String| {
-            let names = self.of.snapshot.netdevs.iter().map(|n| n.name.as_str());
-            names.filter(|name| !plain(name)).any(|name| command.contains(name))
-        };
-        finding.run.retain(|command| (of_the_host || !self.is_inside()) && !odd(command));
-        finding
-    }
-}
-
-impl Rail<'_> {
-    fn name(&self) -> &IfName {
-        &self.netdev.name
-    }
-
-    /// Whether nothing of it is hardware.
-    fn is_software(&self) -> bool {
-        matches!(self.hca.driver.as_deref(), Some("rxe" | "siw"))
-    }
-}
 
 impl Finding {
     fn new(check: Check, severity: Severity, seen: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {

@@ -12,8 +12,10 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use clap::FromArgMatches;
 use clap::builder::Resettable;
@@ -21,9 +23,13 @@ use rdmaprep::cli::{self, Cli, Command as Subcommand};
 use rdmaprep::config::{Config, Host};
 use rdmaprep::doctor::seen::{Machine, Node, Trace};
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
+use rdmaprep::ident::HcaName;
+use rdmaprep::nccl::Options;
 use rdmaprep::nccl::settings::Settings;
+use rdmaprep::plan::Plan;
 use rdmaprep::report;
 use rdmaprep::request::Request;
+use rdmaprep::select::select;
 use rdmaprep::snapshot::{CharDevice, Snapshot};
 use rdmaprep::world::attempt;
 use serde::Deserialize;
@@ -37,7 +43,29 @@ struct Planted {
     machine: BTreeMap<String, Value>,
     traces: Vec<Trace>,
     env: BTreeMap<String, String>,
+    /// Why the settings cannot be read.
+    untold: Option<String>,
+    /// Stored plans of the healthy node, by name.
+    plans: BTreeMap<String, Stored>,
     container: Option<String>,
+}
+
+/// What of the healthy node a plan has, and InfiniBand HCAs that it has besides.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Stored {
+    ifaces: String,
+    ib: Vec<HcaName>,
+}
+
+impl Stored {
+    fn plan(&self, name: &str, healthy: &Snapshot) -> Plan {
+        let request = request(&format!("--ifaces={}", self.ifaces));
+        let selection = select(&request, healthy, &[]).unwrap();
+        let plan = Plan::new(name, &request, healthy, &selection, &Options::default());
+        let nodes = self.ib.iter().map(|_| CharDevice { name: "uverbs3".to_owned(), major: 231, minor: 195 });
+        Plan { ib: self.ib.clone(), devices: plan.devices.iter().cloned().chain(nodes).collect(), ..plan }
+    }
 }
 
 fn cases() -> PathBuf {
@@ -75,18 +103,21 @@ fn read(path: PathBuf) -> Value {
 fn diagnosis(planted: &Planted, args: &str, live: bool) -> Diagnosis {
     let healthy = cases().join("healthy");
     let (mut snapshot, mut machine) = (read(healthy.join("snapshot.json")), read(healthy.join("machine.json")));
+    let well: Snapshot = serde_json::from_value(snapshot.clone()).unwrap();
+    let plans: Vec<Plan> = planted.plans.iter().map(|(name, stored)| stored.plan(name, &well)).collect();
     plant(&mut snapshot, &planted.snapshot);
     plant(&mut machine, &planted.machine);
     let snapshot: Snapshot = serde_json::from_value(snapshot).unwrap();
     let machine: Machine = serde_json::from_value(machine).unwrap();
+    let settings = Settings::of(planted.env.clone(), "the environment");
     let examination = Examination {
         request: &request(args),
         snapshot: &snapshot,
         held: &[],
         machine: live.then_some(&machine),
         traces: &planted.traces,
-        plans: &[],
-        settings: &Settings::of(planted.env.clone(), "the environment"),
+        plans: &plans,
+        settings: planted.untold.as_deref().map_or(Ok(&settings), Err),
         container: planted.container.as_deref(),
     };
     doctor(&examination).unwrap()
@@ -105,6 +136,54 @@ fn nothing_is_wrong_with_a_healthy_node() {
     let env = BTreeMap::from([("NCCL_IB_HCA".to_owned(), "=mlx5_0,mlx5_1".to_owned())]);
     let inside = Planted { container: Some("c1".to_owned()), env, ..Planted::default() };
     assert!(is_healthy(&diagnosis(&inside, "--ifaces=rdma0,rdma1", true)));
+}
+
+/// What ordinary hosts have besides is nobody's fault.
+#[test]
+fn nothing_is_wrong_with_what_nobody_means() {
+    let healthy = |planted: Value, args: &str| {
+        let planted: Planted = serde_json::from_value(planted.clone()).unwrap();
+        let d = diagnosis(&planted, args, true);
+        assert!(is_healthy(&d), "{}", report::diagnosis_table(&d));
+    };
+    let plans = json!({ "a": { "ifaces": "rdma0 rdma1" } });
+    // A plan that fits.
+    healthy(json!({ "plans": plans }), "");
+    // Who configures the NICs of a host that has no plan.
+    let managers = json!([{ "manager": "network_manager", "spares": [] }, { "manager": "networkd", "spares": [] }]);
+    healthy(json!({ "machine": { "/managers": managers } }), "");
+    // Or those that are in no plan.
+    let managers = json!([{ "manager": "network_manager", "spares": ["rdma0", "rdma1"] }]);
+    healthy(json!({ "machine": { "/managers": managers }, "plans": plans }), "");
+    // Ports that no plan has, and no address.
+    let ib = infiniband("mlx5_3", "DOWN");
+    let dark = json!({ "/hcas/1/ports/0/state": "DOWN", "/netdevs/2/addresses": [], "/hcas/-": ib, "/pci": [] });
+    healthy(json!({ "snapshot": dark, "plans": { "a": { "ifaces": "rdma0" } } }), "");
+    // The second port of an InfiniBand card, as long as the plan has one.
+    let mut two = infiniband("mlx5_3", "ACTIVE");
+    let mut second = two["ports"][0].clone();
+    (second["number"], second["state"]) = (json!(2), json!("DOWN"));
+    two["ports"].as_array_mut().unwrap().push(second);
+    let planned = json!({ "a": { "ifaces": "rdma0 rdma1", "ib": ["mlx5_3"] } });
+    healthy(json!({ "snapshot": { "/hcas/-": two }, "machine": { "/nodes/uverbs3": "opened" } }), "");
+    let two: Planted = serde_json::from_value(json!({ "snapshot": { "/hcas/-": two }, "plans": planned })).unwrap();
+    assert!(diagnosis(&two, "", true).findings.iter().all(|f| f.check != Check::PortDown));
+    // A NIC of a plan that a container has.
+    let away = json!({ "id": "c1", "nics": ["rdma1"], "stale": null, "advice": "" });
+    let gone = json!({ "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9", "/netdevs/2/mac": null,
+        "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null, "/netdevs/2/addresses": [], "/pci": [] });
+    healthy(json!({ "snapshot": gone, "traces": [away], "plans": plans }), "");
+    // A container with InfiniBand HCAs alone.
+    let inside = json!({ "/hcas": [infiniband("mlx5_3", "ACTIVE")], "/netdevs/1/name": "eth9", "/pci": [] });
+    healthy(json!({ "snapshot": inside, "container": "c1", "machine": { "/nodes": { "uverbs3": "opened" } } }), "");
+}
+
+/// As nldev and sysfs tell an InfiniBand HCA.
+fn infiniband(name: &str, state: &str) -> Value {
+    json!({
+        "name": name, "driver": "mlx5_core", "protocol": "ib", "uverbs": { "name": "uverbs3", "major": 231, "minor": 195 },
+        "ports": [{ "number": 1, "state": state, "link_layer": "InfiniBand", "rate": "400 Gb/sec (4X NDR)" }],
+    })
 }
 
 #[test]
@@ -141,7 +220,7 @@ fn every_planted_fault_is_found() {
     assert!(untested.is_empty(), "checks without a case: {untested:?}");
 }
 
-const ALL: [Check; 19] = [
+const ALL: [Check; 20] = [
     Check::RdmaModules,
     Check::Kernel,
     Check::VerbsNodes,
@@ -150,6 +229,7 @@ const ALL: [Check; 19] = [
     Check::PortDown,
     Check::Gids,
     Check::LeftOut,
+    Check::Plans,
     Check::Mtu,
     Check::Arp,
     Check::FlowControl,
@@ -168,8 +248,17 @@ const ALL: [Check; 19] = [
 fn a_file_is_never_taken_for_a_healthy_node() {
     let d = diagnosis(&Planted::default(), "", false);
     let not: Vec<String> = d.not_checked.iter().map(Check::to_string).collect();
-    let live =
-        ["rdma_modules", "kernel", "verbs_nodes", "memlock", "peer_memory", "acs", "stale_records", "rename_fights"];
+    let live = [
+        "rdma_modules",
+        "kernel",
+        "verbs_nodes",
+        "memlock",
+        "peer_memory",
+        "plans",
+        "acs",
+        "stale_records",
+        "rename_fights",
+    ];
     assert_eq!(not, live);
     let text = report::diagnosis_table(&d);
     assert!(text.contains("not checked, as they take a live machine: rdma_modules, kernel,"), "{text}");
@@ -267,6 +356,38 @@ fn only_the_right_node_is_opened() {
         assert_eq!(told[5], &wrong("a regular file"));
         assert_eq!(told[6], &Node::Missing);
         assert!(matches!(told[7], Node::Refused(_)), "a link to itself: {:?}", told[7]);
+    });
+}
+
+/// A container whose file system never answers: the doctor says so, and ends.
+#[test]
+fn a_file_system_that_never_answers_is_not_waited_for() {
+    alone(|host| {
+        // Its maker holds it open and says nothing: whoever asks it for a file waits.
+        let script = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /etc && echo there \
+                      && exec sleep 600";
+        let mut held = Command::new("unshare");
+        let mut held =
+            held.args(["--net", "--mount", "--", "sh", "-c", script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        BufReader::new(held.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        if said != "there\n" {
+            // tests/vm/cases-long/85-doctor.sh does the same where there is one for sure.
+            println!("not tested: no FUSE here");
+            held.wait().unwrap();
+            return;
+        }
+        let began = Instant::now();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        program.env_clear().args(["doctor", "--config", "/dev/null", "--json", "--container", &held.id().to_string()]);
+        let said = program.arg("--state-dir").arg(&host.run).arg("--run-dir").arg(&host.run).output().unwrap();
+        let took = began.elapsed();
+        held.kill().unwrap();
+        held.wait().unwrap();
+        assert!(took < Duration::from_secs(60), "{took:?}");
+        let d: Diagnosis = serde_json::from_slice(&said.stdout).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+        let unread = d.findings.iter().any(|f| f.check == Check::Nccl && f.seen.contains("do not answer"));
+        assert!(unread, "{d:?}");
     });
 }
 

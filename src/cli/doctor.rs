@@ -34,10 +34,13 @@ pub struct TryNodesArgs {
     /// A process of the container
     #[arg(value_name = "PID")]
     pub pid: i32,
-    /// Its user
-    #[arg(value_name = "UID")]
-    pub uid: u32,
+    /// Who opens them: UID:GID,GID,...
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Tell what NCCL is told there instead
+    #[arg(long, conflicts_with_all = ["user", "nodes"])]
+    pub told: bool,
     /// NAME:MAJOR:MINOR
-    #[arg(value_name = "NODE")]
+    #[arg(value_name = "NODE", requires = "user")]
     pub nodes: Vec<String>,
 }

@@ -85,11 +85,13 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
     (!snapshot.routes.iter().any(filled)).then(|| format!("table {} is empty", rule.table))
 }
 
-/// Programs that configure links, and do not leave ours alone.
+/// Programs that configure links, and do not leave those alone that are to come home: who configures NICs that no plan and no
+/// flag names does nothing but its work.
 pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
     let Some(machine) = patient.of.machine else { return Vec::new() };
-    let kept = patient.kept();
-    let names: Vec<&str> = kept.iter().map(|r| r.name().as_str()).collect();
+    let rails = patient.rails();
+    let ours = rails.iter().filter(|r| patient.asks_for(r.name()));
+    let names: Vec<&str> = ours.map(|r| r.name().as_str()).collect();
     let one = |m: &super::seen::Managing| {
         let present = Present { manager: m.manager, spares: m.spares.clone() };
         let (who, its, fix) = fought::kept_off(&present, &names)?;

@@ -2,18 +2,24 @@
 
 use std::collections::BTreeSet;
 
+use super::patient::is_infiniband;
 use super::{Check, Finding, Patient, Severity, join};
 use crate::candidate::port_label;
 use crate::nccl::explain::{Explanation, Trap, explain};
+use crate::nccl::settings::Settings;
 use crate::nccl::version::Version;
 
 /// By `nccl explain`, of the newest release.
 pub(super) fn pick(patient: &Patient) -> Vec<Finding> {
+    let settings = match patient.of.settings {
+        Ok(settings) => settings,
+        Err(why) => return vec![untold(why)],
+    };
     // Without an HCA there is nothing to choose from, and other checks tell.
     if patient.of.snapshot.hcas.is_empty() {
         return Vec::new();
     }
-    let explained = explain(patient.of.settings, patient.of.snapshot, Version::NEWEST, &|_| None);
+    let explained = explain(settings, patient.of.snapshot, Version::NEWEST, &|_| None);
     let mut found: Vec<Finding> = explained
         .warnings
         .iter()
@@ -23,8 +29,16 @@ pub(super) fn pick(patient: &Patient) -> Vec<Finding> {
             Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix)
         })
         .collect();
-    found.extend(other(patient, &explained));
+    found.extend(other(patient, settings, &explained));
     found
+}
+
+fn untold(why: &str) -> Finding {
+    let seen = format!("what NCCL is told there is not known: {why}");
+    let fix =
+        "see what its /etc/nccl.conf is on, and whether its init is stopped in a file system that does not answer";
+    let why = "which interfaces and HCAs it takes cannot be told, and what starts there may hang as well";
+    Finding::new(Check::Nccl, Severity::Unknown, seen, why, fix)
 }
 
 fn consequence(trap: Trap) -> &'static str {
@@ -38,15 +52,12 @@ fn consequence(trap: Trap) -> &'static str {
 }
 
 /// Where somebody has chosen HCAs, or a container has some: NCCL takes others.
-fn other(patient: &Patient, explained: &Explanation) -> Option<Finding> {
-    let chosen = patient.is_inside() || patient.of.settings.get("NCCL_IB_HCA").is_some();
+fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Option<Finding> {
+    let chosen = patient.is_inside() || settings.get("NCCL_IB_HCA").is_some();
     let meant: BTreeSet<String> = patient.kept().iter().map(|r| port_label(r.hca, r.port)).collect();
     let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
     let ib = |label: &str| {
-        patient.of.snapshot.hcas.iter().any(|h| {
-            let infiniband = |p: &crate::snapshot::Port| p.link_layer.as_deref() == Some("InfiniBand");
-            h.ports.iter().any(|p| infiniband(p) && port_label(h, p) == label)
-        })
+        patient.of.snapshot.hcas.iter().any(|h| h.ports.iter().any(|p| is_infiniband(p) && port_label(h, p) == label))
     };
     let more: Vec<&String> = taken.difference(&meant).filter(|label| !ib(label)).collect();
     let less: Vec<&String> = meant.difference(&taken).collect();

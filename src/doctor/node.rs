@@ -159,11 +159,17 @@ pub(super) fn verbs_nodes(patient: &Patient) -> Vec<Finding> {
             Node::Missing => (Severity::Breaks, format!("{path} is missing")),
             Node::Wrong(what) => (Severity::Breaks, format!("{path} is {what}")),
             Node::Refused(error) => (Severity::Breaks, format!("{path} cannot be opened: {error}")),
+            Node::Narrow(mode) => (Severity::Warning, format!("{path} is for root alone: {mode}")),
             Node::Untried(why) => (Severity::Unknown, format!("whether {path} can be opened is not known: {why}")),
         };
         // NCCL does without this one.
         let severity = if name == "rdma_cm" { severity.max(Severity::Warning) } else { severity };
-        let why = "libibverbs passes the device over, and NCCL goes on without it, or by TCP";
+        let why = match node {
+            Node::Narrow(_) => {
+                "jobs of other users, here or in a container that gets the node as it is (--device), do without it"
+            }
+            _ => "libibverbs passes the device over, and NCCL goes on without it, or by TCP",
+        };
         let one = Finding::new(Check::VerbsNodes, severity, seen, why, fix(patient, node));
         found.push(Finding { run: make(patient, name, node), ..one });
     }
@@ -173,10 +179,14 @@ pub(super) fn verbs_nodes(patient: &Patient) -> Vec<Finding> {
 fn fix(patient: &Patient, node: &Node) -> &'static str {
     match (patient.is_inside(), node) {
         (true, _) => {
-            "start the container from a config.json that `rdmaprep prepare --bundle` or `spec` edited, or give it the node: --device"
+            "start the container from a config.json that `rdmaprep prepare --bundle` or `spec` edited, or give it the node: --device; \
+             where its mode is in the way: chmod 666 on the host, or a group of the container's user"
         }
         (false, Node::Refused(_)) => {
             "see the mode of the node, the options of its mount, and the device cgroup of this shell"
+        }
+        (false, Node::Narrow(_)) => {
+            "rdma-core's udev rules give it 666, at boot as well; or give it to a group of its own"
         }
         (false, _) => "have udev make it, or make it by hand",
     }
@@ -190,6 +200,7 @@ fn make(patient: &Patient, name: &str, node: &Node) -> Vec<String> {
     let path = format!("/dev/infiniband/{name}");
     let mknod = known.map(|d| format!("mkdir -p /dev/infiniband && mknod -m 666 {path} c {} {}", d.major, d.minor));
     match node {
+        Node::Narrow(_) => vec![format!("chmod 666 {path}")],
         Node::Missing => mknod.into_iter().collect(),
         Node::Wrong(_) => mknod.map(|mknod| vec![format!("rm -r {path}"), mknod]).unwrap_or_default(),
         _ => Vec::new(),

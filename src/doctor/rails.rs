@@ -1,42 +1,86 @@
 //! NICs that a job would do without: a port that is down, GIDs that are not what peers reach.
 
+use super::patient::Wanted;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::candidate::{counts, port_label};
 use crate::config::Family;
 use crate::select::{Drop, DropCode, Verdict};
-use crate::snapshot::{Gid, GidKind};
+use crate::snapshot::{Address, Gid, GidKind, Hca, Port};
+use crate::step::IFA_F_NOPREFIXROUTE;
 
-/// Ports that are not ACTIVE, of NICs that have an address: without one nobody means to use it.
+/// Ports that are not ACTIVE, of NICs that somebody means.
 pub(super) fn ports(patient: &Patient) -> Vec<Finding> {
-    let down = patient.rails().into_iter().filter(|r| r.port.state.as_deref() != Some("ACTIVE"));
-    let meant = down.filter(|r| is_meant(patient, r));
-    meant.map(|r| finding(&r)).collect()
+    let mut found = Vec::new();
+    let mut unsaid = Vec::new();
+    for rail in patient.rails().into_iter().filter(|r| !is_active(r.port)) {
+        match patient.wanted(&rail) {
+            Wanted::Asked | Wanted::Addressed => found.push(finding(&rail)),
+            Wanted::Unplanned => found.push(Finding { severity: Severity::Warning, ..finding(&rail) }),
+            Wanted::Unsaid => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
+            Wanted::No => {}
+        }
+    }
+    for fabric in patient.fabrics() {
+        let dark: Vec<&Port> = fabric.ports.iter().copied().filter(|p| !is_active(p)).collect();
+        if fabric.ports.len() - dark.len() >= fabric.needs {
+            continue;
+        }
+        match fabric.wanted {
+            Wanted::Unsaid => unsaid.extend(dark.iter().map(|p| port_label(fabric.hca, p))),
+            Wanted::No => {}
+            _ => found.extend(dark.iter().map(|p| dark_fabric(fabric.hca, p))),
+        }
+    }
+    found.extend(whose(&unsaid));
+    found
 }
+
+fn is_active(port: &Port) -> bool {
+    port.state.as_deref() == Some("ACTIVE")
+}
+
+const SKIPPED: &str = "NCCL skips such a port without a word, and a container with this NIC does not start";
 
 fn finding(rail: &Rail) -> Finding {
     let state = rail.port.state.as_deref().unwrap_or("in no known state");
     let seen = format!("{} of {} is {state}, not ACTIVE", port_label(rail.hca, rail.port), rail.name());
-    let why = "NCCL skips such a port without a word, and a container with this NIC does not start";
-    let found = Finding::new(Check::PortDown, Severity::Breaks, seen, why, "");
+    let found = Finding::new(Check::PortDown, Severity::Breaks, seen, SKIPPED, "");
     match rail.netdev.up {
         false => Finding { fix: format!("{} is switched off: set it up", rail.name()), ..found }
             .run(format!("ip link set {} up", rail.name())),
-        true => {
-            let fix = "check cable, transceiver and switch port; for InfiniBand the subnet manager";
-            Finding { fix: fix.to_owned(), ..found }
-        }
+        true => Finding { fix: "check cable, transceiver and switch port".to_owned(), ..found },
     }
 }
 
-/// Whether somebody gave it an address, or asks for it by name.
-fn is_meant(patient: &Patient, rail: &Rail) -> bool {
-    let addressed = rail.netdev.addresses.iter().any(|a| counts(a, Family::Any));
-    addressed || patient.of.request.names(rail.name())
+fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
+    let state = port.state.as_deref().unwrap_or("in no known state");
+    let seen = format!("the InfiniBand port {} is {state}, not ACTIVE", port_label(hca, port));
+    // IB_PORT_INIT: the cable is well, and nobody has given the port its address.
+    let fix = match state {
+        "INIT" | "ARMED" => {
+            "its link is up, and no subnet manager has set it up: see to the one of this fabric (sminfo)"
+        }
+        _ => "check cable, transceiver and switch port",
+    };
+    let why = "NCCL skips such a port without a word";
+    Finding::new(Check::PortDown, Severity::Breaks, seen, why, fix)
+}
+
+/// Ports that are down, without an address, where nothing says which NICs are meant: it may be that nobody misses them.
+fn whose(unsaid: &[String]) -> Option<Finding> {
+    let seen = format!(
+        "{}: not ACTIVE, without an address, in no stored plan: whether a job wants it is not known",
+        join(unsaid)
+    );
+    let fix = "if one does: cable, switch port, its address. If not, store a plan of those that are meant (rdmaprep prepare), or \
+               name them in --ifaces, and this is told no more";
+    let found = Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips such a port without a word", fix);
+    (!unsaid.is_empty()).then_some(found)
 }
 
 /// RoCE v2 GIDs of ports that are ACTIVE.
 pub(super) fn gids(patient: &Patient) -> Vec<Finding> {
-    let roce = |r: &Rail| r.port.link_layer.as_deref() == Some("Ethernet") && r.port.state.as_deref() == Some("ACTIVE");
+    let roce = |r: &Rail| r.port.link_layer.as_deref() == Some("Ethernet") && is_active(r.port);
     patient.rails().iter().filter(|r| roce(r)).flat_map(|r| absent(patient, r).into_iter().chain(stale(r))).collect()
 }
 
@@ -51,7 +95,11 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
         return None;
     }
     let (label, family) = (port_label(rail.hca, rail.port), patient.of.request.family);
-    let severity = if is_meant(patient, rail) { Severity::Breaks } else { Severity::Warning };
+    let severity = match patient.wanted(rail) {
+        Wanted::Asked | Wanted::Addressed => Severity::Breaks,
+        Wanted::Unplanned | Wanted::Unsaid => Severity::Warning,
+        Wanted::No => return None,
+    };
     let mut gids = own(rail).peekable();
     let alone = gids.peek().is_some() && gids.all(|g| g.address.is_unicast_link_local());
     if !rail.netdev.addresses.iter().any(|a| counts(a, family)) {
@@ -60,10 +108,7 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
         let why = "NCCL would talk from an address that no other host has a way to: its first connection times out";
         let found =
             Finding::new(Check::Gids, severity, seen, why, "give it its address, or let others count: --family");
-        let planned = patient.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
-        let address = planned.and_then(|n| n.addresses.iter().find(|a| counts(a, family)));
-        let command = address.map(|a| format!("ip address add {}/{} dev {}", a.address, a.prefix, rail.name()));
-        return Some(Finding { run: command.into_iter().collect(), ..found });
+        return Some(Finding { run: planned(patient, rail), ..found });
     }
     let reason = rail.verdict.dropped.as_ref().filter(|d| d.code == DropCode::NoGid).map(|d| d.why.clone());
     let seen =
@@ -72,6 +117,22 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
     let fix = "see gid_attrs below /sys/class/infiniband: is RoCE v2 on, has the table room? Then set the link down and up, or \
                reload the RDMA driver, and the kernel fills the table anew";
     Some(Finding::new(Check::Gids, severity, seen, why, fix))
+}
+
+/// What gives a NIC the addresses back that a plan knows: as they were, since the plan is for these.
+fn planned(patient: &Patient, rail: &Rail) -> Vec<String> {
+    let nic = patient.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
+    let lost = |a: &&Address| counts(a, Family::Any) && rail.netdev.addresses.iter().all(|b| b.address != a.address);
+    let add = |a: &Address| {
+        let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
+        let prefix = a.prefix;
+        let broadcast = a.broadcast.map_or(String::new(), |b| format!(" broadcast {b}"));
+        let scope = if a.scope == 0 { String::new() } else { format!(" scope {}", a.scope) };
+        let metric = a.metric.map_or(String::new(), |m| format!(" metric {m}"));
+        let route = if a.flags & IFA_F_NOPREFIXROUTE == 0 { "" } else { " noprefixroute" };
+        format!("ip address add {}{peer}/{prefix}{broadcast}{scope}{metric}{route} dev {}", a.address, rail.name())
+    };
+    nic.iter().flat_map(|n| &n.addresses).filter(lost).map(add).collect()
 }
 
 /// Those of addresses that the NIC no longer has.
@@ -100,8 +161,8 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
     };
     match patient.is_inside() {
         false => patient.selection.dropped().filter_map(one).collect(),
-        true if patient.rails().is_empty() => {
-            let seen = "no NIC with an RDMA device is in this container's network namespace";
+        true if patient.rails().is_empty() && patient.fabrics().is_empty() => {
+            let seen = "no NIC with an RDMA device is in this container's network namespace, and no InfiniBand HCA is given to it";
             let why = "NCCL goes by TCP, or does not start";
             let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep help hook`";
             vec![Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix)]

@@ -10,9 +10,9 @@ use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::decide;
-use crate::doctor::seen::{Stale, Trace};
+use crate::doctor::seen::{Stale, Trace, User};
 use crate::doctor::{Diagnosis, Examination, doctor};
-use crate::fault::Fault;
+use crate::fault::{Fault, WithFault};
 use crate::home;
 use crate::journal::Record;
 use crate::nccl::settings::Settings;
@@ -20,8 +20,10 @@ use crate::plan::Plan;
 use crate::report;
 use crate::request::Request;
 use crate::snapshot::CharDevice;
+use crate::step::Side;
+use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{attempt, boot_id, machine};
+use crate::world::{Live, Scope, World, attempt, boot_id, machine};
 
 /// Runs it.
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
@@ -49,14 +51,15 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
         machine: None,
         traces: &[],
         plans: &[],
-        settings: &Settings::default(),
+        settings: Ok(&Settings::default()),
         container: None,
     })
 }
 
 fn host(request: &Request) -> Result<Diagnosis> {
     let store = store(&request.host);
-    let snapshot = look(None, None)?;
+    // A look that has the kernel load a module changes what is looked for.
+    let snapshot = Live::quiet(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
     warn(&snapshot.warnings);
     let machine = machine::of_host(&snapshot)?;
     doctor(&Examination {
@@ -66,7 +69,7 @@ fn host(request: &Request) -> Result<Diagnosis> {
         machine: Some(&machine),
         traces: &traces(&store)?,
         plans: &plans(&store)?,
-        settings: &nccl::own_settings()?,
+        settings: Ok(&nccl::own_settings()?),
         container: None,
     })
 }
@@ -113,14 +116,18 @@ fn trace(record: &Record, boot: &str) -> Result<Trace> {
     Ok(Trace { nics: record.names().map(ToString::to_string).collect(), stale, advice, id })
 }
 
-/// `rdmaprep try-nodes`: the process that enters a container's cgroup.
+/// `rdmaprep try-nodes`: the process that looks where a container may keep it.
 pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
+    if args.told {
+        return say(&report::json(&container::told(args.pid)?)?);
+    }
     let device = |word: &String| {
         let mut parts = word.rsplitn(3, ':');
         let (minor, major) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         Some(CharDevice { name: parts.next()?.to_owned(), major, minor })
     };
     let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
-    let nodes: BTreeMap<_, _> = attempt::enter(args.pid, args.uid, &devices)?;
+    let user: User = args.user.as_deref().unwrap_or_default().parse().fault(Fault::Usage, "--user")?;
+    let nodes: BTreeMap<_, _> = attempt::enter(args.pid, &user, &devices)?;
     say(&report::json(&nodes)?)
 }

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::conf;
 use super::version::Version;
 
@@ -14,8 +16,19 @@ use super::version::Version;
 pub const ETC: &str = "/etc/nccl.conf";
 
 /// The variables, each with its value and where that was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Settings(BTreeMap<String, (String, String)>);
+
+/// Those of a container, as a process of ours reads them there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Told {
+    /// Themselves.
+    pub settings: Settings,
+    /// Files that were passed over, a sentence each.
+    pub notes: Vec<String>,
+}
 
 impl Settings {
     /// An environment alone, found in `place`: `the environment`, `the plan`.

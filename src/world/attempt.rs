@@ -1,44 +1,53 @@
-//! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its root.
+//! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its root; and what else is looked at
+//! there.
 //!
 //! What a device cgroup allows, nobody tells: its programs are asked by the kernel alone, for who opens. So a process of ours
 //! enters the container's cgroup, opens the nodes and ends. A container's root is untrusted: a node is opened only when it is
-//! known to be the right one.
+//! known to be the right one, and its file systems need not answer, so that whatever looks there is a process of its own.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
 
-use crate::doctor::seen::Node;
+use crate::doctor::seen::{Node, User};
+use crate::nccl::settings::Told;
 use crate::snapshot::CharDevice;
 use crate::world::rootfs::{Root, stat_of};
 
-/// A cgroup may be frozen, and who enters it freezes as well.
+/// A cgroup may be frozen, and who enters it freezes as well; a file system of a container's own may never answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Bytes that such a process may say: all files of NCCL's, and an environment.
+const MOST: u64 = 16 << 20;
 
 /// What becomes of nodes, by name.
 type Nodes = BTreeMap<String, Node>;
 
-/// Tries them below this process's own root.
+/// Tries them below this process's own root, for everybody.
 pub fn here(devices: &[CharDevice]) -> Nodes {
-    below(Path::new("/"), devices, 0)
+    below(Path::new("/"), devices, None)
 }
 
-/// The same below another root, for that user.
-fn below(root: &Path, devices: &[CharDevice], uid: u32) -> Nodes {
+/// The same below another root, for one user.
+fn below(root: &Path, devices: &[CharDevice], user: Option<&User>) -> Nodes {
     let root = Root::open(root);
     let one = |d: &CharDevice| match &root {
-        Ok(root) => look(root, d, uid),
+        Ok(root) => look(root, d, user),
         Err(e) => Node::Untried(format!("{e:#}")),
     };
     devices.iter().map(|d| (d.name.clone(), one(d))).collect()
 }
 
-fn look(root: &Root, device: &CharDevice, uid: u32) -> Node {
+fn look(root: &Root, device: &CharDevice, user: Option<&User>) -> Node {
     let found = match root.find(&format!("dev/infiniband/{}", device.name)) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Node::Missing,
         Err(e) => return Node::Refused(e.to_string()),
@@ -47,75 +56,113 @@ fn look(root: &Root, device: &CharDevice, uid: u32) -> Node {
     match root.open_device(&found, (device.major, device.minor)) {
         Err(e) => Node::Refused(e.to_string()),
         Ok(Err(what)) => Node::Wrong(what),
-        Ok(Ok(_)) => match stat_of(&found) {
+        Ok(Ok(_)) => match (stat_of(&found), user) {
             // We may open what that user may not.
-            Ok(stat) if uid != 0 && stat.st_mode & 0o006 != 0o006 && stat.st_uid != uid => {
-                let mode = stat.st_mode & 0o777;
-                Node::Refused(format!("mode {mode:o} of user {}, and its init is user {uid}", stat.st_uid))
-            }
-            _ => Node::Opened,
+            (Ok(stat), Some(user)) => user.opens(stat.st_mode, stat.st_uid, stat.st_gid),
+            (Ok(stat), None) => Node::for_all(stat.st_mode, stat.st_uid, stat.st_gid),
+            (Err(_), _) => Node::Opened,
         },
     }
 }
 
 /// Tries the nodes as a process of that container would: by a process that enters its cgroup.
-pub fn within(pid: i32, uid: u32, devices: &[CharDevice]) -> Nodes {
-    spawn(pid, uid, devices).unwrap_or_else(|e| {
-        let why = format!("its cgroup could not be entered: {e:#}");
-        // What is missing is missing in every cgroup.
-        let untried = |node| if node == Node::Opened { Node::Untried(why.clone()) } else { node };
-        let seen = below(&top(pid), devices, uid);
-        seen.into_iter().map(|(name, node)| (name, untried(node))).collect()
-    })
+pub fn within(pid: i32, user: &User, devices: &[CharDevice]) -> Nodes {
+    let nodes = devices.iter().map(|d| format!("{}:{}:{}", d.name, d.major, d.minor));
+    let words = [pid.to_string(), "--user".to_owned(), user.to_string()].into_iter().chain(nodes);
+    let untried = |why: &str| devices.iter().map(|d| (d.name.clone(), Node::Untried(why.to_owned()))).collect();
+    match ask(words) {
+        Ok(Some(nodes)) => nodes,
+        Ok(None) => untried("nothing happens there; is it frozen, or a file system of its own?"),
+        Err(e) => untried(&format!("{e:#}")),
+    }
+}
+
+/// What NCCL is told there.
+///
+/// # Errors
+/// It cannot be read, or not in time.
+pub fn told(pid: i32) -> Result<Told> {
+    ask([pid.to_string(), "--told".to_owned()])?
+        .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
 }
 
 fn top(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root"))
 }
 
-fn spawn(pid: i32, uid: u32, devices: &[CharDevice]) -> Result<Nodes> {
-    let words = devices.iter().map(|d| format!("{}:{}:{}", d.name, d.major, d.minor));
-    let mut child = Command::new("/proc/self/exe")
-        .args(["try-nodes", &pid.to_string(), &uid.to_string()])
-        .args(words)
-        .env_clear()
+/// What `rdmaprep try-nodes` says; nothing where it does not come back. It is killed then, and nobody waits for it: not even that
+/// need end it soon, where a file system does not answer.
+fn ask<T: DeserializeOwned>(words: impl IntoIterator<Item = String>) -> Result<Option<T>> {
+    let mut command = Command::new("/proc/self/exe");
+    let Some(said) = bounded(command.arg("try-nodes").args(words).env_clear(), PATIENCE)? else { return Ok(None) };
+    serde_json::from_slice(&said).map(Some).context("reading what it tells")
+}
+
+/// What a program says on its standard output, if it ends in that time.
+fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>> {
+    let end = Instant::now() + patience;
+    let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .context("starting a process for it")?;
-    let end = Instant::now() + PATIENCE;
+    let (told, said) = (hear(child.stdout.take())?, hear(child.stderr.take())?);
+    let left = || end.saturating_duration_since(Instant::now());
+    let (Ok(told), Ok(said)) = (told.recv_timeout(left()), said.recv_timeout(left())) else {
+        child.kill().context("ending it")?;
+        return Ok(None);
+    };
+    // Both have been closed: it is about to end.
     let status = loop {
         match child.try_wait().context("waiting for it")? {
             Some(status) => break status,
-            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            None => {
+            None if left().is_zero() => {
                 child.kill().context("ending it")?;
-                // Nobody waits for it, or looks in its place: a file system of the container's own need not answer, either.
-                let untried = || Node::Untried("nothing happens there; is it frozen?".to_owned());
-                return Ok(devices.iter().map(|d| (d.name.clone(), untried())).collect());
+                return Ok(None);
             }
+            None => thread::sleep(Duration::from_millis(1)),
         }
     };
-    let read = |pipe: Option<&mut dyn Read>| {
-        let mut text = String::new();
-        pipe.map(|p| p.take(64 << 10).read_to_string(&mut text)).transpose().map(|_| text)
-    };
-    let said = read(child.stderr.as_mut().map(|p| p as &mut dyn Read))?;
+    let said = String::from_utf8_lossy(&said);
     ensure!(status.success(), "{}", said.trim().trim_start_matches("rdmaprep: "));
-    let told = read(child.stdout.as_mut().map(|p| p as &mut dyn Read))?;
-    serde_json::from_str(&told).context("reading what it tells")
+    Ok(Some(told))
+}
+
+/// All that comes from a pipe, by a thread that ends with this process at the latest.
+fn hear(pipe: Option<impl Read + Send + 'static>) -> Result<Receiver<Vec<u8>>> {
+    let (tell, heard) = channel();
+    let read = move || {
+        let mut bytes = Vec::new();
+        // What was read until it broke is what there is.
+        let _ = pipe.map(|pipe| pipe.take(MOST).read_to_end(&mut bytes));
+        // Whoever asked may have given up.
+        let _ = tell.send(bytes);
+    };
+    thread::Builder::new().spawn(read).context("starting a thread")?;
+    Ok(heard)
 }
 
 /// The process that enters: for `rdmaprep try-nodes` alone.
-pub fn enter(pid: i32, uid: u32, devices: &[CharDevice]) -> Result<Nodes> {
+pub fn enter(pid: i32, user: &User, devices: &[CharDevice]) -> Result<Nodes> {
     // Before it is in a cgroup whose limits are others': where memory ends there, this is what goes.
     fs::write("/proc/self/oom_score_adj", b"1000").context("making way for others")?;
-    let root = top(pid);
-    for procs in cgroups(pid)? {
-        fs::write(&procs, b"0").with_context(|| format!("entering {}", procs.display()))?;
-    }
-    Ok(below(&root, devices, uid))
+    let entered = cgroups(pid).and_then(|all| all.iter().try_for_each(|procs| join(procs)));
+    let nodes = below(&top(pid), devices, Some(user));
+    Ok(match entered {
+        Ok(()) => nodes,
+        Err(e) => outside(nodes, format_args!("its cgroup could not be entered: {e:#}")),
+    })
+}
+
+fn join(procs: &Path) -> Result<()> {
+    fs::write(procs, b"0").with_context(|| format!("entering {}", procs.display()))
+}
+
+/// What is missing is missing in every cgroup.
+fn outside(nodes: Nodes, why: impl Display) -> Nodes {
+    let untried = |node| if node == Node::Opened { Node::Untried(why.to_string()) } else { node };
+    nodes.into_iter().map(|(name, node)| (name, untried(node))).collect()
 }
 
 /// Where to enter: the one of the second version; of the first, that of devices.
@@ -139,4 +186,32 @@ fn cgroups(pid: i32) -> Result<Vec<PathBuf>> {
     let found: Vec<PathBuf> = text.lines().filter_map(place).collect();
     ensure!(!found.is_empty(), "no cgroup that holds devices is known of process {pid}");
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, patience: Duration) -> Result<Option<Vec<u8>>> {
+        bounded(Command::new("sh").args(["-c", script]), patience)
+    }
+
+    #[test]
+    fn who_does_not_come_back_is_not_waited_for() {
+        let (began, short) = (Instant::now(), Duration::from_millis(200));
+        assert_eq!(sh("exec sleep 60", short).unwrap(), None);
+        // Nor who says that it has ended, and has not.
+        assert_eq!(sh("exec >&- 2>&-; exec sleep 60", short).unwrap(), None);
+        // Nor a pipe that others hold.
+        assert_eq!(sh("sleep 3 & echo x", short).unwrap(), None);
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+
+    #[test]
+    fn more_than_a_pipe_holds_is_heard() {
+        let patience = Duration::from_secs(30);
+        let said = sh("head -c 1000000 /dev/zero", patience).unwrap().unwrap();
+        assert_eq!(said.len(), 1_000_000);
+        assert_eq!(sh("echo rdmaprep: no >&2; exit 1", patience).unwrap_err().to_string(), "no");
+    }
 }

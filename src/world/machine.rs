@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::doctor::seen::{Machine, Managing, Node, Nvidia, acs_control};
+use crate::doctor::seen::{Machine, Managing, Node, Nvidia, User, acs_control};
 use crate::ident::{BusId, IfName};
 use crate::snapshot::{CharDevice, Snapshot};
 use crate::world::{attempt, managers};
@@ -25,8 +25,8 @@ pub struct Limits {
     /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     memlock: Option<u64>,
     pins_freely: bool,
-    /// Its user on the host.
-    pub uid: u32,
+    /// Who it is, to files.
+    pub user: User,
 }
 
 /// The host, by this process.
@@ -35,7 +35,7 @@ pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
     let limits = Limits {
         memlock: getrlimit(Resource::Memlock).current,
         pins_freely: effective.contains(CapabilitySet::IPC_LOCK) && is_first_user("self"),
-        uid: 0,
+        user: User { uid: 0, gids: Vec::new(), any: true },
     };
     Ok(machine(snapshot, attempt::here(&nodes(snapshot)), &limits))
 }
@@ -114,13 +114,22 @@ pub fn limits(pid: i32) -> Result<Limits> {
     let memlock = line(&limits, "Max locked memory").context("its limits have no locked memory")?;
     let status = text(&format!("/proc/{pid}/status"))?;
     let caps = line(&status, "CapEff:").and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0);
-    let lock = caps & CapabilitySet::IPC_LOCK.bits() != 0;
+    // A capability over what is not of its own user namespace counts in the first one alone.
+    let has = |cap: CapabilitySet| caps & cap.bits() != 0 && is_first_user(&pid.to_string());
+    let numbers = |name| -> Vec<u32> {
+        line(&status, name).iter().flat_map(|l| l.split_whitespace()).filter_map(|n| n.parse().ok()).collect()
+    };
     // Real, effective, saved, file system.
-    let uid = line(&status, "Uid:").and_then(|u| u.split_whitespace().nth(1)?.parse().ok());
+    let of_files = |name| numbers(name).get(3).copied();
+    let more = numbers("Groups:");
     Ok(Limits {
         memlock: memlock.split_whitespace().next().and_then(|soft| soft.parse().ok()),
-        pins_freely: lock && is_first_user(&pid.to_string()),
-        uid: uid.context("its status has no user")?,
+        pins_freely: has(CapabilitySet::IPC_LOCK),
+        user: User {
+            uid: of_files("Uid:").context("its status has no user")?,
+            gids: of_files("Gid:").into_iter().chain(more).collect(),
+            any: has(CapabilitySet::DAC_OVERRIDE),
+        },
     })
 }
 

@@ -6,15 +6,17 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use crate::config::Family;
+use crate::doctor::seen::Node;
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::fault::{Fault, WithFault};
 use crate::home;
 use crate::ident::IfName;
 use crate::journal::Record;
-use crate::nccl::settings::Settings;
+use crate::nccl::settings::{Settings, Told};
 use crate::nccl::version::Version;
+use crate::plan::Plan;
 use crate::request::{Narrowing, Request};
-use crate::snapshot::{CharDevice, Snapshot};
+use crate::snapshot::{CharDevice, Hca, Port, Snapshot};
 use crate::step::Side;
 use crate::world::handle::{self, Process};
 use crate::world::netns::Netns;
@@ -40,11 +42,20 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         inside.inode() != own,
         Fault::Refused.error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
     );
-    let snapshot = Live::open(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+    let snapshot = Live::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
     let limits = machine::limits(pid)?;
-    let tried = attempt::within(pid, limits.uid, &devices(&snapshot, record.as_ref()));
+    let given = record.as_ref().and_then(|r| r.given.as_deref());
+    let mut tried = attempt::within(pid, &limits.user, &devices(&snapshot, given));
+    if given.is_none() {
+        // Of HCAs that need no netdev the node tells whose they are.
+        let fabric = |name: &String| {
+            snapshot.hcas.iter().any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
+        };
+        tried.retain(|name, node| *node != Node::Missing || !fabric(name));
+    }
     let machine = machine::of_container(&snapshot, tried, &limits);
-    let settings = settings(pid)?;
+    let told = attempt::told(pid).map_err(|e| format!("{e:#}"));
+    warn(told.as_ref().map_or(&[], |told| &told.notes));
     // A pid that was reused meanwhile is somebody else's.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
     ensure!(process.alive() && same, Fault::Other.error(format!("container {id:?} has ended while it was looked at")));
@@ -55,8 +66,8 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         held: &[],
         machine: Some(&machine),
         traces: &[],
-        plans: &[],
-        settings: &settings,
+        plans: given.map(std::slice::from_ref).unwrap_or_default(),
+        settings: told.as_ref().map(|told| &told.settings).map_err(String::as_str),
         container: Some(id),
     })
 }
@@ -103,27 +114,34 @@ fn within(request: Request, inside: &Snapshot, record: Option<&Record>) -> Reque
     }
 }
 
-/// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there.
-fn devices(inside: &Snapshot, record: Option<&Record>) -> Vec<CharDevice> {
-    let given = |r: &Record| r.given.as_ref().map(|plan| plan.devices.clone());
-    record.and_then(given).unwrap_or_else(|| {
-        let here = inside.hcas.iter().filter(|h| h.ports.iter().any(|p| p.netdev.is_some()));
+/// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there, or that need none.
+fn devices(inside: &Snapshot, given: Option<&Plan>) -> Vec<CharDevice> {
+    given.map(|plan| plan.devices.clone()).unwrap_or_else(|| {
+        let here = inside.hcas.iter().filter(|h| h.ports.iter().any(|p| p.netdev.is_some()) || is_fabric(h));
         here.filter_map(|h| h.uverbs.clone()).chain(inside.rdma_cm.clone()).collect()
     })
 }
 
-/// What NCCL finds there: the environment of its init, and the config files below its root.
-fn settings(pid: i32) -> Result<Settings> {
+/// Whether it is InfiniBand alone: no netdev tells where it is.
+fn is_fabric(hca: &Hca) -> bool {
+    let ib = |p: &Port| p.link_layer.as_deref() == Some("InfiniBand") && p.netdev.is_none();
+    !hca.ports.is_empty() && hca.ports.iter().all(ib)
+}
+
+/// What NCCL finds there: the environment of its init, and the config files below its root. Its memory and its file systems are
+/// its own, and may keep who reads them for ever: for a process that nobody waits for.
+pub(super) fn told(pid: i32) -> Result<Told> {
     let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
-    let mut settings = Settings::of(machine::environment(pid, ours)?, "the environment of its init");
+    let settings = Settings::of(machine::environment(pid, ours)?, "the environment of its init");
+    let mut told = Told { settings, notes: Vec::new() };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
-    for path in settings.files(None, Version::NEWEST) {
+    for path in told.settings.files(None, Version::NEWEST) {
         let Some(text) = path.to_str() else { continue };
         let Ok(found) = root.find(text) else { continue };
         match root.open_file(&found).and_then(|file| rootfs::read(&file, LIMIT)) {
-            Ok(bytes) => settings.add(&path, &bytes, Version::NEWEST),
-            Err(why) => warn(&[format!("{} in the container is not looked at: {why}", path.display())]),
+            Ok(bytes) => told.settings.add(&path, &bytes, Version::NEWEST),
+            Err(why) => told.notes.push(format!("{} in the container is not looked at: {why}", path.display())),
         }
     }
-    Ok(settings)
+    Ok(told)
 }

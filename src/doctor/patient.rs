@@ -1,0 +1,182 @@
+//! Who is examined: the selection, and which NICs somebody means. What was said of them goes first, by `--ifaces` and by stored
+//! plans; an address counts where nobody has said anything.
+
+use super::seen::Node;
+use super::{Check, Examination, Finding, Rule};
+use crate::candidate::counts;
+use crate::config::Family;
+use crate::ident::{HcaName, IfName};
+use crate::select::{Drop, DropCode, Selection, Verdict};
+use crate::snapshot::{Hca, Netdev, Port};
+
+/// An [`Examination`] with what the selection makes of it.
+pub(super) struct Patient<'a> {
+    pub(super) of: &'a Examination<'a>,
+    pub(super) selection: &'a Selection,
+}
+
+/// A NIC that may be meant, kept or not.
+pub(super) struct Rail<'a> {
+    pub(super) netdev: &'a Netdev,
+    pub(super) hca: &'a Hca,
+    pub(super) port: &'a Port,
+    pub(super) verdict: &'a Verdict,
+}
+
+/// An HCA with InfiniBand ports: it needs no netdev.
+pub(super) struct Fabric<'a> {
+    pub(super) hca: &'a Hca,
+    /// Its InfiniBand ports.
+    pub(super) ports: Vec<&'a Port>,
+    /// How many of them have to be ACTIVE.
+    pub(super) needs: usize,
+    pub(super) wanted: Wanted,
+}
+
+/// Who means a NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// `--ifaces`, `--ib` or a stored plan; in a container whoever put it there.
+    Asked,
+    /// Who gave it an address, and nothing says more.
+    Addressed,
+    /// It has an address, and the stored plans have others.
+    Unplanned,
+    /// Nothing says whether anybody does.
+    Unsaid,
+    /// Nobody: what is said is about others.
+    No,
+}
+
+impl<'a> Patient<'a> {
+    /// NICs with an HCA that are kept, planned, or dropped for what is wrong with them; not those that are left to somebody else.
+    pub(super) fn rails(&self) -> Vec<Rail<'a>> {
+        let ill = |d: &Drop| {
+            matches!(d.code, DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid | DropCode::FiniteLifetime)
+        };
+        let planned = |v: &Verdict| v.netdev.as_ref().is_some_and(|name| self.plans(name));
+        let meant = |v: &&Verdict| v.dropped.as_ref().is_none_or(ill) || planned(v);
+        self.selection.verdicts.iter().filter(meant).filter_map(|v| self.rail(v)).collect()
+    }
+
+    /// Those that are kept.
+    pub(super) fn kept(&self) -> Vec<Rail<'a>> {
+        self.rails().into_iter().filter(|r| r.verdict.dropped.is_none()).collect()
+    }
+
+    fn rail(&self, verdict: &'a Verdict) -> Option<Rail<'a>> {
+        let netdev = self.of.snapshot.netdev(verdict.netdev.as_ref()?)?;
+        let hca = self.of.snapshot.hca(verdict.hca.as_ref()?)?;
+        let port = hca.ports.iter().find(|p| Some(p.number) == verdict.port)?;
+        Some(Rail { netdev, hca, port, verdict })
+    }
+
+    /// HCAs with InfiniBand ports; of a container those that it has.
+    pub(super) fn fabrics(&self) -> Vec<Fabric<'a>> {
+        let one = |hca: &'a Hca| {
+            let ports: Vec<&Port> = hca.ports.iter().filter(|p| is_infiniband(p)).collect();
+            let planned = self.of.plans.iter().map(|p| p.ib.iter().filter(|name| **name == hca.name).count()).max();
+            let planned = planned.unwrap_or(0);
+            let wanted = match planned {
+                _ if ports.is_empty() => return None,
+                0 if self.is_inside() => return self.has_node(hca).then_some((hca, ports, 1, Wanted::Asked)),
+                0 => self.wants_fabric(&hca.name, &ports)?,
+                _ => Wanted::Asked,
+            };
+            Some((hca, ports, planned.max(1), wanted))
+        };
+        let all = self.of.snapshot.hcas.iter().filter_map(one);
+        all.map(|(hca, ports, needs, wanted)| Fabric { hca, ports, needs, wanted }).collect()
+    }
+
+    /// Of an HCA that no plan has; nothing where the selection leaves it to somebody else.
+    fn wants_fabric(&self, hca: &HcaName, ports: &[&Port]) -> Option<Wanted> {
+        let mine = |d: &Drop| matches!(d.code, DropCode::PortDown | DropCode::InfiniBand);
+        let of_it = |v: &&Verdict| v.hca.as_ref() == Some(hca) && ports.iter().any(|p| Some(p.number) == v.port);
+        let verdicts = || self.selection.verdicts.iter().filter(of_it);
+        if !verdicts().filter(|v| v.netdev.is_none()).any(|v| v.dropped.as_ref().is_none_or(mine)) {
+            return None;
+        }
+        let ipoib = verdicts().filter_map(|v| self.of.snapshot.netdev(v.netdev.as_ref()?));
+        Some(match () {
+            () if self.of.request.ib => Wanted::Asked,
+            () if self.is_said() => Wanted::No,
+            () if ipoib.into_iter().any(is_addressed) => Wanted::Addressed,
+            () => Wanted::Unsaid,
+        })
+    }
+
+    /// Whether a container has the device node of an HCA, as far as that was looked at.
+    fn has_node(&self, hca: &Hca) -> bool {
+        let node = hca.uverbs.as_ref().and_then(|d| self.of.machine?.nodes.get(&d.name));
+        node.is_some_and(|node| *node != Node::Missing)
+    }
+
+    /// Who means a NIC with a netdev.
+    pub(super) fn wanted(&self, rail: &Rail) -> Wanted {
+        match is_addressed(rail.netdev) {
+            // What is in a container has come there.
+            _ if self.is_inside() || self.asks_for(rail.name()) => Wanted::Asked,
+            true if self.is_said() => Wanted::Unplanned,
+            true => Wanted::Addressed,
+            false if self.is_said() => Wanted::No,
+            false => Wanted::Unsaid,
+        }
+    }
+
+    /// Whether `--ifaces` or a stored plan names it.
+    pub(super) fn asks_for(&self, name: &IfName) -> bool {
+        self.of.request.names(name) || self.plans(name)
+    }
+
+    /// Whether a stored plan has it for its own sake.
+    fn plans(&self, name: &IfName) -> bool {
+        self.of.plans.iter().flat_map(|p| p.rails()).any(|n| n.identity.name == *name)
+    }
+
+    /// Whether anything says which NICs are meant.
+    fn is_said(&self) -> bool {
+        !self.of.request.ifaces.is_empty() || !self.of.plans.is_empty()
+    }
+
+    /// Whether it is about a container.
+    pub(super) fn is_inside(&self) -> bool {
+        self.of.container.is_some()
+    }
+
+    /// Without commands that are not for this shell: those about a container's network, which are typed on the host, and those
+    /// with a name that a shell would read as more than one.
+    pub(super) fn safe(&self, rule: &Rule, mut finding: Finding) -> Finding {
+        let of_the_host = matches!(rule.check, Check::Kernel | Check::VerbsNodes | Check::Memlock | Check::PeerMemory);
+        let plain = |name: &str| {
+            name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@+-".contains(&b)) && !name.starts_with('-')
+        };
+        let odd = |command: &String| {
+            let names = self.of.snapshot.netdevs.iter().map(|n| n.name.as_str());
+            let planned = self.of.plans.iter().flat_map(|p| &p.nics).map(|n| n.identity.name.as_str());
+            names.chain(planned).filter(|name| !plain(name)).any(|name| command.contains(name))
+        };
+        finding.run.retain(|command| (of_the_host || !self.is_inside()) && !odd(command));
+        finding
+    }
+}
+
+impl Rail<'_> {
+    pub(super) fn name(&self) -> &IfName {
+        &self.netdev.name
+    }
+
+    /// Whether nothing of it is hardware.
+    pub(super) fn is_software(&self) -> bool {
+        matches!(self.hca.driver.as_deref(), Some("rxe" | "siw"))
+    }
+}
+
+/// Whether somebody gave it an address that peers can reach.
+fn is_addressed(netdev: &Netdev) -> bool {
+    netdev.addresses.iter().any(|a| counts(a, Family::Any))
+}
+
+pub(super) fn is_infiniband(port: &Port) -> bool {
+    port.link_layer.as_deref() == Some("InfiniBand")
+}

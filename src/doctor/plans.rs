@@ -1,0 +1,101 @@
+//! Stored plans against the host as it is: a container that asks for one that does not fit is refused.
+
+use super::{Check, Finding, Patient, Severity, join};
+use crate::attach::{attach, identity, same_nic};
+use crate::candidate::counts;
+use crate::config::Family;
+use crate::ident::IfName;
+use crate::plan::{Nic, Plan};
+use crate::snapshot::Snapshot;
+use crate::step::NicState;
+use crate::uplink::uplinks;
+
+/// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would refuse a plan for.
+pub(super) fn plans(patient: &Patient) -> Vec<Finding> {
+    let one = |plan: &Plan| {
+        let gone = gone(patient, plan);
+        let away = plan.nics.iter().any(|n| is_away(patient, &n.identity.name));
+        if gone.is_empty() && !away { outdated(patient, plan).into_iter().collect() } else { gone }
+    };
+    patient.of.plans.iter().flat_map(one).collect()
+}
+
+/// Whether a container has it, or a record speaks of it that cannot be read: that is told elsewhere.
+fn is_away(patient: &Patient, name: &IfName) -> bool {
+    let recorded = |nics: &[String]| nics.iter().any(|n| n == name.as_str());
+    patient.of.held.iter().any(|h| h.netdev == *name) || patient.of.traces.iter().any(|t| recorded(&t.nics))
+}
+
+const WHY: &str = "a container with this plan does not start";
+
+fn gone(patient: &Patient, plan: &Plan) -> Vec<Finding> {
+    let snapshot = patient.of.snapshot;
+    let here = plan.nics.iter().filter(|n| !is_away(patient, &n.identity.name));
+    let (there, absent): (Vec<&Nic>, Vec<&Nic>) = here.partition(|n| snapshot.netdev(&n.identity.name).is_some());
+    let mut found = Vec::new();
+    let mut lost: Vec<&str> = Vec::new();
+    for nic in absent {
+        let name = &nic.identity.name;
+        match called_now(nic, snapshot) {
+            Some(now) => {
+                let seen = format!("plan {} has {name}, which is called {now} now", plan.name);
+                let fix = format!("give it its name back: ip link set {now} name {name} (older kernels want it down)");
+                found.push(Finding::new(Check::Plans, Severity::Breaks, seen, WHY, fix));
+            }
+            None => lost.push(name.as_str()),
+        }
+    }
+    // In exclusive mode it may be with a container, of which the host sees nothing.
+    let ib = plan.ib.iter().filter(|h| !plan.exclusive && snapshot.hca(h).is_none());
+    lost.extend(ib.map(|h| h.as_str()));
+    if !lost.is_empty() {
+        let seen = format!("plan {} has {}: not on this host, and no container has it", plan.name, join(&lost));
+        let fix = "look for the card (lspci, dmesg) and for its driver; or prepare the plan without it";
+        let rest: Vec<&str> = there.iter().map(|n| n.identity.name.as_str()).collect();
+        let one = Finding::new(Check::Plans, Severity::Breaks, seen, WHY, fix);
+        let command = format!("rdmaprep prepare --plan {} --ifaces \"{}\"", plan.name, rest.join(" "));
+        found.push(if rest.is_empty() || !plan.ib.is_empty() { one } else { one.run(command) });
+    }
+    found.extend(there.iter().filter_map(|n| without_hca(plan, n, snapshot)));
+    found
+}
+
+/// The name under which its hardware is here.
+fn called_now<'a>(nic: &Nic, snapshot: &'a Snapshot) -> Option<&'a IfName> {
+    let hca = nic.hca.as_ref().and_then(|h| snapshot.hca(h));
+    let states = snapshot.netdevs.iter().filter_map(|n| NicState::of(snapshot, &n.name));
+    let now = states.map(|s| identity(&s, hca)).find(|i| same_nic(i, &nic.identity))?;
+    Some(&snapshot.netdev(&now.name)?.name)
+}
+
+fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
+    let (hca, name) = (nic.hca.as_ref().filter(|h| snapshot.hca(h).is_none())?, &nic.identity.name);
+    let seen = format!("plan {} has {name} with {hca}, and there is no {hca} now", plan.name);
+    let found =
+        Finding::new(Check::Plans, Severity::Breaks, seen, WHY, "load its RDMA driver, or see why it fails: dmesg");
+    Some(match nic.rxe {
+        true => Finding { fix: "make the soft-RoCE device again".to_owned(), ..found }
+            .run(format!("rdma link add {hca} type rxe netdev {name}")),
+        false => found,
+    })
+}
+
+/// What the hook would say, in an empty container. What uplinks and missing addresses are is told by checks of their own.
+fn outdated(patient: &Patient, plan: &Plan) -> Option<Finding> {
+    let snapshot = patient.of.snapshot;
+    let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
+    let naked = |n: &Nic| {
+        let now = snapshot.netdev(&n.identity.name);
+        !n.addresses.is_empty() && now.is_some_and(|d| !d.addresses.iter().any(|a| counts(a, Family::Any)))
+    };
+    if plan.nics.iter().any(|n| naked(n) || guard.contains_key(&n.identity.name) && !plan.allow_bootstrap) {
+        return None;
+    }
+    let inside =
+        Snapshot { boot_id: snapshot.boot_id.clone(), sysctls: snapshot.sysctls.clone(), ..Snapshot::default() };
+    let error = format!("{:#}", attach(plan, snapshot, &inside).err()?);
+    let seen = error.split("; run `rdmaprep").next().unwrap_or_default();
+    let fix = format!("`rdmaprep prepare --plan {}` again, with the flags that it was made with", plan.name);
+    let named = if seen.contains(&plan.name) { seen.to_owned() } else { format!("plan {}: {seen}", plan.name) };
+    Some(Finding::new(Check::Plans, Severity::Warning, named, WHY, fix))
+}
