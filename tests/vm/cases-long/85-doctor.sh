@@ -1,5 +1,10 @@
 # shellcheck shell=bash source=tests/vm/roce-node.sh
 # The doctor: says nothing of a healthy node, finds each fault that is planted here, and no longer after the fix that it prints.
+#
+# What the guest's hardware has not is planted in what the kernel shows of it, by files laid over those of /sys and /proc: ACS,
+# a PCIe link that came up narrow, GIDs of addresses that are gone, NVIDIA's driver. By golden cases alone (tests/cases/doctor),
+# since nothing here has it: InfiniBand, in a container as well; a NIC that is renamed, as all that can be renamed here have
+# no hardware of their own or are of other cases; GPUs of no NUMA node; kernels of Red Hat; modules of real cards.
 . "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
 
 verdict=/run/cases/doctor.json
@@ -21,6 +26,8 @@ healthy() {
   doctor
   equal "what is wrong with a healthy node" "" "$(jq -r '.findings[] | select(.check != "flow_control") | .seen' "$verdict")"
 }
+
+healthy_is() { (healthy) 2> /dev/null; }
 
 # finds CHECK SEVERITY TEXT
 finds() {
@@ -47,6 +54,8 @@ gone_is() {
 # A node with nothing wrong: v1 and v2, as rails are to be.
 rails_are_well() {
   local i
+  # Plans of other cases, whose NICs have gone since, are faults of their own.
+  rm -f /run/rdmaprep/plans/*.json
   for i in 1 2; do
     ip link set "p$i" mtu 4200
     ip link set "v$i" mtu 4200
@@ -57,11 +66,24 @@ rails_are_well() {
   until_true 20 grep -q ACTIVE /sys/class/infiniband/rxe2/ports/1/state
 }
 
+# lay FILE TEXT: over a file of sysfs, which says that from now on; it is in $laid.
+laid=""
+lay() {
+  laid=$1
+  printf '%s\n' "$2" > /run/cases/laid
+  mount --bind /run/cases/laid "$1"
+}
+
 undo() {
   local i dev
   rmmod roce 2>/dev/null || true
   for dev in "${roce_nics[@]}"; do ip link set "$dev" down && ip link set "$dev" mtu 1500 && ip address flush dev "$dev"; done
   umount /dev/infiniband 2>/dev/null || true
+  while grep -q ' /proc/driver ' /proc/mounts; do umount /proc/driver; done
+  while grep -q ' /sys/kernel/mm ' /proc/mounts; do umount /sys/kernel/mm; done
+  if [ -n "$laid" ]; then umount "$laid" 2>/dev/null || true; fi
+  rm -f /run/modprobe.d/doctor.conf
+  ip link set gone2 name v2 2>/dev/null || true
   ip route delete default 2>/dev/null || true
   for i in 1 2; do
     ip link set "v$i" mtu 1400 up
@@ -70,7 +92,6 @@ undo() {
   done
   ip address flush dev v2 scope global
   ip address add 198.51.100.3/24 brd + dev v2
-  echo /sbin/modprobe > /proc/sys/kernel/modprobe
   rm -rf /run/NetworkManager /run/rdmaprep/plans/doctor.json
 }
 
@@ -87,6 +108,32 @@ case_rails() {
   ip address delete 198.51.100.3/24 dev v2
   finds gids breaks "only link-local RoCE v2 GIDs, as v2 has no IPv4 address"
   cured gids
+
+  # A plan says that it is meant: an address need not.
+  ip address delete 198.51.100.3/24 dev v2
+  ip link set v2 down
+  args=()
+  finds port_down breaks "rxe2:1 of v2 is DOWN, not ACTIVE"
+  cured port_down
+  args=(--ifaces "v1 v2")
+  finds gids breaks "as v2 has no IPv4 address"
+  cured gids
+  healthy
+
+  rdma link delete rxe2
+  finds plans breaks "plan doctor has v2 with rxe2, and there is no rxe2 now"
+  cured plans
+  args=()
+  ip link set v2 name gone2
+  finds plans breaks "plan doctor has v2: not on this host, and no container has it"
+  cured plans ip link set gone2 name v2
+  args=(--ifaces "v1 v2")
+  ip address add 198.51.100.33/24 dev v2
+  finds plans warning "is out of date: v2 has other addresses now"
+  cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
+  ip address delete 198.51.100.33/24 dev v2
+  cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
+  until_true 20 healthy_is
 
   ip link set v2 mtu 1400
   finds mtu warning "v2 has MTU 1400: RoCE packets carry 1024 bytes"
@@ -132,6 +179,9 @@ case_what_the_host_allows() {
   mount -o remount,bind,nodev /dev/infiniband
   finds verbs_nodes breaks "$path cannot be opened: Permission denied"
   cured verbs_nodes umount /dev/infiniband
+  chmod 600 "$path"
+  finds verbs_nodes warning "$path is for root alone: mode 600 of user 0 and group 0"
+  cured verbs_nodes
   # The node that the kernel makes, again.
   rdma link delete rxe2
   rm -f "$path"
@@ -148,12 +198,21 @@ case_what_the_host_allows() {
   before=()
   cured kernel true
 
-  # Who asks for the node has the kernel load it: unless it cannot.
+  # Who asks the kernel for the node has it loaded: the doctor looks, and changes nothing.
   modprobe -r rdma_ucm
-  echo /bin/false > /proc/sys/kernel/modprobe
   finds rdma_modules warning "rdma_ucm is not loaded"
+  [ ! -e /sys/module/rdma_ucm ] || die "the doctor has loaded rdma_ucm"
   cured rdma_modules
-  echo /sbin/modprobe > /proc/sys/kernel/modprobe
+  # NVIDIA's driver, by what it shows; the module is one of modprobe's own words.
+  mkdir -p /run/cases/driver/nvidia /run/cases/mm/memory_peers/nv_mem /run/modprobe.d
+  echo "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15" > /run/cases/driver/nvidia/version
+  echo 1 > /run/cases/mm/memory_peers/nv_mem/version
+  echo "install nvidia_peermem mount --bind /run/cases/mm /sys/kernel/mm" > /run/modprobe.d/doctor.conf
+  mount --bind /run/cases/driver /proc/driver
+  finds peer_memory warning "nvidia_peermem is not loaded, and the driver is not the open one"
+  cured peer_memory
+  umount /sys/kernel/mm /proc/driver
+
   local i
   for i in 0 1 2 3 4; do rdma link delete "rxe$i"; done
   finds rdma_modules breaks "there is no RDMA device here"
@@ -184,14 +243,27 @@ case_what_is_left_and_who_interferes() {
   cured stale_records rdmaprep restore 77 --forget
 
   ip rule add from 198.51.100.99 table 29003 priority 29003
-  ip -6 rule add to 2001:db8:77::/64 table 29004 priority 29004
+  ip -6 rule add from 2001:db8:77::1 table 29004 priority 29004
+  # Of one without an address of ours nothing is known.
+  ip -6 rule add to 2001:db8:78::/64 table 29005 priority 29005
   finds orphaned_rules warning "priority 29003 from 198.51.100.99/32 table 29003 leads nowhere: table 29003 is empty"
-  says "priority 29004 to 2001:db8:77::/64 table 29004"
+  says "priority 29004 from 2001:db8:77::1/128 table 29004"
+  equal "rules that are told" 2 "$(wc -l <<< "$said")"
   cured orphaned_rules
+  ip -6 rule delete priority 29005
 
   # As NetworkManager leaves it: here while it manages them, and after it was told to leave them alone.
   mkdir -p /run/NetworkManager/devices
   finds rename_fights warning "NetworkManager manages v1, v2"
+  # On a host without plans it does its work.
+  mkdir -p /run/cases/plans
+  mv /run/rdmaprep/plans/*.json /run/cases/plans
+  args=()
+  doctor
+  equal "of NICs that nobody means" "" "$(about rename_fights .seen)"
+  mv /run/cases/plans/*.json /run/rdmaprep/plans
+  finds rename_fights warning "NetworkManager manages v1, v2"
+  args=(--ifaces "v1 v2")
   for id in 1 2; do printf '[device]\nmanaged=false\n' > "/run/NetworkManager/devices/$(cat "/sys/class/net/v$id/ifindex")"; done
   cured rename_fights true
   rm -r /run/NetworkManager
@@ -209,16 +281,25 @@ case_what_is_left_and_who_interferes() {
   healthy
 }
 
+# The driver's, as its fix has it.
+reload() {
+  rmmod roce
+  roce
+  roce_is ACTIVE roce0
+  roce_is ACTIVE roce2
+}
+
 # What soft-RoCE has not: functions on PCI below switches that GPUs share.
 case_hardware() {
-  local dev port
+  local dev port config first at ports last
+  rm -f /run/rdmaprep/plans/*.json
   for dev in "${roce_nics[0]}" "${roce_nics[2]}"; do ip link set "$dev" mtu 4200; done
   roce
   roce_up 0 2
   roce_is ACTIVE roce0
   roce_is ACTIVE roce2
   args=(--ifaces "${roce_nics[0]} ${roce_nics[2]}")
-  until_true 10 healthy
+  until_true 10 healthy_is
   finds flow_control unknown "PFC and ECN of ${roce_nics[0]}, ${roce_nics[2]} are not known"
 
   args=(--ifaces "${roce_nics[0]}")
@@ -228,28 +309,55 @@ case_hardware() {
   args=(--ifaces "${roce_nics[0]} ${roce_nics[2]}")
   cured numa true
 
+  # The emulated ports have no ACS: what can be read of one, with an ACS capability behind the first.
   port=$(basename "$(readlink -f "/sys/class/net/${roce_nics[0]}/device/..")")
-  if setpci -s "$port" ECAP_ACS+6.w > /dev/null 2>&1; then
-    setpci -s "$port" ECAP_ACS+6.w=1d
-    finds acs warning "ACS sends peer-to-peer traffic upwards at $port"
-    cured acs
-  else
-    echo "# acs: the emulated port $port has none"
-  fi
+  config=/sys/bus/pci/devices/$port/config
+  cat "$config" > /run/cases/config
+  truncate -s 4096 /run/cases/config
+  laid=$(readlink -f "$config")
+  mount --bind /run/cases/config "$laid"
+  first=$((0x$(setpci -s "$port" 100.l)))
+  if [ "$first" = 0 ]; then at=100; else at=800; fi
+  [ "$first" = 0 ] || setpci -s "$port" "100.l=$(printf %x $((first & 0xfffff | 0x800 << 20)))"
+  setpci -s "$port" "$at.l=$(printf %x $((first & 0xfff00000 | 0x1000d)))"
+  setpci -s "$port" ECAP_ACS+4.w=1d ECAP_ACS+6.w=11
+  until_true 10 healthy_is
+  setpci -s "$port" ECAP_ACS+6.w=1d
+  finds acs warning "ACS sends peer-to-peer traffic upwards at $port"
+  cured acs
+  equal "ACS Control" 0011 "$(setpci -s "$port" ECAP_ACS+6.w)"
+  umount "$laid"
+
+  # A link that came up wider than the other's.
+  lay "$(readlink -f "/sys/class/net/${roce_nics[2]}/device/current_link_width")" 8
+  finds asymmetric_rails warning "the rails' PCIe links differ"
+  says "${roce_nics[2]} 2.5 GT/s x8"
+  cured asymmetric_rails umount "$laid"
+
+  # An entry of an address that its NIC no longer has, at the end of the table. The fix makes the table anew, without what lies
+  # over the old one.
+  ports=$(readlink -f /sys/class/infiniband/roce0/ports/1)
+  last=$(find "$ports/gids" -mindepth 1 -printf '%f\n' | sort -n | tail -n 1)
+  mkdir -p /run/cases/gid
+  echo "0000:0000:0000:0000:0000:ffff:cb00:7163" > /run/cases/gid/gids
+  echo "RoCE v2" > /run/cases/gid/types
+  echo "${roce_nics[0]}" > /run/cases/gid/ndevs
+  mount --bind /run/cases/gid/gids "$ports/gids/$last"
+  mount --bind /run/cases/gid/types "$ports/gid_attrs/types/$last"
+  mount --bind /run/cases/gid/ndevs "$ports/gid_attrs/ndevs/$last"
+  finds gids breaks "roce0:1 has RoCE v2 GIDs of no address of ${roce_nics[0]}: 203.0.113.99 at index $last"
+  cured gids reload
 
   # A table without room for the address's entries.
   rmmod roce
   roce gids=2
   roce_is ACTIVE roce0
   finds gids breaks "roce0:1 has no RoCE v2 GID made from an IPv4 address of ${roce_nics[0]}"
-  rmmod roce
-  roce
-  roce_is ACTIVE roce0
-  roce_is ACTIVE roce2
-  cured gids true
+  cured gids reload
 }
 
 case_a_container() {
+  local mount_silent
   rails_are_well
   bundle sick
   prepare sick "v1 v2"
@@ -266,8 +374,34 @@ case_a_container() {
   mv /tmp/ctr/sick/well /tmp/ctr/sick/config.json
   start runc sick
   healthy
+  # The same by its pid, of which nothing is recorded.
   args=(--container "$(jq '.members[0].pid' "$(record sick)")")
-  doctor
+  healthy
+  stop runc sick "$runner"
+
+  # A user that is not root, with nodes that are for root alone, and then for its group.
+  edit sick '.process.user = {uid: 1000, gid: 1000}
+    | .linux.devices |= map(if .path | test("uverbs") then .fileMode = 384 | .uid = 0 | .gid = 0 else . end)'
+  start runc sick
+  args=(--container sick)
+  finds verbs_nodes breaks "cannot be opened: mode 600 of user 0 and group 0, and its init is user 1000 of group 1000"
+  stop runc sick "$runner"
+  edit sick '.linux.devices |= map(if .path | test("uverbs") then .fileMode = 432 | .gid = 1000 else . end)'
+  start runc sick
+  healthy
+
+  # One whose files are those of a file system that never answers; nor does it to programs, which look for libraries there.
+  modprobe fuse
+  mount_silent="exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /etc"
+  unshare --net --mount sh -c "$mount_silent && : > /run/cases/silent && exec sleep 600" &
+  init=$!
+  until_true 20 test -e /run/cases/silent
+  args=(--container "$init")
+  finds nccl unknown "what NCCL is told there is not known: its files or its memory do not answer"
+  kill -KILL "$init"
+  wait "$init" || true
+  rm /run/cases/silent
+  args=()
   # One that is gone, and one that shares the host's network.
   stop runc sick "$runner"
   fails 2 rdmaprep doctor --container sick
