@@ -272,7 +272,10 @@ impl Fitting {
             Given::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
             Given::Refused(why) => {
                 let path = hook.store.profile(netns);
-                files::replace(&path, format::write(&self.outfit.conf, Format::Sh).0.as_bytes(), 0o644)?;
+                // One for the namespace: who joins it later may have asked for less.
+                if !path.exists() {
+                    files::replace(&path, format::write(&self.outfit.conf, Format::Sh).0.as_bytes(), 0o644)?;
+                }
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };

@@ -252,6 +252,29 @@ fn only_hooks_of_this_stage_and_plan_count() {
     assert_eq!(Fault::of(&e), Fault::State);
 }
 
+/// In exclusive mode a joiner's share cannot be told any more: the host has none of the HCAs, and knows no place to hide.
+#[test]
+fn who_joins_a_pod_in_exclusive_mode_has_all_or_is_refused() {
+    let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/snapshot.json");
+    let snapshot: Snapshot = serde_json::from_str(&fs::read_to_string(snapshot).unwrap()).unwrap();
+    let policy = Policy::new(&Global::default(), &Config::default());
+    let name = "default";
+    let mut request = Request::new(Some(name), &Default::default(), policy, SelectConfig::default(), |_| None).unwrap();
+    let selection = select(&request, &snapshot, &[]).unwrap();
+    let mut given = Plan::new(name, &request, &snapshot, &selection, &Options::default());
+    assert!(given.nics.len() > 1);
+    let first = given.nics[0].identity.name.to_string();
+    let args = json!(["rdmaprep", "hook", "createRuntime", "--plan", "default", FLAG, first]);
+    let config = json!({"hooks": {"createRuntime": [{"path": "/x", "args": args}]}}).to_string();
+    request.narrowing.devices = Asked::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
+    let nodes = |plan: &Plan| plan.devices.iter().filter(|d| d.name.starts_with("uverbs")).count();
+    let share = request.share(&given, &Snapshot::default());
+    assert_eq!((share.nics.len(), nodes(&share)), (1, 1));
+    given.exclusive = true;
+    let share = request.share(&given, &Snapshot::default());
+    assert_eq!((share.nics.len(), nodes(&share)), (given.nics.len(), nodes(&given)));
+}
+
 #[test]
 fn names_that_no_device_can_have_are_part_of_all() {
     let renamed = |names: &[&str]| {

@@ -196,7 +196,8 @@ fn a_hook_that_refuses_has_changed_nothing() {
         node(host);
         publish(host, &["a"]).ok();
         let hook = |mounts: &str| {
-            fs::write("/run/environment", "RDMAPREP_PLAN=a\n").unwrap();
+            // Its last line has no end, as an image's may have none.
+            fs::write("/run/environment", "RDMAPREP_PLAN=a").unwrap();
             fs::write("/run/fstab", "").unwrap();
             let mut hook = command(host, HOOK, &[]);
             hook.env("ENROOT_ENVIRON", "/run/environment").env("ENROOT_MOUNTS", mounts);
@@ -205,12 +206,15 @@ fn a_hook_that_refuses_has_changed_nothing() {
         };
         let (said, environment, mounts) = hook("");
         said.fails(2, &["ENROOT_MOUNTS"]);
-        assert_eq!((environment.as_str(), mounts.as_str()), ("RDMAPREP_PLAN=a\n", ""));
+        assert_eq!((environment.as_str(), mounts.as_str()), ("RDMAPREP_PLAN=a", ""));
         fs::rename("/run/sys/class/net/r2", "/run/r2").unwrap();
         let (said, environment, mounts) = hook("/run/fstab");
         said.fails(9, &["r2"]);
-        assert_eq!((environment.as_str(), mounts.as_str()), ("RDMAPREP_PLAN=a\n", ""));
+        assert_eq!((environment.as_str(), mounts.as_str()), ("RDMAPREP_PLAN=a", ""));
         fs::rename("/run/r2", "/run/sys/class/net/r2").unwrap();
+        let mut nowhere = command(host, HOOK, &[]);
+        nowhere.env("ENROOT_ENVIRON", "/run/none").env("ENROOT_MOUNTS", "/run/fstab");
+        run(&mut nowhere, "").fails(2, &["/run/none cannot be read"]);
         let (said, environment, mounts) = hook("/run/fstab");
         said.ok();
         assert_eq!(environment, "RDMAPREP_PLAN=a\nNCCL_IB_HCA==mlx5_0,mlx5_2\nNCCL_IB_GID_INDEX=3\n");

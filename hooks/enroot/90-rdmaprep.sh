@@ -15,6 +15,7 @@ fail() { # CODE TEXT: the codes are those of rdmaprep
 
 dir=${RDMAPREP_ENROOT_DIR:-/run/rdmaprep-enroot}
 [ -n "${ENROOT_ENVIRON-}" ] || fail 2 "not called by enroot: there is no ENROOT_ENVIRON"
+[ -r "$ENROOT_ENVIRON" ] || fail 2 "$ENROOT_ENVIRON cannot be read"
 # Of several lines the last one counts, for enroot, too.
 if asked=$(grep '^RDMAPREP_PLAN=' "$ENROOT_ENVIRON"); then
   plan=$(printf '%s\n' "$asked" | tail -n 1)
@@ -51,6 +52,10 @@ while read -r what rest; do
   esac
 done < "$file"
 
+# An image's last line may have no end.
+for list in "$ENROOT_ENVIRON" "$ENROOT_MOUNTS"; do
+  [ ! -e "$list" ] || [ -z "$(tail -c 1 "$list")" ] || echo >> "$list"
+done
 while read -r what rest; do
   case $what in
     # What the user set counts.

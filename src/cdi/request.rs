@@ -18,10 +18,14 @@ impl Request {
     }
 
     /// What of a plan that was carried out already is for a container that joins: where devices name its NICs, these alone, with the
-    /// nodes that they have by now. `host` knows the nodes of HCAs without a netdev.
+    /// nodes that they have by now. `host` knows the nodes of HCAs without a netdev. In exclusive mode the host knows none of them
+    /// any more, and could not say what to hide: all of it, which is refused for who lacks a node.
     pub fn share(&self, given: &Plan, host: &Snapshot) -> Plan {
         let left = self.narrowed_plan(given.clone(), &Snapshot::default());
-        if self.narrowing.devices.is_none() || left.nics.len() + left.ib.len() == given.nics.len() + given.ib.len() {
+        if given.exclusive
+            || self.narrowing.devices.is_none()
+            || left.nics.len() + left.ib.len() == given.nics.len() + given.ib.len()
+        {
             return given.clone();
         }
         let stays = |nic: &&Nic| left.nics.iter().any(|n| n.identity.name == nic.identity.name);

@@ -22,9 +22,12 @@ struct Site {
     /// The folder of the records, within the tree.
     state: String,
     ledger: Ledger,
-    /// That nobody else changes the tree meanwhile: of a folder that is there in every tree, as nothing is to be left there.
+    /// That nobody else changes the tree meanwhile.
     _lock: Option<files::Lock>,
 }
+
+/// Of the host, until it boots again. Root's alone, as /run is.
+const LOCK: &str = "/run/rdmaprep-install.lock";
 
 /// How long another one is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -35,12 +38,18 @@ impl Site {
         let etc = Etc::new(root)?;
         let state = state.to_str().context("the state folder's path is no text")?.to_owned();
         let place = etc.place(&state)?;
-        let lock = (!args.dry_run).then(|| files::lock_folder(root, Instant::now() + PATIENCE)).transpose()?;
+        let is_host = root == Path::new("/");
+        // In another tree nothing is to be left; on the host any user could hold a folder that he may read.
+        let lock = || match is_host {
+            true => files::lock(Path::new(LOCK), Instant::now() + PATIENCE),
+            false => files::lock_folder(root, Instant::now() + PATIENCE),
+        };
+        let lock = (!args.dry_run).then(lock).transpose()?;
         files::owned(&place)?;
         let text = files::read_own(&place.join(LEDGER))?;
         let doing = || format!("reading {}", place.join(LEDGER).display());
         let ledger = text.map(|t| Ledger::parse(&t)).transpose().fault(Fault::Usage, doing())?.unwrap_or_default();
-        Ok(Site { etc, is_host: root == Path::new("/"), state, ledger, _lock: lock })
+        Ok(Site { etc, is_host, state, ledger, _lock: lock })
     }
 
     fn ledger_place(&self) -> Result<PathBuf> {

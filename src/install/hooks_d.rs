@@ -24,33 +24,49 @@ const DEFINITIONS: [(&str, &str); 3] = [
 ];
 const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
 
-/// What CRI-O is told.
-pub(super) fn crio(wanted: &Wanted) -> Part {
+/// What CRI-O is told, and podman, too.
+fn shared(wanted: &Wanted) -> Part {
     let pieces = DEFINITIONS.iter().flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
     Part { pieces, ..Part::default() }
 }
 
+/// What CRI-O is told.
+pub(super) fn crio(wanted: &Wanted, ground: &Ground) -> Result<Part> {
+    // crio.conf.d(5): each file there counts, whatever its name, and the last one most.
+    let folder = "/etc/crio/crio.conf.d";
+    let own = ground.look.list(folder)?.into_iter().map(|name| format!("{folder}/{name}"));
+    for path in ["/etc/crio/crio.conf".to_owned()].into_iter().chain(own).rev() {
+        let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else { continue };
+        let lost = || Fault::Refused.error(format!("{path}: its hooks_dir counts: add {SHARED:?} to that"));
+        ensure!(list.iter().any(|item| item.as_str() == Some(SHARED)), lost());
+        break;
+    }
+    Ok(shared(wanted))
+}
+
 /// What podman is told.
 pub(super) fn podman(wanted: &Wanted, ground: &Ground) -> Result<Part> {
-    let mut part = crio(wanted);
+    let mut part = shared(wanted);
     part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
-    let mut folders = vec![SHARED.to_owned()];
-    for path in files(ground)?.iter().filter(|path| !is_after(path)) {
-        folders = hooks_dir(path, ground)?.map_or(folders.clone(), |setting| setting.after(folders));
-    }
-    for path in files(ground)?.iter().filter(|path| is_after(path)) {
-        hooks_dir(path, ground)?.map_or(Ok(()), |setting| setting.keeps_ours(path))?;
+    let mut folders = Folders { list: vec![SHARED.to_owned()], adds: false };
+    let (after, before): (Vec<_>, Vec<_>) = files(ground)?.into_iter().partition(|path| is_after(path));
+    for path in before {
+        folders.read(&path, ground)?;
     }
     for folder in [SHARED, PODMAN] {
-        if !folders.iter().any(|f| f == folder) {
-            folders.push(folder.to_owned());
+        if !folders.list.iter().any(|f| f == folder) {
+            folders.list.push(folder.to_owned());
         }
     }
-    let list = folders.iter().map(|f| Value::from(f.as_str()).to_string()).collect::<Vec<_>>().join(", ");
+    let list = folders.list.iter().map(|f| Value::from(f.as_str()).to_string()).collect::<Vec<_>>().join(", ");
     let text = format!(
         "# By `rdmaprep install`: what containers.conf(5) had, and where rdmaprep's hooks are.\n[engine]\nhooks_dir = [{list}]\n"
     );
     part.pieces.push(Piece::own(CONF, text));
+    for path in after {
+        folders.read(&path, ground)?;
+        folders.have_ours(&path)?;
+    }
     Ok(part)
 }
 
@@ -87,45 +103,46 @@ fn is_after(path: &str) -> bool {
     folder(path) == folder(CONF) && path > CONF
 }
 
-/// What a file says of the folders.
-struct Setting {
-    folders: Vec<String>,
-    /// `{append = true}` as an element: podman 5 adds to what other files say.
+/// What podman takes for its folders after some of its files.
+struct Folders {
+    list: Vec<String>,
+    /// `{append = true}` was an element: podman 5 adds what this file and all later ones say, until one says `false`.
     adds: bool,
 }
 
-impl Setting {
-    fn after(self, mut folders: Vec<String>) -> Vec<String> {
+impl Folders {
+    fn read(&mut self, path: &str, ground: &Ground) -> Result<()> {
+        let Some(list) = list(path, &["engine", "hooks_dir"], ground)? else { return Ok(()) };
+        let told = list.iter().filter_map(|item| item.get("append").and_then(toml::Value::as_bool)).next_back();
+        self.adds = told.unwrap_or(self.adds);
         if !self.adds {
-            folders.clear();
+            self.list.clear();
         }
-        folders.extend(self.folders);
-        folders
+        self.list.extend(list.iter().filter_map(|item| item.as_str().map(str::to_owned)));
+        Ok(())
     }
 
-    /// Refuses one that is read after ours and takes its place: containers would start without the NICs that they ask for.
-    fn keeps_ours(&self, path: &str) -> Result<()> {
-        let lacking = [SHARED, PODMAN].iter().filter(|ours| !self.folders.iter().any(|f| f == **ours));
+    /// Refuses a file that is read after ours and takes its place: containers would start without the NICs that they ask for.
+    fn have_ours(&self, path: &str) -> Result<()> {
+        let lacking = [SHARED, PODMAN].iter().filter(|ours| !self.list.iter().any(|f| f == **ours));
         let lacking: Vec<String> = lacking.map(|folder| format!("{folder:?}")).collect();
         let lost = || {
             let lacking = lacking.join(" and ");
             Fault::Refused
                 .error(format!("{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"))
         };
-        ensure!(self.adds || lacking.is_empty(), lost());
+        ensure!(lacking.is_empty(), lost());
         Ok(())
     }
 }
 
-/// What a file says of the folders, if anything.
-fn hooks_dir(path: &str, ground: &Ground) -> Result<Option<Setting>> {
+/// A list in a TOML file, where both are.
+fn list(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<Vec<toml::Value>>> {
     let Some(Content::Text(text)) = ground.look.content(&ground.look.followed(path)?)? else { return Ok(None) };
     let value: toml::Table = toml::from_str(&text)
         .map_err(|e: toml::de::Error| toml_trouble(&text, e.message(), e.span()))
         .map_err(about(path))?;
-    let list = value.get("engine").and_then(|e| e.get("hooks_dir")).and_then(|l| l.as_array());
-    Ok(list.map(|list| Setting {
-        folders: list.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect(),
-        adds: list.iter().any(|item| item.get("append").and_then(toml::Value::as_bool) == Some(true)),
-    }))
+    let value = toml::Value::Table(value);
+    let found = keys.iter().try_fold(&value, |value, key| value.get(key));
+    Ok(found.and_then(toml::Value::as_array).cloned())
 }

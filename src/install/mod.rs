@@ -183,7 +183,7 @@ pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Inst
     for target in Target::ALL.into_iter().filter(|t| wanted.targets.contains(t)) {
         let part = match target {
             Target::Podman => hooks_d::podman(wanted, &ground)?,
-            Target::Crio => hooks_d::crio(wanted),
+            Target::Crio => hooks_d::crio(wanted, &ground)?,
             Target::Docker => docker::part(wanted, &ground)?,
             Target::Containerd => containerd::part(wanted, &ground)?,
             Target::Systemd => units::part(wanted, &ground),
