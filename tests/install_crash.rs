@@ -14,15 +14,18 @@ fn rdmaprep(command: &str, root: &Path, fault: Option<(usize, &str)>) -> (bool, 
     let passed = TempDir::new().unwrap();
     let points = passed.path().join("points");
     let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    // With a program elsewhere, each of our files has another text.
-    let (command, program_of) = match command {
-        "install again" => ("install", "/opt/rdmaprep"),
-        other => (other, "/usr/local/bin/rdmaprep"),
+    program.env_clear().env("RDMAPREP_FAULT_POINTS", &points);
+    match command {
+        "uninstall" => program.arg("uninstall"),
+        "install" => program.args(["install", "--all", "--program", "/usr/local/bin/rdmaprep"]),
+        // With a program elsewhere, each of our files has another text.
+        "install again" => program.args(["install", "--all", "--program", "/opt/rdmaprep"]),
+        "install elsewhere" => program.args(["install", "--all", "--program", "/srv/rdmaprep"]),
+        "podman by command" => program.args(["install", "--podman", "--command", "^a$"]),
+        "podman" => program.args(["install", "--podman"]),
+        other => panic!("{other}"),
     };
-    program.env_clear().env("RDMAPREP_FAULT_POINTS", &points).arg(command).arg("--root").arg(root);
-    if command == "install" {
-        program.args(["--all", "--program", program_of]);
-    }
+    program.arg("--root").arg(root);
     if let Some((number, way)) = fault {
         program.env("RDMAPREP_FAULT", format!("{number}:{way}"));
     }
@@ -118,4 +121,61 @@ fn what_a_killed_one_left_is_taken_out() {
             assert!(points > least, "{command}: {points}");
         }
     }
+}
+
+/// Whatever was killed on the way to it: what is there is what one install makes, and comes out again.
+#[test]
+fn an_install_after_a_killed_one_is_the_whole_of_what_it_wants() {
+    for (first, killed, last, least) in [
+        ("install", "install again", "install", 15),
+        ("install", "install again", "install elsewhere", 15),
+        ("podman by command", "podman", "podman", 10),
+        ("podman", "podman by command", "podman", 10),
+    ] {
+        let (fresh, ledger) = (host(), "var/lib/rdmaprep/installed.json");
+        assert!(rdmaprep(last, fresh.path(), None).0);
+        // A folder that is not needed any more goes with the last of all.
+        let of = |root: &Path| {
+            let files = all(root).into_iter().filter(|(path, _)| !path.is_dir() && !path.ends_with(ledger));
+            files.map(|(path, is)| (path.strip_prefix(root).unwrap().to_owned(), is)).collect::<BTreeMap<_, _>>()
+        };
+        let mut points = 0;
+        loop {
+            let host = host();
+            let before = all(host.path());
+            assert!(rdmaprep(first, host.path(), None).0);
+            if !rdmaprep(killed, host.path(), Some((points + 1, "kill"))).1 {
+                break;
+            }
+            points += 1;
+            let what = format!("{first}, {killed} killed at {points}, {last}");
+            assert!(rdmaprep(last, host.path(), None).0, "{what}");
+            let (expected, there) = (of(fresh.path()), of(host.path()));
+            assert_eq!(expected.keys().collect::<Vec<_>>(), there.keys().collect::<Vec<_>>(), "{what}");
+            assert!(expected == there, "{what}");
+            assert!(rdmaprep("uninstall", host.path(), None).0, "{what}");
+            assert_eq!(before, all(host.path()), "{what}");
+        }
+        assert!(points > least, "{first}, {killed}: {points}");
+    }
+}
+
+/// Each for another program, so that none of them finds what the one before it has decided.
+#[test]
+fn two_that_were_killed_leave_nothing_that_is_not_known() {
+    let mut points = 0;
+    loop {
+        let host = host();
+        let before = all(host.path());
+        assert!(rdmaprep("install", host.path(), None).0);
+        let passed = ["install again", "install elsewhere"]
+            .map(|command| rdmaprep(command, host.path(), Some((points + 1, "kill"))).1);
+        if passed == [false, false] {
+            break;
+        }
+        points += 1;
+        assert!(rdmaprep("uninstall", host.path(), None).0, "point {points}");
+        assert_eq!(before, all(host.path()), "point {points}");
+    }
+    assert!(points > 15, "{points}");
 }

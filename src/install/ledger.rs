@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::undo::{Undo, undo};
-use super::{Change, Content, How, Installation, Look, Target, about, next, toml_document, toml_trouble, units};
+use super::{
+    Change, Content, How, Installation, Look, Target, about, is_runtime, next, toml_document, toml_trouble, units,
+};
 use crate::cdi;
 use crate::fault::{Fault, WithFault};
 use crate::inject::text;
@@ -44,12 +46,13 @@ pub struct Entry {
     pub before: Option<Content>,
     /// What we put there.
     pub after: Content,
-    /// What we had put there before: it is still there if the change to `after` never came about.
+    /// What was there when that was decided, if it was not `before`: it is still there if the change to `after` never came about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Content>,
-    /// All for whom: engines share links and definitions. Older versions told `target` alone.
+    /// All for whom: engines share links and definitions. Nobody: it is to go. Older versions told `target` alone; what is read
+    /// has a guess instead.
     #[serde(default)]
-    pub wanted_by: BTreeSet<Target>,
+    pub wanted_by: Option<BTreeSet<Target>>,
 }
 
 /// A path without us.
@@ -78,11 +81,7 @@ impl Ledger {
         let mut ledger: Ledger = serde_json::from_str(text).fault(Fault::Usage, "what an installation left")?;
         let unknown = || Fault::Usage.error(format!("what an installation left has schema {}", ledger.schema));
         anyhow::ensure!(ledger.schema <= SCHEMA, unknown());
-        for entry in ledger.entries.iter_mut().filter(|e| e.wanted_by.is_empty()) {
-            // All who may want it.
-            let target = entry.target;
-            entry.wanted_by = Target::ALL.into_iter().filter(|t| *t == target || t.shares(target)).collect();
-        }
+        ledger.entries.iter_mut().for_each(Entry::guess);
         Ok(ledger)
     }
 
@@ -104,9 +103,8 @@ impl Ledger {
     pub(super) fn enter(&mut self, entry: Entry) {
         match self.entries.iter_mut().find(|e| e.path == entry.path) {
             Some(known) => {
-                let was = (known.after != entry.after).then(|| known.after.clone());
-                let wanted_by = std::mem::take(&mut known.wanted_by);
-                *known = Entry { was: was.or_else(|| known.was.take()), wanted_by, ..entry };
+                let wanted_by = known.wanted_by.take();
+                *known = Entry { wanted_by, ..entry };
             }
             None => self.entries.push(entry),
         }
@@ -114,19 +112,20 @@ impl Ledger {
 
     /// Forgets what these targets want.
     pub(super) fn disown(&mut self, targets: &[Target]) {
-        self.entries.iter_mut().for_each(|e| e.wanted_by.retain(|t| !targets.contains(t)));
+        self.entries.iter_mut().filter_map(|e| e.wanted_by.as_mut()).for_each(|w| w.retain(|t| !targets.contains(t)));
     }
 
     /// Notes that a target wants a path, if it is noted.
     pub(super) fn own(&mut self, path: &str, target: Target) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.path == path) {
-            entry.wanted_by.insert(target);
+            entry.wanted_by.get_or_insert_default().insert(target);
         }
     }
 
     /// Takes out the paths that nobody wants.
     pub(super) fn take_unwanted(&mut self) -> Vec<Entry> {
-        let (gone, kept) = std::mem::take(&mut self.entries).into_iter().partition(|e| e.wanted_by.is_empty());
+        let is_unwanted = |e: &Entry| e.wanted_by.as_ref().is_some_and(BTreeSet::is_empty);
+        let (gone, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_unwanted);
         self.entries = kept;
         gone
     }
@@ -155,6 +154,13 @@ impl Ledger {
 }
 
 impl Entry {
+    /// For whom a path of an older version may be: what is below /etc is one engine's own, but for a runtime's link.
+    fn guess(&mut self) {
+        let (target, is_shared) = (self.target, is_runtime(&self.path) || !self.path.starts_with("/etc/"));
+        let may = |t: &Target| *t == target || is_shared && t.shares(target);
+        self.wanted_by.get_or_insert_with(|| Target::ALL.into_iter().filter(may).collect());
+    }
+
     /// What becomes of the path without us, where `now` is there.
     ///
     /// # Errors

@@ -225,10 +225,10 @@ impl Installation {
             path: piece.path.clone(),
             target,
             how: piece.how,
+            was: before.clone().filter(|now| base.as_ref() != Some(now)),
             before: base,
             after: piece.content.clone(),
-            was: None,
-            wanted_by: [target].into(),
+            wanted_by: Some([target].into()),
         });
         self.ledger.make_room(&piece.path, ground.look);
         self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });
