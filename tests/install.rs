@@ -364,13 +364,15 @@ fn a_target_that_wants_nothing_any_more_leaves_nothing() {
     assert!(!root.path().join("var").exists() && !root.path().join("usr").exists());
 }
 
-/// `cdi generate`'s file goes, somebody else's in its place stays.
+const OUR_DEVICES: &str = r#"{"cdiVersion":"0.3.0","kind":"rdmaprep.io/rail","devices":[],"containerEdits":{}}"#;
+
+/// `cdi generate`'s file goes where it came after an install; somebody else's in its place stays.
 #[test]
 fn the_file_of_devices_goes_if_it_is_ours() {
-    let ours = r#"{"cdiVersion":"0.3.0","kind":"rdmaprep.io/rail","devices":[],"containerEdits":{}}"#;
-    for (text, goes) in [(ours, true), (r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#, false), ("", false)] {
+    let cases = [(OUR_DEVICES, true), (r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#, false), ("", false)];
+    for (text, is_ours) in cases {
         for installed in [true, false] {
-            let root = TempDir::new().unwrap();
+            let (root, goes) = (TempDir::new().unwrap(), is_ours && installed);
             if installed {
                 let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok().out;
                 assert!(said.contains("then: systemctl start rdmaprep-cdi.path rdmaprep-cdi.service"), "{said}");
@@ -379,15 +381,72 @@ fn the_file_of_devices_goes_if_it_is_ours() {
             let before = all(root.path());
             let dry = rdmaprep("uninstall", root.path(), &["--dry-run"]).ok().out;
             assert_eq!(dry.contains("--- /etc/cdi/rdmaprep.json"), goes);
+            assert_eq!(dry.contains("note: /etc/cdi/rdmaprep.json stays"), is_ours && !installed, "{dry}");
             assert_eq!(before, all(root.path()));
             let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
             assert_eq!(said.contains("systemctl stop rdmaprep-cdi.path rdmaprep-cdi.service"), installed, "{said}");
             assert_eq!(said.contains("daemon-reload"), installed, "{said}");
             assert_eq!(files(root.path()).len(), usize::from(!goes));
             // The folder that `install` made for it goes with it.
-            assert_eq!(root.path().join("etc/cdi").exists(), !(goes && installed));
+            assert_eq!(root.path().join("etc/cdi").exists(), !goes);
         }
     }
+}
+
+/// What there was at the first install is there after uninstalling, whatever was installed later, and however often.
+#[test]
+fn a_file_of_devices_that_was_there_first_stays() {
+    let root = TempDir::new().unwrap();
+    put(root.path(), "etc/cdi/rdmaprep.json", OUR_DEVICES);
+    let before = all(root.path());
+    rdmaprep("install", root.path(), &["--crio"]).ok();
+    rdmaprep("install", root.path(), &["--systemd", "--cdi", "--program", "/opt/rdmaprep"]).ok();
+    // What somebody has changed has the ledger stay.
+    let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
+    let ours = fs::read_to_string(root.path().join(hook)).unwrap();
+    put(root.path(), hook, "{}");
+    rdmaprep("uninstall", root.path(), &[]).fails(8, &[hook]);
+    put(root.path(), hook, &ours);
+    for _ in 0..2 {
+        let said = rdmaprep("uninstall", root.path(), &[]).ok().out;
+        assert!(said.contains("note: /etc/cdi/rdmaprep.json stays"), "{said}");
+        assert_eq!(before, all(root.path()));
+    }
+}
+
+/// Of units that a package has brought and `systemctl enable` has enabled there is nothing to write, and nothing to make room for.
+#[test]
+fn where_all_is_there_nothing_is_made() {
+    let root = TempDir::new().unwrap();
+    for unit in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks/systemd")).unwrap() {
+        let name = unit.unwrap().file_name().into_string().unwrap();
+        let packaged = format!("usr/lib/systemd/system/{name}");
+        put(root.path(), &packaged, "[Unit]\n");
+        let wants = match name.as_str() {
+            "rdmaprep-stale.service" => continue,
+            "rdmaprep-stale.timer" => "etc/systemd/system/timers.target.wants",
+            _ => "etc/systemd/system/multi-user.target.wants",
+        };
+        fs::create_dir_all(root.path().join(wants)).unwrap();
+        symlink(format!("/{packaged}"), root.path().join(wants).join(&name)).unwrap();
+    }
+    let before = all(root.path());
+    for _ in 0..2 {
+        let said = rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok().out;
+        assert!(said.contains("nothing to change"), "{said}");
+        assert_eq!(before, all(root.path()));
+    }
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert_eq!(before, all(root.path()));
+    // Beside something to write there is room for the devices, too, and it goes with that.
+    let link = root.path().join("etc/systemd/system/timers.target.wants/rdmaprep-stale.timer");
+    let leads = fs::read_link(&link).unwrap();
+    fs::remove_file(&link).unwrap();
+    rdmaprep("install", root.path(), &["--systemd", "--cdi"]).ok();
+    assert!(root.path().join("etc/cdi").exists());
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    symlink(leads, &link).unwrap();
+    assert_eq!(before, all(root.path()));
 }
 
 /// The units have it that a runtime's path is known to engines as long as a container is there.
@@ -430,7 +489,20 @@ fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
     let at = |name: &str| folder.path().join(name);
     let script = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/deb/prerm")).unwrap();
     assert_eq!(script.matches("/run/systemd/system").count(), 1);
-    fs::write(at("prerm"), script.replace("/run/systemd/system", at("booted").to_str().unwrap())).unwrap();
+    let script = script.replace("/run/systemd/system", at("booted").to_str().unwrap());
+    assert_eq!(script.matches("/etc/cdi/rdmaprep.json").count(), 1);
+    fs::write(at("prerm"), script.replace("/etc/cdi/rdmaprep.json", at("devices").to_str().unwrap())).unwrap();
+    let make = |name: &str, text: &str| {
+        fs::write(at(name), text).unwrap();
+        fs::set_permissions(at(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    make("systemctl", &format!("#!/bin/sh\necho \"$@\" >> {}\nexit 1\n", at("units").display()));
+    let units = || {
+        let said = fs::read_to_string(at("units")).unwrap_or_default();
+        let _ = fs::remove_file(at("units"));
+        said
+    };
+    const OURS: &str = "rdmaprep-stale.timer rdmaprep-boot.service rdmaprep-cdi.path rdmaprep-cdi.service\n";
     let removal = |code: i32, booted: bool, word: &str| {
         let _ = fs::remove_file(at("ran"));
         let _ = fs::remove_dir(at("booted"));
@@ -441,9 +513,8 @@ fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
         let says = format!(
             "echo 'removed /x'; echo 'then: echo one >> {ran}'; echo 'then: false'; echo 'then: cat; echo two >> {ran}'"
         );
-        fs::write(at("rdmaprep"), format!("#!/bin/sh\necho \"$@\" > {}\n{says}\nexit {code}\n", at("args").display()))
-            .unwrap();
-        fs::set_permissions(at("rdmaprep"), fs::Permissions::from_mode(0o755)).unwrap();
+        make("rdmaprep", &format!("#!/bin/sh\necho \"$@\" > {}\n{says}\nexit {code}\n", at("args").display()));
+        fs::write(at("devices"), OUR_DEVICES).unwrap();
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let mut program = Command::new("sh");
         let said = run(program.arg(at("prerm")).arg(word).env("PATH", path), "");
@@ -453,7 +524,10 @@ fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
     assert_eq!((said.code, ran.as_str()), (Some(0), "one\ntwo\n"), "{said:?}");
     assert!(said.out.contains("removed /x") && said.err.contains("this failed: false"), "{said:?}");
     assert_eq!(fs::read_to_string(at("args")).unwrap(), "uninstall --leave-changed\n");
+    // Whoever has enabled the units, and made the devices: they name a program that is to go.
+    assert_eq!((units(), at("devices").exists()), (format!("disable --now {OURS}"), false));
     assert_eq!(removal(0, false, "deconfigure").1, "");
+    assert_eq!((units(), at("devices").exists()), (format!("disable {OURS}"), false));
     fs::remove_file(at("args")).unwrap();
     for code in [8, 9] {
         let (said, ran) = removal(code, true, "remove");
@@ -462,6 +536,7 @@ fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
     fs::remove_file(at("args")).unwrap();
     assert_eq!(removal(8, true, "upgrade").0.code, Some(0));
     assert!(!at("args").exists());
+    assert_eq!((units(), at("devices").exists()), (String::new(), true));
 }
 
 /// A hook that a runtime kills leaves more behind than one that gives up and undoes what it did.

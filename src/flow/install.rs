@@ -172,7 +172,7 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     }
     let left = removal.left.join("; ");
     let note = (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
-    let notes: Vec<String> = note.into_iter().collect();
+    let notes: Vec<String> = removal.done.notes.iter().cloned().chain(note).collect();
     tell(&args.tree, &Installed::new(&[], &removal.done.changes, &notes, &removal.done.next))?;
     let incomplete =
         || Fault::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));

@@ -30,6 +30,9 @@ pub struct Ledger {
     /// Folders that were made, outer ones first.
     #[serde(default)]
     folders: Vec<String>,
+    /// Whether a file of devices ([`cdi::FILE`]) was there before the first installation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    had_devices: bool,
 }
 
 /// One path.
@@ -147,6 +150,16 @@ impl Ledger {
         }
     }
 
+    /// Notes the rest of what was there before the first installation, where `earlier` is what was known of one. Nothing is made
+    /// for something else where there is nothing of ours.
+    pub(super) fn begin(&mut self, earlier: &Ledger, look: &dyn Look) {
+        match self.is_empty() {
+            true => self.folders.clone_from(&earlier.folders),
+            false if earlier.is_empty() => self.had_devices = devices(look).is_some(),
+            false => {}
+        }
+    }
+
     /// Folders that were made, outer ones first.
     pub fn folders(&self) -> &[String] {
         &self.folders
@@ -216,6 +229,12 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
     Ok((document.to_string(), undo))
 }
 
+/// The file of devices, if it is ours.
+fn devices(look: &dyn Look) -> Option<Content> {
+    let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
+    look.content(cdi::FILE).ok().flatten().filter(is_ours)
+}
+
 /// What uninstalling comes to.
 ///
 /// # Errors
@@ -223,6 +242,7 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
 pub fn uninstall(ledger: &Ledger, look: &dyn Look) -> Result<Removal> {
     let mut removal = Removal::default();
     removal.done.ledger.folders.clone_from(&ledger.folders);
+    removal.done.ledger.had_devices = ledger.had_devices;
     for entry in ledger.entries.iter().rev() {
         let before = look.content(&entry.path)?;
         let undone = entry.undone(before.as_ref()).map_err(about(&entry.path))?;
@@ -236,11 +256,16 @@ pub fn uninstall(ledger: &Ledger, look: &dyn Look) -> Result<Removal> {
         }
     }
     // What `cdi generate` wrote names the program in its hooks.
-    let devices = look.content(cdi::FILE).ok().flatten();
-    let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
-    if let Some(before) = devices.filter(is_ours) {
-        let path = cdi::FILE.to_owned();
-        removal.done.changes.push(Change { path, target: Target::Systemd, before: Some(before), after: None });
+    match devices(look) {
+        Some(before) if !ledger.is_empty() && !ledger.had_devices => {
+            let (path, target) = (cdi::FILE.to_owned(), Target::Systemd);
+            removal.done.changes.push(Change { path, target, before: Some(before), after: None });
+        }
+        Some(_) => removal
+            .done
+            .notes
+            .push(format!("{} stays, as no install came before it: where the program goes, remove it, too", cdi::FILE)),
+        None => {}
     }
     // They run on without their files.
     removal.done.next = units::stops(&removal.done.changes);

@@ -194,6 +194,7 @@ pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Inst
         part.pieces.into_iter().try_for_each(|piece| done.take(target, piece, &ground))?;
     }
     done.forsake(look)?;
+    done.ledger.begin(ledger, look);
     done.next = next(&done.changes);
     done.next.extend(units::starts(&done.changes));
     Ok(done)
