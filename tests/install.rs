@@ -514,7 +514,9 @@ fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
             "echo 'removed /x'; echo 'then: echo one >> {ran}'; echo 'then: false'; echo 'then: cat; echo two >> {ran}'"
         );
         make("rdmaprep", &format!("#!/bin/sh\necho \"$@\" > {}\n{says}\nexit {code}\n", at("args").display()));
-        fs::write(at("devices"), OUR_DEVICES).unwrap();
+        if !at("devices").exists() {
+            fs::write(at("devices"), OUR_DEVICES).unwrap();
+        }
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let mut program = Command::new("sh");
         let said = run(program.arg(at("prerm")).arg(word).env("PATH", path), "");
@@ -537,6 +539,9 @@ fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
     assert_eq!(removal(8, true, "upgrade").0.code, Some(0));
     assert!(!at("args").exists());
     assert_eq!((units(), at("devices").exists()), (String::new(), true));
+    // Somebody else's devices.
+    fs::write(at("devices"), r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#).unwrap();
+    assert_eq!((removal(0, true, "remove").0.code, at("devices").exists()), (Some(0), true));
 }
 
 /// A hook that a runtime kills leaves more behind than one that gives up and undoes what it did.

@@ -34,20 +34,15 @@ fn rdmaprep(command: &str, root: &Path, fault: Option<(usize, &str)>) -> (bool, 
     (output.status.success(), fault.is_some_and(|(number, _)| points >= number))
 }
 
-/// All that is there, but for files that were not whole yet when their writer was killed.
+/// All that is there.
 fn all(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for path in fs::read_dir(root).unwrap().map(|e| e.unwrap().path()) {
         let meta = fs::symlink_metadata(&path).unwrap();
         if meta.is_dir() {
-            let below = self::all(&path);
-            // The folder of such a file stays with it.
-            if below.is_empty() && fs::read_dir(&path).unwrap().next().is_some() {
-                continue;
-            }
-            all.extend(below);
+            all.extend(self::all(&path));
             all.insert(path, Vec::new());
-        } else if !path.file_name().unwrap().to_str().unwrap().starts_with(".new-") {
+        } else {
             let link = || fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes();
             let content = if meta.is_symlink() { link() } else { fs::read(&path).unwrap() };
             all.insert(path, content);

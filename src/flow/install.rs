@@ -12,7 +12,7 @@ use crate::fault::{Fault, WithFault};
 use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Look, Nic, Target, Wanted};
 use crate::report::{self, Installed};
 use crate::world::etc::Etc;
-use crate::world::{engines, files, managers};
+use crate::world::{alone, engines, files, managers};
 
 /// A tree, and what earlier installations have left there.
 struct Site {
@@ -56,11 +56,17 @@ impl Site {
         Ok(self.etc.place(&self.state)?.join(LEDGER))
     }
 
+    /// Removes what is left of one that was killed while it wrote a file.
+    fn tidy(&self) -> Result<()> {
+        alone::tidy(&self.ledger_place()?)?;
+        self.ledger.paths().try_for_each(|path| self.etc.tidy(path))
+    }
+
     /// Writes what is to be undone, or removes it where there is nothing any more.
     fn save(&self, ledger: &Ledger) -> Result<()> {
         match ledger.is_empty() {
             true => files::remove(&self.ledger_place()?),
-            false => files::replace(&self.ledger_place()?, ledger.print()?.as_bytes(), 0o600),
+            false => alone::replace(&self.ledger_place()?, ledger.print()?.as_bytes(), 0o600),
         }
     }
 
@@ -149,6 +155,9 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     if site.is_host && plan.changes.iter().any(|c| install::is_runtime(&c.path) && goes(&c.path)) {
         nobody_calls(goes)?;
     }
+    if !args.tree.dry_run {
+        site.tidy()?;
+    }
     if !args.tree.dry_run && (!plan.changes.is_empty() || plan.ledger != site.ledger) {
         site.install(&plan)?;
     }
@@ -165,6 +174,7 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     }
     let removal = install::uninstall(&site.ledger, &site.etc)?;
     if !args.tree.dry_run {
+        site.tidy()?;
         site.change(&removal.done.changes)?;
         if !site.ledger.is_empty() {
             site.settle(&removal.done.ledger)?;

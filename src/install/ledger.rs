@@ -93,6 +93,11 @@ impl Ledger {
         Ok(serde_json::to_string_pretty(&Ledger { schema: SCHEMA, ..self.clone() })? + "\n")
     }
 
+    /// All paths of which it tells.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().map(|e| e.path.as_str())
+    }
+
     /// Whether there is nothing to undo.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -195,8 +195,7 @@ pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Inst
     }
     done.forsake(look)?;
     done.ledger.begin(ledger, look);
-    done.next = next(&done.changes);
-    done.next.extend(units::starts(&done.changes));
+    done.next = [next(&done.changes), units::starts(&done.changes)].concat();
     Ok(done)
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::fault::{Fault, WithFault};
 use crate::install::{Change, Content, Look};
-use crate::world::{faults, files};
+use crate::world::{alone, faults, files};
 
 /// A tree.
 pub struct Etc {
@@ -56,12 +56,17 @@ impl Etc {
         let place = self.place(&change.path)?;
         faults::around(format!("changing {}", change.path), || match &change.after {
             None => files::remove(&place),
-            Some(Content::Link(target)) => link(target, &place),
+            Some(Content::Link(target)) => alone::link(target, &place),
             Some(Content::Text(text)) if fs::symlink_metadata(&place).is_ok() => {
-                files::replace_keeping_owner(&place, text.as_bytes())
+                alone::replace_keeping_owner(&place, text.as_bytes())
             }
-            Some(Content::Text(text)) => files::replace(&place, text.as_bytes(), 0o644),
+            Some(Content::Text(text)) => alone::replace(&place, text.as_bytes(), 0o644),
         })
+    }
+
+    /// Removes what is left of one that was killed while it wrote a path.
+    pub fn tidy(&self, path: &str) -> Result<()> {
+        alone::tidy(&self.place(path)?)
     }
 
     /// Makes a folder that all may enter, whatever our umask.
@@ -83,16 +88,6 @@ impl Etc {
             other => other.with_context(|| format!("removing {}", place.display())),
         }
     }
-}
-
-/// Puts a link in place of whatever file or link is there.
-fn link(target: &str, place: &Path) -> Result<()> {
-    let doing = || format!("writing {}", place.display());
-    let name = place.file_name().context("a link has a name")?.to_string_lossy();
-    let new = place.with_file_name(format!("{}{}-{name}", files::UNFINISHED, std::process::id()));
-    files::remove(&new)?;
-    std::os::unix::fs::symlink(target, &new).with_context(doing)?;
-    fs::rename(&new, place).with_context(doing)
 }
 
 impl Look for Etc {

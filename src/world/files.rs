@@ -153,17 +153,27 @@ pub fn write(path: &Path, content: &[u8]) -> Result<()> {
 /// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary file, fsync, rename, fsync
 /// of the folder.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    replace_as(path, content, mode, None)
+    replace_as(path, content, mode, None, &named(mode))
 }
 
-fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
+/// A temporary file by a name of its own.
+fn named(mode: u32) -> tempfile::Builder<'static, 'static> {
+    let mut named = tempfile::Builder::new();
+    named.prefix(UNFINISHED).permissions(Permissions::from_mode(mode));
+    named
+}
+
+/// The same, by a temporary file of that name and mode.
+pub(super) fn replace_as(
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    owner: Option<(u32, u32)>,
+    named: &tempfile::Builder<'_, '_>,
+) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
     let doing = || format!("writing {}", path.display());
-    let mut temporary = tempfile::Builder::new()
-        .prefix(UNFINISHED)
-        .permissions(Permissions::from_mode(mode))
-        .tempfile_in(folder)
-        .with_context(doing)?;
+    let mut temporary = named.tempfile_in(folder).with_context(doing)?;
     temporary.write_all(content).with_context(doing)?;
     // Whatever umask we were started with; and before the owner, after which that takes CAP_FOWNER.
     temporary.as_file().set_permissions(Permissions::from_mode(mode)).with_context(doing)?;
@@ -281,7 +291,8 @@ pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
     let doing = || format!("writing {}", path.display());
     let meta = fs::symlink_metadata(path).with_context(doing)?;
     ensure!(meta.is_file(), "{} is no plain file", path.display());
-    replace_as(path, content, meta.mode() & 0o777, Some((meta.uid(), meta.gid())))
+    let owner = Some((meta.uid(), meta.gid()));
+    replace_as(path, content, meta.mode() & 0o777, owner, &named(meta.mode() & 0o777))
 }
 
 /// New files are for us alone, unless a mode is given: crun runs hooks with umask 0.

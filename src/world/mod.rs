@@ -11,6 +11,7 @@ use crate::ident::IfName;
 use crate::snapshot::Snapshot;
 use crate::step::{NicState, Side, Step};
 
+pub mod alone;
 pub mod attempt;
 pub mod dress;
 mod dress_conf;

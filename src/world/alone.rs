@@ -1,0 +1,61 @@
+//! Files that nobody else writes meanwhile, as there is a lock: what is not whole has a name by which whoever comes after a kill
+//! finds and removes it.
+
+use std::ffi::OsString;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{faults, files};
+
+/// Where a file is that is not whole yet. It ends in nothing that engines and systemd look for.
+fn unfinished(path: &Path) -> PathBuf {
+    let mut name = OsString::from(files::UNFINISHED);
+    name.push(path.file_name().unwrap_or_default());
+    name.push("~");
+    path.with_file_name(name)
+}
+
+/// Removes what is left of a writer that was killed.
+pub fn tidy(path: &Path) -> Result<()> {
+    let left = unfinished(path);
+    if fs::symlink_metadata(&left).is_ok() { files::remove(&left) } else { Ok(()) }
+}
+
+/// Replaces a file as [`files::replace`] does.
+pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    replace_as(path, content, mode, None)
+}
+
+/// Replaces a file of somebody else, which keeps its owner and mode, as [`files::replace_keeping_owner`] does.
+pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
+    let meta = fs::symlink_metadata(path).with_context(|| format!("writing {}", path.display()))?;
+    ensure!(meta.is_file(), "{} is no plain file", path.display());
+    replace_as(path, content, meta.mode() & 0o777, Some((meta.uid(), meta.gid())))
+}
+
+fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
+    tidy(path)?;
+    let new = unfinished(path);
+    let name = new.file_name().unwrap_or_default();
+    let mut named = tempfile::Builder::new();
+    named.prefix(name).rand_bytes(0).permissions(Permissions::from_mode(mode));
+    files::replace_as(path, content, mode, owner, &named)
+}
+
+/// Puts a link in place of whatever file or link is there.
+pub fn link(target: &str, path: &Path) -> Result<()> {
+    let doing = || format!("writing {}", path.display());
+    tidy(path)?;
+    let new = unfinished(path);
+    symlink(target, &new).with_context(doing)?;
+    let renamed = faults::point(format_args!("while writing {}", path.display()))
+        .and_then(|()| fs::rename(&new, path).with_context(doing));
+    if renamed.is_err() {
+        // The error tells more than that this one failed, too.
+        let _ = fs::remove_file(&new);
+    }
+    renamed
+}
