@@ -215,7 +215,9 @@ impl fmt::Display for Check {
 /// # Errors
 /// Those of the selection: `--ifaces` names what is not there, or nobody can know what is an uplink.
 pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
-    let selection = judge(examination.request, examination.snapshot, examination.held)?;
+    // A NIC without an address is a finding, and not the end of the others.
+    let request = Request { auto_skip_no_ipv4: true, ..examination.request.clone() };
+    let selection = judge(&request, examination.snapshot, examination.held)?;
     let patient = Patient { of: examination, selection: &selection };
     let blind = examination.machine.is_none();
     let (skipped, made): (Vec<&Rule>, Vec<&Rule>) =

@@ -29,7 +29,7 @@ use rdmaprep::nccl::settings::Settings;
 use rdmaprep::plan::Plan;
 use rdmaprep::report;
 use rdmaprep::request::Request;
-use rdmaprep::select::select;
+use rdmaprep::select::{Held, select};
 use rdmaprep::snapshot::{CharDevice, Snapshot};
 use rdmaprep::world::attempt;
 use serde::Deserialize;
@@ -42,6 +42,8 @@ struct Planted {
     snapshot: BTreeMap<String, Value>,
     machine: BTreeMap<String, Value>,
     traces: Vec<Trace>,
+    /// What containers have.
+    held: Vec<Held>,
     env: BTreeMap<String, String>,
     /// Why the settings cannot be read.
     untold: Option<String>,
@@ -113,7 +115,7 @@ fn diagnosis(planted: &Planted, args: &str, live: bool) -> Diagnosis {
     let examination = Examination {
         request: &request(args),
         snapshot: &snapshot,
-        held: &[],
+        held: &planted.held,
         machine: live.then_some(&machine),
         traces: &planted.traces,
         plans: &plans,
@@ -136,6 +138,48 @@ fn nothing_is_wrong_with_a_healthy_node() {
     let env = BTreeMap::from([("NCCL_IB_HCA".to_owned(), "=mlx5_0,mlx5_1".to_owned())]);
     let inside = Planted { container: Some("c1".to_owned()), env, ..Planted::default() };
     assert!(is_healthy(&diagnosis(&inside, "--ifaces=rdma0,rdma1", true)));
+}
+
+/// A job runs: with its NICs go their routes, and in exclusive mode their HCAs.
+#[test]
+fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
+    let held = |netdev: &str, hca: &str| json!({ "netdev": netdev, "hca": hca, "port": 1, "by": "container c1" });
+    let trace = |nics: Value| json!([{ "id": "c1", "nics": nics, "stale": null, "advice": "" }]);
+    // The second rail: the one next to a GPU; a rule of its subnet stays, and a list for the whole node.
+    let gone = json!({
+        "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9", "/netdevs/2/mac": null, "/netdevs/2/addresses": [],
+        "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null,
+        "/rules/-": { "family": 4, "priority": 1000, "source": "198.51.100.0/24", "table": 100, "action": 1 },
+    });
+    let one = json!({
+        "snapshot": gone, "held": [held("rdma1", "mlx5_1")], "traces": trace(json!(["rdma1"])),
+        "env": { "NCCL_IB_HCA": "=mlx5_0,mlx5_1" }, "plans": { "a": { "ifaces": "rdma0 rdma1" } },
+    });
+    // In exclusive mode, all.
+    let mut all = gone.clone();
+    for (key, value) in
+        [("/hcas", json!([])), ("/netdevs/1/name", json!("other8")), ("/netdevs/1/addresses", json!([]))]
+    {
+        all[key] = value;
+    }
+    all.as_object_mut().unwrap().retain(|key, _| !key.starts_with("/hcas/"));
+    let every = json!({
+        "snapshot": all, "held": [held("rdma0", "mlx5_0"), held("rdma1", "mlx5_1")], "traces": trace(json!(["rdma0", "rdma1"])),
+    });
+    for planted in [one, every] {
+        let planted: Planted = serde_json::from_value(planted).unwrap();
+        let d = diagnosis(&planted, "", true);
+        assert!(is_healthy(&d), "{}", report::diagnosis_table(&d));
+    }
+}
+
+/// It is no error of the doctor's that a NIC has no address.
+#[test]
+fn without_auto_skip_all_is_looked_at() {
+    let bare = json!({ "snapshot": { "/netdevs/2/addresses": [] } });
+    let planted: Planted = serde_json::from_value(bare).unwrap();
+    let (d, strict) = (diagnosis(&planted, "", true), diagnosis(&planted, "--no-auto-skip", true));
+    assert_eq!(report::diagnosis_table(&strict), report::diagnosis_table(&d));
 }
 
 /// What ordinary hosts have besides is nobody's fault.

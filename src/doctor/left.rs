@@ -54,6 +54,10 @@ const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 /// Rules of an address whose table has no route.
 pub(super) fn rules(patient: &Patient) -> Vec<Finding> {
     let snapshot = patient.of.snapshot;
+    if patient.lends() {
+        // Routes of a table go with their NIC, and a rule for all of a subnet stays: it is the administrator's.
+        return Vec::new();
+    }
     let one = |r: &Rule| {
         let what = orphaned(r, snapshot)?;
         let family = if r.family == 6 { "ip -6 rule" } else { "ip rule" };

@@ -59,7 +59,12 @@ fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Opt
     let ib = |label: &str| {
         patient.of.snapshot.hcas.iter().any(|h| h.ports.iter().any(|p| is_infiniband(p) && port_label(h, p) == label))
     };
-    let more: Vec<&String> = taken.difference(&meant).filter(|label| !ib(label)).collect();
+    // A list that has them is right again when they are home.
+    let lent = |label: &str| {
+        let mut held = patient.of.held.iter().filter_map(|h| h.hca.as_ref());
+        held.any(|name| label == name.as_str() || label.starts_with(&format!("{name}:")))
+    };
+    let more: Vec<&String> = taken.difference(&meant).filter(|label| !ib(label) && !lent(label)).collect();
     let less: Vec<&String> = meant.difference(&taken).collect();
     if !chosen || taken.is_empty() || meant.is_empty() || more.is_empty() && less.is_empty() {
         return None;

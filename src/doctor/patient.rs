@@ -139,6 +139,11 @@ impl<'a> Patient<'a> {
         !self.of.request.ifaces.is_empty() || !self.of.plans.is_empty()
     }
 
+    /// Whether NICs of this node are with containers: with them go their routes, and in exclusive mode their HCAs.
+    pub(super) fn lends(&self) -> bool {
+        !self.is_inside() && !(self.of.held.is_empty() && self.of.traces.is_empty())
+    }
+
     /// Whether it is about a container.
     pub(super) fn is_inside(&self) -> bool {
         self.of.container.is_some()
