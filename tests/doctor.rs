@@ -40,6 +40,8 @@ use support::{alone, sh};
 #[serde(default, deny_unknown_fields)]
 struct Planted {
     snapshot: BTreeMap<String, Value>,
+    /// What of the healthy node is otherwise already when the plans are made.
+    well: BTreeMap<String, Value>,
     machine: BTreeMap<String, Value>,
     traces: Vec<Trace>,
     /// What containers have.
@@ -57,12 +59,14 @@ struct Planted {
 #[serde(default, deny_unknown_fields)]
 struct Stored {
     ifaces: String,
+    family: Option<String>,
     ib: Vec<HcaName>,
 }
 
 impl Stored {
     fn plan(&self, name: &str, healthy: &Snapshot) -> Plan {
-        let request = request(&format!("--ifaces={}", self.ifaces));
+        let family = self.family.as_ref().map_or(String::new(), |family| format!("\n--family={family}"));
+        let request = request(&format!("--ifaces={}{family}", self.ifaces));
         let selection = select(&request, healthy, &[]).unwrap();
         let plan = Plan::new(name, &request, healthy, &selection, &Options::default());
         let nodes = self.ib.iter().map(|_| CharDevice { name: "uverbs3".to_owned(), major: 231, minor: 195 });
@@ -105,6 +109,7 @@ fn read(path: PathBuf) -> Value {
 fn diagnosis(planted: &Planted, args: &str, live: bool) -> Diagnosis {
     let healthy = cases().join("healthy");
     let (mut snapshot, mut machine) = (read(healthy.join("snapshot.json")), read(healthy.join("machine.json")));
+    plant(&mut snapshot, &planted.well);
     let well: Snapshot = serde_json::from_value(snapshot.clone()).unwrap();
     let plans: Vec<Plan> = planted.plans.iter().map(|(name, stored)| stored.plan(name, &well)).collect();
     plant(&mut snapshot, &planted.snapshot);
@@ -193,6 +198,15 @@ fn nothing_is_wrong_with_what_nobody_means() {
     let plans = json!({ "a": { "ifaces": "rdma0 rdma1" } });
     // A plan that fits.
     healthy(json!({ "plans": plans }), "");
+    // One of IPv6 rails, whatever counts by default.
+    let six = |n: u8| json!([{ "address": format!("2001:db8:{n}::1"), "prefix": 64, "scope": 0, "flags": 128 }]);
+    let gid = |n: u8, dev: &str| json!([{ "index": 0, "address": format!("2001:db8:{n}::1"), "kind": "RoCE v2", "netdev": dev }]);
+    let snapshot = json!({
+        "/netdevs/1/addresses": six(1), "/hcas/0/ports/0/gids": gid(1, "rdma0"),
+        "/netdevs/2/addresses": six(2), "/hcas/1/ports/0/gids": gid(2, "rdma1"),
+    });
+    let plans6 = json!({ "a": { "ifaces": "rdma0 rdma1", "family": "6" } });
+    healthy(json!({ "well": snapshot, "plans": plans6 }), "");
     // Who configures the NICs of a host that has no plan.
     let managers = json!([{ "manager": "network_manager", "spares": [] }, { "manager": "networkd", "spares": [] }]);
     healthy(json!({ "machine": { "/managers": managers } }), "");

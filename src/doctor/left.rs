@@ -20,6 +20,16 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
                 format!("container {} has died, and {nics} are still away", t.id),
                 "no other container gets these NICs, and the host lacks them",
             ),
+            Stale::Lingering => (
+                Severity::Warning,
+                format!("container {} has died, and {nics} are away with a process that it has left", t.id),
+                "no other container gets these NICs, and nobody brings them home as long as that process lives",
+            ),
+            Stale::Unfinished => (
+                Severity::Warning,
+                format!("{nics} are on their way to container {} or back: a hook is at work, or was killed", t.id),
+                "where they are is not sure, and the container may do without some",
+            ),
             Stale::EarlierBoot => (
                 Severity::Warning,
                 format!("the record of container {} ({nics}) is of an earlier boot", t.id),
@@ -28,6 +38,7 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
         };
         let command = match t.stale {
             Some(Stale::Abandoned) => Some("rdmaprep restore --all --stale".to_owned()),
+            Some(Stale::Lingering | Stale::Unfinished) => Some(format!("rdmaprep restore {}", quoted(&t.id))),
             Some(Stale::EarlierBoot) => Some(format!("rdmaprep restore {} --after-reboot", quoted(&t.id))),
             _ => None,
         };

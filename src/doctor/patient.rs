@@ -1,13 +1,13 @@
 //! Who is examined: the selection, and which NICs somebody means. What was said of them goes first, by `--ifaces` and by stored
 //! plans; an address counts where nobody has said anything.
 
-use super::seen::Node;
+use super::seen::{Node, Stale};
 use super::{Check, Examination, Finding, Rule};
 use crate::candidate::counts;
 use crate::config::Family;
 use crate::ident::{HcaName, IfName};
 use crate::select::{Drop, DropCode, Selection, Verdict};
-use crate::snapshot::{Hca, Netdev, Port};
+use crate::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 
 /// An [`Examination`] with what the selection makes of it.
 pub(super) struct Patient<'a> {
@@ -130,8 +130,18 @@ impl<'a> Patient<'a> {
     }
 
     /// Whether a stored plan has it for its own sake.
-    fn plans(&self, name: &IfName) -> bool {
+    pub(super) fn plans(&self, name: &IfName) -> bool {
         self.of.plans.iter().flat_map(|p| p.rails()).any(|n| n.identity.name == *name)
+    }
+
+    /// Whether it has the very GID that a stored plan is about, of whatever family that counts.
+    pub(super) fn is_as_planned(&self, rail: &Rail) -> bool {
+        let planned = self.of.plans.iter().flat_map(|p| p.rails()).filter(|n| n.identity.name == rail.netdev.name);
+        let gids: Vec<_> = planned.filter_map(|n| n.gid.as_ref()).collect();
+        let has =
+            |gid: &&Gid| gids.iter().any(|g| g.address == gid.address) && gid.netdev.as_ref() == Some(rail.name());
+        let own = |gid: &Gid| rail.netdev.addresses.iter().any(|a| a.address == gid.ip());
+        rail.port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).filter(has).any(own)
     }
 
     /// Whether anything says which NICs are meant.
@@ -141,7 +151,8 @@ impl<'a> Patient<'a> {
 
     /// Whether NICs of this node are with containers: with them go their routes, and in exclusive mode their HCAs.
     pub(super) fn lends(&self) -> bool {
-        !self.is_inside() && !(self.of.held.is_empty() && self.of.traces.is_empty())
+        let away = self.of.traces.iter().any(|t| t.stale != Some(Stale::EarlierBoot));
+        !self.is_inside() && (away || !self.of.held.is_empty())
     }
 
     /// Whether it is about a container.

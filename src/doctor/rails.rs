@@ -91,7 +91,7 @@ fn own<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
 
 /// None that peers reach.
 fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
-    if rail.verdict.gid.is_some() {
+    if rail.verdict.gid.is_some() || patient.is_as_planned(rail) {
         return None;
     }
     let (label, family) = (port_label(rail.hca, rail.port), patient.of.request.family);
@@ -154,8 +154,12 @@ fn stale(rail: &Rail) -> Option<Finding> {
 pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
     let told =
         |d: &Drop| matches!(d.code, DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline);
+    // A plan may have been made with lifetimes frozen.
+    let fits = |v: &Verdict, d: &Drop| {
+        d.code == DropCode::FiniteLifetime && v.netdev.as_ref().is_some_and(|name| patient.plans(name))
+    };
     let one = |(v, d): (&Verdict, &Drop)| {
-        (v.hca.is_some() && told(d)).then(|| {
+        (v.hca.is_some() && told(d) && !fits(v, d)).then(|| {
             Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
         })
     };

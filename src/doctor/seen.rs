@@ -157,6 +157,10 @@ pub enum Stale {
     Damaged,
     /// All its containers have died.
     Abandoned,
+    /// They have, and a process is left in their namespace.
+    Lingering,
+    /// A hook was at it, or still is: its container lives, and NICs may be anywhere on their way.
+    Unfinished,
     /// It is of an earlier boot.
     EarlierBoot,
 }

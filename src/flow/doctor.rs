@@ -14,7 +14,7 @@ use crate::doctor::seen::{Stale, Trace, User};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::fault::{Fault, WithFault};
 use crate::home;
-use crate::journal::Record;
+use crate::journal::{Phase, Record};
 use crate::nccl::settings::Settings;
 use crate::plan::Plan;
 use crate::report;
@@ -110,6 +110,9 @@ fn trace(record: &Record, boot: &str) -> Result<Trace> {
     let stale = match record.boot_id == boot {
         false => Some(Stale::EarlierBoot),
         true if home::abandoned(record) => Some(Stale::Abandoned),
+        // Who has joined a hold keeps the NICs when that ends.
+        true if !alive && record.hold.is_none() => Some(Stale::Lingering),
+        true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),
         true => None,
     };
     let advice = advice(record, &id, alive)?;

@@ -14,7 +14,7 @@ use crate::ident::IfName;
 use crate::journal::Record;
 use crate::nccl::settings::{Settings, Told};
 use crate::nccl::version::Version;
-use crate::plan::Plan;
+use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
 use crate::snapshot::{CharDevice, Hca, Port, Snapshot};
 use crate::step::Side;
@@ -35,6 +35,13 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     privilege::shed()?;
     let store = store(&request.host);
     let (pid, record) = find(&store, id)?;
+    let keeps = |r: &Record| {
+        let keeper = r.hold.as_ref().and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
+        keeper.is_some_and(|m| m.id == id)
+    };
+    let kept =
+        || Fault::Usage.error(format!("{id:?} is no container, but `rdmaprep hold`: ask for one that has joined it"));
+    ensure!(!record.as_ref().is_some_and(keeps), kept());
     let process = Process::open(pid).fault(Fault::Usage, format!("container {id:?}"))?;
     let host = Netns::current()?;
     let (own, inside) = (host.inode(), Netns::of(pid)?);
@@ -53,20 +60,29 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         };
         tried.retain(|name, node| *node != Node::Missing || !fabric(name));
     }
+    // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
+    let joined = record.as_ref().is_some_and(|r| r.members.first().is_some_and(|m| m.id != id));
+    let lacks = |nic: &plan::Nic| {
+        joined && nic.uverbs.as_ref().is_some_and(|d| tried.get(&d.name).is_none_or(|node| *node == Node::Missing))
+    };
+    let share = given.map(|g| Plan { nics: g.nics.iter().filter(|nic| !lacks(nic)).cloned().collect(), ..g.clone() });
+    if joined {
+        tried.retain(|_, node| *node != Node::Missing);
+    }
     let machine = machine::of_container(&snapshot, tried, &limits);
     let told = attempt::told(pid).map_err(|e| format!("{e:#}"));
     warn(told.as_ref().map_or(&[], |told| &told.notes));
     // A pid that was reused meanwhile is somebody else's.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
     ensure!(process.alive() && same, Fault::Other.error(format!("container {id:?} has ended while it was looked at")));
-    let request = within(request, &snapshot, record.as_ref());
+    let request = within(request, &snapshot, record.as_ref(), share.as_ref());
     doctor(&Examination {
         request: &request,
         snapshot: &snapshot,
         held: &[],
         machine: Some(&machine),
         traces: &[],
-        plans: given.map(std::slice::from_ref).unwrap_or_default(),
+        plans: share.as_ref().map(std::slice::from_ref).unwrap_or_default(),
         settings: told.as_ref().map(|told| &told.settings).map_err(String::as_str),
         container: Some(id),
     })
@@ -95,8 +111,9 @@ fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
 }
 
 /// Its own NICs are those of its record; without one, all that are there. No uplink is guarded inside.
-fn within(request: Request, inside: &Snapshot, record: Option<&Record>) -> Request {
-    let there = |name: &&IfName| inside.netdev(name).is_some();
+fn within(request: Request, inside: &Snapshot, record: Option<&Record>, share: Option<&Plan>) -> Request {
+    let own = |name: &IfName| share.is_none_or(|plan| plan.nics.iter().any(|nic| nic.identity.name == *name));
+    let there = |name: &&IfName| inside.netdev(name).is_some() && own(name);
     let ifaces = record.iter().flat_map(|r| r.names()).filter(there).cloned().collect();
     let v6 = |r: &Record| r.held.iter().all(|h| h.nic.gid.as_ref().is_some_and(|g| g.ip().is_ipv6()));
     let family = if record.is_some_and(v6) { Family::V6 } else { request.family };
