@@ -82,7 +82,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         held: &[],
         machine: Some(&machine),
         traces: &[],
-        plans: share.as_ref().map(std::slice::from_ref).unwrap_or_default(),
+        plans: share.as_slice(),
         settings: told.as_ref().map(|told| &told.settings).map_err(String::as_str),
         container: Some(id),
     })
