@@ -198,6 +198,11 @@ fn nothing_is_wrong_with_what_nobody_means() {
     let plans = json!({ "a": { "ifaces": "rdma0 rdma1" } });
     // A plan that fits.
     healthy(json!({ "plans": plans }), "");
+    // A NIC for storage that is in no plan: slower, with small packets, in a subnet of its own.
+    let storage = json!({
+        "/netdevs/2/mtu": 1500, "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)", "/pci/-": x710(),
+    });
+    healthy(json!({ "snapshot": storage, "plans": { "a": { "ifaces": "rdma0" } } }), "");
     // One of IPv6 rails, whatever counts by default.
     let six = |n: u8| json!([{ "address": format!("2001:db8:{n}::1"), "prefix": 64, "scope": 0, "flags": 128 }]);
     let gid = |n: u8, dev: &str| json!([{ "index": 0, "address": format!("2001:db8:{n}::1"), "kind": "RoCE v2", "netdev": dev }]);
@@ -234,6 +239,11 @@ fn nothing_is_wrong_with_what_nobody_means() {
     // A container with InfiniBand HCAs alone.
     let inside = json!({ "/hcas": [infiniband("mlx5_3", "ACTIVE")], "/netdevs/1/name": "eth9", "/pci": [] });
     healthy(json!({ "snapshot": inside, "container": "c1", "machine": { "/nodes": { "uverbs3": "opened" } } }), "");
+}
+
+/// A card for the host's own network, of a family of which some do RDMA.
+fn x710() -> Value {
+    json!({ "address": "0000:31:00.0", "class": 0x02_0000, "driver": "i40e" })
 }
 
 /// As nldev and sysfs tell an InfiniBand HCA.

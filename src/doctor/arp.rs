@@ -19,7 +19,7 @@ struct Wired<'a> {
 /// Profiles under which rails of one subnet resolve nobody, or answer for one another.
 pub(super) fn profiles(patient: &Patient) -> Vec<Finding> {
     let snapshot = patient.of.snapshot;
-    let states: Vec<NicState> = patient.kept().iter().filter_map(|r| NicState::of(snapshot, r.name())).collect();
+    let states: Vec<NicState> = patient.meant().iter().filter_map(|r| NicState::of(snapshot, r.name())).collect();
     let wires = groups(&states).into_iter().filter(|g| matches!(g.why, Why::Subnet(net) if net.addr().is_ipv4()));
     wires.flat_map(|wire| on_wire(&wire, &states, snapshot)).collect()
 }

@@ -6,6 +6,7 @@ use super::{Check, Examination, Finding, Rule};
 use crate::candidate::counts;
 use crate::config::Family;
 use crate::ident::{HcaName, IfName};
+use crate::plan::Plan;
 use crate::select::{Drop, DropCode, Selection, Verdict};
 use crate::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 
@@ -62,6 +63,12 @@ impl<'a> Patient<'a> {
     /// Those that are kept.
     pub(super) fn kept(&self) -> Vec<Rail<'a>> {
         self.rails().into_iter().filter(|r| r.verdict.dropped.is_none()).collect()
+    }
+
+    /// Those of them that somebody means; where nobody has said anything, all.
+    pub(super) fn meant(&self) -> Vec<Rail<'a>> {
+        let means = |rail: &Rail| matches!(self.wanted(rail), Wanted::Asked | Wanted::Addressed | Wanted::Unsaid);
+        self.kept().into_iter().filter(means).collect()
     }
 
     fn rail(&self, verdict: &'a Verdict) -> Option<Rail<'a>> {
@@ -144,6 +151,15 @@ impl<'a> Patient<'a> {
         rail.port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).filter(has).any(own)
     }
 
+    /// What prepares the stored plan anew that these are of, or the default one, with just those of them; nothing where flags
+    /// would be lost that nobody knows any more.
+    pub(super) fn prepare(&self, of: &[Rail], names: &str) -> Option<String> {
+        let has = |plan: &&Plan| of.iter().all(|rail| plan.rails().any(|nic| nic.identity.name == *rail.name()));
+        let plan = self.of.plans.iter().find(has);
+        let named = plan.map_or(String::new(), |plan| format!(" --plan {}", plan.name));
+        plan.is_none_or(is_plain).then(|| format!("rdmaprep prepare{named} --ifaces \"{names}\""))
+    }
+
     /// Whether anything says which NICs are meant.
     fn is_said(&self) -> bool {
         !self.of.request.ifaces.is_empty() || !self.of.plans.is_empty()
@@ -186,6 +202,11 @@ impl Rail<'_> {
     pub(super) fn is_software(&self) -> bool {
         matches!(self.hca.driver.as_deref(), Some("rxe" | "siw"))
     }
+}
+
+/// Whether `--ifaces` alone makes such a plan: without InfiniBand, by IPv4.
+pub(super) fn is_plain(plan: &Plan) -> bool {
+    plan.ib.is_empty() && plan.nics.iter().all(|nic| nic.gid.as_ref().is_none_or(|gid| gid.ip().is_ipv4()))
 }
 
 /// Whether somebody gave it an address that peers can reach.

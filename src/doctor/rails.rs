@@ -81,7 +81,12 @@ fn whose(unsaid: &[String]) -> Option<Finding> {
 /// RoCE v2 GIDs of ports that are ACTIVE.
 pub(super) fn gids(patient: &Patient) -> Vec<Finding> {
     let roce = |r: &Rail| r.port.link_layer.as_deref() == Some("Ethernet") && is_active(r.port);
-    patient.rails().iter().filter(|r| roce(r)).flat_map(|r| absent(patient, r).into_iter().chain(stale(r))).collect()
+    patient
+        .rails()
+        .iter()
+        .filter(|r| roce(r))
+        .flat_map(|r| absent(patient, r).into_iter().chain(stale(patient, r)))
+        .collect()
 }
 
 fn own<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
@@ -136,7 +141,10 @@ fn planned(patient: &Patient, rail: &Rail) -> Vec<String> {
 }
 
 /// Those of addresses that the NIC no longer has.
-fn stale(rail: &Rail) -> Option<Finding> {
+fn stale(patient: &Patient, rail: &Rail) -> Option<Finding> {
+    if matches!(patient.wanted(rail), Wanted::Unplanned | Wanted::No) {
+        return None;
+    }
     let has = |g: &Gid| rail.netdev.addresses.iter().any(|a| a.address == g.ip());
     let old: Vec<&Gid> = own(rail).filter(|g| !g.address.is_unicast_link_local() && !has(g)).collect();
     if old.is_empty() {

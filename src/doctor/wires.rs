@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::patient::{Wanted, is_plain};
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::ident::IfName;
 use crate::nccl::levels::Levels;
@@ -20,12 +21,13 @@ const ENOUGH: u32 = 4200;
 
 /// MTUs that are too small, or unequal.
 pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
-    let rails: Vec<Rail> = patient.rails().into_iter().filter(|r| r.netdev.mtu > 0).collect();
+    let nobody = |r: &Rail| matches!(patient.wanted(r), Wanted::Unplanned | Wanted::No);
+    let rails: Vec<Rail> = patient.rails().into_iter().filter(|r| r.netdev.mtu > 0 && !nobody(r)).collect();
     let largest = rails.iter().map(|r| r.netdev.mtu).max().unwrap_or(0).max(ENOUGH);
     let small = |r: &&Rail| roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE");
     let mut found: Vec<Finding> = rails.iter().filter(small).map(|r| too_small(r, largest)).collect();
     let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
-    patient.kept().iter().for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
+    patient.meant().iter().for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
     if by_mtu.len() > 1 {
         let seen = by_mtu.iter().map(|(mtu, names)| format!("{} has {mtu}", join(names)));
         let why =
@@ -52,7 +54,7 @@ fn too_small(rail: &Rail, wanted: u32) -> Finding {
 
 /// The switch decides: what this host has set is half of it.
 pub(super) fn flow_control(patient: &Patient) -> Vec<Finding> {
-    let kept = patient.kept();
+    let kept = patient.meant();
     let hard = kept.iter().filter(|r| !r.is_software() && r.port.link_layer.as_deref() == Some("Ethernet"));
     let names: Vec<&IfName> = hard.map(|r| &r.netdev.name).collect();
     if names.is_empty() {
@@ -85,14 +87,14 @@ pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
         let rest = names().filter(|n| !guard.contains_key(*n)).map(IfName::as_str).collect::<Vec<_>>().join(" ");
         let one = Finding::new(Check::Uplink, Severity::Breaks, seen, why, "prepare the plan without it");
         let command = format!("rdmaprep prepare --plan {} --ifaces \"{rest}\"", plan.name);
-        found.push(if rest.is_empty() { one } else { one.run(command) });
+        found.push(if rest.is_empty() || !is_plain(plan) { one } else { one.run(command) });
     }
     found
 }
 
 /// Rails that are slower than others.
 pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
-    let kept = patient.kept();
+    let kept = patient.meant();
     let rate = |r: &Rail| r.port.rate.clone();
     let levels = Levels::of(patient.of.snapshot);
     let link = |r: &Rail| {
@@ -110,7 +112,7 @@ pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
             why,
             fix,
         );
-        found.push(one.run(format!("rdmaprep prepare --ifaces \"{most}\"")));
+        found.push(Finding { run: patient.prepare(&kept, &most).into_iter().collect(), ..one });
     }
     if let Some((seen, _)) = unequal(&kept, link) {
         let seen = format!("the rails' PCIe links differ: {seen}");
