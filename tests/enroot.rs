@@ -184,6 +184,10 @@ fn a_container_that_cannot_have_them_does_not_start() {
         fs::rename("/run/sys/class/net/r2", "/run/r2").unwrap();
         start(host, &["RDMAPREP_PLAN=a"]).fails_with(9, "r2 of plan a is not on this host");
         fs::rename("/run/r2", "/run/sys/class/net/r2").unwrap();
+        // A device that was made anew, and got another number.
+        sh("echo mlx5_9 > /run/sys/class/infiniband_verbs/uverbs2/ibdev");
+        start(host, &["RDMAPREP_PLAN=a"]).fails_with(9, "uverbs2 is not mlx5_2's any more");
+        sh("echo mlx5_2 > /run/sys/class/infiniband_verbs/uverbs2/ibdev");
         // A line of a later version.
         fs::write(format!("{PUBLISHED}/plans/a"), format!("{published}limit memlock\n")).unwrap();
         start(host, &["RDMAPREP_PLAN=a"]).fails_with(2, "a line that is not known here: limit");

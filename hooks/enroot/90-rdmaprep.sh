@@ -47,6 +47,11 @@ while read -r what rest; do
       [ -e "/sys/class/net/$rest" ] || [ -e "/sys/class/infiniband/$rest" ] ||
         fail 9 "$rest of plan $plan is not on this host: another container may hold it, as rdmaprep status tells root"
       ;;
+    node)
+      # A driver that is loaded anew, and soft-RoCE with every move, takes the next number.
+      [ "$(cat "/sys/class/infiniband_verbs/${rest% *}/ibdev" 2> /dev/null)" = "${rest#* }" ] ||
+        fail 9 "${rest% *} is not ${rest#* }'s any more: as root, hooks/enroot/publish $plan again"
+      ;;
     env | mount) ;;
     *) fail 2 "$file has a line that is not known here: $what" ;;
   esac
