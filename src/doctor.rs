@@ -225,6 +225,13 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     let mut findings: Vec<Finding> =
         made.iter().flat_map(|r| (r.run)(&patient).into_iter().map(|f| patient.safe(r, f))).collect();
     findings.sort_by_key(|f| f.severity);
+    // Several plans may have the same rails.
+    let mut told: Vec<Finding> = Vec::new();
+    findings.retain(|f| {
+        let is_new = !told.contains(f);
+        told.extend(is_new.then(|| f.clone()));
+        is_new
+    });
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
     Ok(Diagnosis {
         schema: SCHEMA,

@@ -178,6 +178,18 @@ fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
     }
 }
 
+/// And what several plans have is told once, with one of their names.
+#[test]
+fn what_two_plans_share_is_told_once() {
+    let slow = json!({ "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)" });
+    let both = json!({ "a": { "ifaces": "rdma0 rdma1" }, "b": { "ifaces": "rdma0 rdma1" } });
+    let planted: Planted = serde_json::from_value(json!({ "snapshot": slow, "plans": both })).unwrap();
+    let d = diagnosis(&planted, "", true);
+    let uneven: Vec<_> = d.findings.iter().filter(|f| f.check == Check::AsymmetricRails).collect();
+    assert_eq!(uneven.len(), 1, "{}", report::diagnosis_table(&d));
+    assert_eq!(uneven[0].run, ["rdmaprep prepare --plan a --ifaces \"rdma0\""]);
+}
+
 /// It is no error of the doctor's that a NIC has no address.
 #[test]
 fn without_auto_skip_all_is_looked_at() {
@@ -203,6 +215,10 @@ fn nothing_is_wrong_with_what_nobody_means() {
         "/netdevs/2/mtu": 1500, "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)", "/pci/-": x710(),
     });
     healthy(json!({ "snapshot": storage, "plans": { "a": { "ifaces": "rdma0" } } }), "");
+    // Rails of different speed that no job has together.
+    let slow = json!({ "/netdevs/2/mtu": 4200, "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)" });
+    let apart = json!({ "a": { "ifaces": "rdma0" }, "b": { "ifaces": "rdma1" } });
+    healthy(json!({ "snapshot": slow, "plans": apart }), "");
     // One of IPv6 rails, whatever counts by default.
     let six = |n: u8| json!([{ "address": format!("2001:db8:{n}::1"), "prefix": 64, "scope": 0, "flags": 128 }]);
     let gid = |n: u8, dev: &str| json!([{ "index": 0, "address": format!("2001:db8:{n}::1"), "kind": "RoCE v2", "netdev": dev }]);

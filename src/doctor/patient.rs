@@ -71,6 +71,18 @@ impl<'a> Patient<'a> {
         self.kept().into_iter().filter(means).collect()
     }
 
+    /// Those that one job has together: each stored plan's own, where plans alone say who is meant.
+    pub(super) fn jobs(&self) -> Vec<Vec<Rail<'a>>> {
+        if self.is_inside() || !self.of.request.ifaces.is_empty() || self.of.plans.is_empty() {
+            return vec![self.meant()];
+        }
+        let of = |plan: &Plan| {
+            let has = |rail: &Rail| plan.rails().any(|nic| nic.identity.name == *rail.name());
+            self.kept().into_iter().filter(has).collect()
+        };
+        self.of.plans.iter().map(of).collect()
+    }
+
     fn rail(&self, verdict: &'a Verdict) -> Option<Rail<'a>> {
         let netdev = self.of.snapshot.netdev(verdict.netdev.as_ref()?)?;
         let hca = self.of.snapshot.hca(verdict.hca.as_ref()?)?;

@@ -26,9 +26,12 @@ pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
     let largest = rails.iter().map(|r| r.netdev.mtu).max().unwrap_or(0).max(ENOUGH);
     let small = |r: &&Rail| roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE");
     let mut found: Vec<Finding> = rails.iter().filter(small).map(|r| too_small(r, largest)).collect();
-    let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
-    patient.meant().iter().for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
-    if by_mtu.len() > 1 {
+    for job in patient.jobs() {
+        let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
+        job.iter().for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
+        if by_mtu.len() < 2 {
+            continue;
+        }
         let seen = by_mtu.iter().map(|(mtu, names)| format!("{} has {mtu}", join(names)));
         let why =
             "the largest packets of one rail are dropped on another's path, or all go at the pace of the smallest";
@@ -94,7 +97,10 @@ pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
 
 /// Rails that are slower than others.
 pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
-    let kept = patient.meant();
+    patient.jobs().iter().flat_map(|job| uneven(patient, job)).collect()
+}
+
+fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
     let rate = |r: &Rail| r.port.rate.clone();
     let levels = Levels::of(patient.of.snapshot);
     let link = |r: &Rail| {
@@ -103,7 +109,7 @@ pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
     };
     let why = "a collective runs at the pace of its slowest rail";
     let mut found = Vec::new();
-    if let Some((seen, most)) = unequal(&kept, rate) {
+    if let Some((seen, most)) = unequal(kept, rate) {
         let fix = "look for a port that came up at a lower rate; a slower card is better left out";
         let one = Finding::new(
             Check::AsymmetricRails,
@@ -112,9 +118,9 @@ pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
             why,
             fix,
         );
-        found.push(Finding { run: patient.prepare(&kept, &most).into_iter().collect(), ..one });
+        found.push(Finding { run: patient.prepare(kept, &most).into_iter().collect(), ..one });
     }
-    if let Some((seen, _)) = unequal(&kept, link) {
+    if let Some((seen, _)) = unequal(kept, link) {
         let seen = format!("the rails' PCIe links differ: {seen}");
         let fix = "a link that trained below its card's speed or width: reseat the card, look at the slot and the BIOS";
         found.push(Finding::new(Check::AsymmetricRails, Severity::Warning, seen, why, fix));
