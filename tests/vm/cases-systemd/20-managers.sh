@@ -30,7 +30,7 @@ beside() {
   sleep 10
   inside held
   stop runc held "$runner"
-  until_true 20 is_whole
+  (until_true 20 is_whole) || { diff <(rdmaprep snapshot --normal) "$before"; die "not home, beside $1"; }
   sleep 15
   is_whole || { diff <(rdmaprep snapshot --normal) "$before"; die "changed since, beside $1"; }
   said=$(grep 'command="hook poststop"' /var/log/rdmaprep.log)
