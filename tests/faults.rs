@@ -34,7 +34,7 @@ fn a_build_without_the_feature_knows_no_variable_for_them() {
 }
 
 #[test]
-#[ignore = "needs a build with fault points: cargo test --features faults --test crash; scripts/test runs its attach, scripts/test --all the rest"]
+#[ignore = "needs a build with fault points: cargo test --features faults --test crash; scripts/test does so"]
 fn crash_at_every_step() {
     panic!("this build has no fault points: run cargo test --features faults --test crash");
 }
