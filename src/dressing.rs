@@ -271,11 +271,7 @@ impl Fitting {
             Given::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
             Given::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
             Given::Refused(why) => {
-                let path = hook.store.profile(netns);
-                // One for the namespace: who joins it later may have asked for less.
-                if !path.exists() {
-                    files::replace(&path, format::write(&self.outfit.conf, Format::Sh).0.as_bytes(), 0o644)?;
-                }
+                let path = hook.store.put_profile(netns, &format::write(&self.outfit.conf, Format::Sh).0)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };

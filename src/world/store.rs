@@ -168,6 +168,16 @@ impl Store {
         self.profiles().join(format!("{netns}.sh"))
     }
 
+    /// Writes the settings of a namespace to be sourced there, unless there is such a file: whoever joins it later may have asked
+    /// for less. Returns its path.
+    pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
+        let path = self.profile(netns);
+        if !path.exists() {
+            files::replace(&path, text.as_bytes(), 0o644)?;
+        }
+        Ok(path)
+    }
+
     /// Namespaces for which there is one.
     pub fn all_profiles(&self) -> Result<Vec<u64>> {
         Ok(files::list(&self.profiles())?.iter().filter_map(|n| n.strip_suffix(".sh")?.parse().ok()).collect())
