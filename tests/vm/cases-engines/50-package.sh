@@ -3,7 +3,11 @@
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 package=rdmaprep
-undo() { dpkg --purge $package > /dev/null 2>&1 || true; }
+undo() {
+  dpkg --purge $package > /dev/null 2>&1 || true
+  # The shell remembers a program that has gone.
+  hash -r
+}
 
 # Files that a package, or what it calls, can leave; dpkg's own notes are none of them.
 files() { find /etc /usr /var/lib -xdev -path /var/lib/dpkg -prune -o \( -type f -o -type l \) -print | sort; }
@@ -14,7 +18,7 @@ case_a_package_stays_while_nics_are_away() {
   files > /run/cases/before
   dpkg --install "${deb[0]}"
   # Hooks name what is in the package.
-  PATH=/usr/sbin:/usr/bin:/sbin:/bin
+  local PATH=/usr/sbin:/usr/bin:/sbin:/bin
   equal "the program" /usr/bin/rdmaprep "$(command -v rdmaprep)"
   rdmaprep install --podman --systemd
   grep -q '"/usr/bin/rdmaprep"' /usr/share/containers/oci/hooks.d/rdmaprep-createRuntime.json || die "hooks name another program"
