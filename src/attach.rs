@@ -1,5 +1,7 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
+mod minors;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -12,13 +14,14 @@ use crate::inherit;
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
 use crate::rails;
-use crate::snapshot::{Address, CharDevice, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
+use crate::snapshot::{Address, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use crate::stack;
 use crate::step::{
     IFA_F_NOPREFIXROUTE, Made, NicState, Own, Side, Step, configure, connect, kernel_address, prefix_route,
 };
 use crate::uplink::{self, Guarded};
 use crate::verify;
+pub use minors::{Minors, predict_uverbs, uverbs_number};
 
 /// What one container's create takes.
 pub struct Attach {
@@ -239,33 +242,6 @@ pub fn same_nic(a: &Identity, b: &Identity) -> bool {
         (None, None) => a.name == b.name,
         _ => pci.unwrap_or(true) && mac.unwrap_or(true),
     }
-}
-
-/// Device nodes that re-created soft-RoCE links will have, by HCA.
-pub type Minors = BTreeMap<String, CharDevice>;
-
-/// uverbs numbers are the lowest free ones (ib_uverbs_add_one, drivers/infiniband/core/uverbs_main.c); the first 32 have
-/// major 231 and minors from 192. Links are re-created one at a time in ascending order, each in the place of the one just
-/// deleted or in a lower gap.
-pub fn predict_uverbs<'a>(host: &Snapshot, moving: impl Iterator<Item = &'a Hca>) -> Minors {
-    let here = host.hcas.iter().filter_map(|h| h.uverbs.as_ref()).filter_map(uverbs_number);
-    let mut used: std::collections::BTreeSet<u32> = here.chain(host.verbs_elsewhere.iter().copied()).collect();
-    let mut moving: Vec<(u32, &Hca)> = moving.filter_map(|h| Some((uverbs_number(h.uverbs.as_ref()?)?, h))).collect();
-    moving.sort_by_key(|(n, _)| *n);
-    let mut minors = Minors::new();
-    for (number, hca) in moving {
-        used.remove(&number);
-        let Some(free) = (0..32).find(|n| !used.contains(n)) else { continue };
-        used.insert(free);
-        minors
-            .insert(hca.name.to_string(), CharDevice { name: format!("uverbs{free}"), major: 231, minor: 192 + free });
-    }
-    minors
-}
-
-/// N of `uverbsN`.
-pub fn uverbs_number(device: &CharDevice) -> Option<u32> {
-    device.name.strip_prefix("uverbs")?.parse().ok()
 }
 
 /// Whether the host has no route to an address's subnet although the kernel had made one: somebody has deleted it, and inside

@@ -7,15 +7,14 @@ mod cdi;
 mod doctor;
 mod install;
 mod nccl;
+mod stopwatch;
 mod tables;
+mod terminal;
 
 use std::collections::BTreeMap;
-use std::io;
-use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
-use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::exclusive;
 use crate::fault::Fault;
@@ -30,7 +29,9 @@ pub use cdi::{DeviceLine, device_table};
 pub use doctor::diagnosis_table;
 pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
+pub use stopwatch::{Phase, PhaseName, Stopwatch};
 pub use tables::{selection_table, snapshot_table};
+pub use terminal::{json, printable, printable_lines, write_json};
 
 /// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
 pub const WIDTH: u16 = 100;
@@ -90,84 +91,6 @@ pub struct Report {
     /// Where the outcome differs from the plan; empty is the aim.
     #[serde(default)]
     pub drift: Vec<String>,
-}
-
-/// The time that one part of the work took, all its occurrences together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Phase {
-    /// Which part.
-    pub name: PhaseName,
-    /// Microseconds.
-    pub micros: u64,
-}
-
-/// The parts of the work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-#[value(rename_all = "snake_case")]
-pub enum PhaseName {
-    /// Taking snapshots.
-    Observe,
-    /// Selection and planning.
-    Plan,
-    /// Writing the journal.
-    Journal,
-    /// Waiting for locks.
-    Lock,
-    /// Link messages that change a NIC's namespace, and what makes RDMA links.
-    Move,
-    /// Addresses, routes, rules, neighbours, sysctls, links up.
-    Configure,
-    /// Waiting for GIDs.
-    GidWait,
-    /// Observing again and comparing.
-    Verify,
-    /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is done beside the moves.
-    Dress,
-    /// Taking back after a failure.
-    Undo,
-}
-
-/// Measures phases: each lap books the time since the one before.
-#[derive(Clone, Debug)]
-pub struct Stopwatch {
-    start: Instant,
-    last: Instant,
-    spent: Vec<(PhaseName, Duration)>,
-}
-
-impl Stopwatch {
-    /// Starts now.
-    pub fn start() -> Stopwatch {
-        let now = Instant::now();
-        Stopwatch { start: now, last: now, spent: Vec::new() }
-    }
-
-    /// Books the time since the last lap, or since the start, to a phase.
-    pub fn lap(&mut self, phase: PhaseName) {
-        let now = Instant::now();
-        self.add(phase, now - self.last);
-        self.last = now;
-    }
-
-    /// Books time that was measured elsewhere.
-    pub fn add(&mut self, phase: PhaseName, time: Duration) {
-        match self.spent.iter_mut().find(|(name, _)| *name == phase) {
-            Some((_, spent)) => *spent += time,
-            None => self.spent.push((phase, time)),
-        }
-    }
-
-    /// What was booked so far.
-    pub fn phases(&self) -> Vec<Phase> {
-        self.spent.iter().map(|(name, time)| Phase { name: *name, micros: time.as_micros() as u64 }).collect()
-    }
-
-    /// The time since the start.
-    pub fn elapsed(&self) -> Duration {
-        self.start.elapsed()
-    }
 }
 
 impl Report {
@@ -366,84 +289,4 @@ fn peer_line(plan: &Plan) -> String {
 pub fn injected(injected: &Injected) -> String {
     let changes = injected.changes.iter().map(|c| format!("+ {}\n", printable(c)));
     changes.chain(injected.kept.iter().map(|k| format!("= {}\n", printable(k)))).collect()
-}
-
-/// Pretty JSON that is safe on a terminal too: JSON itself would let DEL and C1 controls through.
-pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
-    let mut text = Vec::new();
-    write_json(&mut text, value)?;
-    Ok(String::from_utf8(text)?)
-}
-
-/// The same, written as it is made: for what is large.
-pub fn write_json(out: impl io::Write, value: &impl Serialize) -> serde_json::Result<()> {
-    value.serialize(&mut serde_json::Serializer::with_formatter(out, Safe(PrettyFormatter::new())))
-}
-
-/// [`PrettyFormatter`] with everything escaped that could steer a terminal.
-struct Safe(PrettyFormatter<'static>);
-
-impl Formatter for Safe {
-    fn begin_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_array(out)
-    }
-
-    fn end_array<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_array(out)
-    }
-
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_array_value(out, first)
-    }
-
-    fn end_array_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_array_value(out)
-    }
-
-    fn begin_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_object(out)
-    }
-
-    fn end_object<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_object(out)
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.0.begin_object_key(out, first)
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(out)
-    }
-
-    fn end_object_value<W: ?Sized + io::Write>(&mut self, out: &mut W) -> io::Result<()> {
-        self.0.end_object_value(out)
-    }
-
-    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
-        let mut rest = text;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| steers(*c)) {
-            let (plain, after) = rest.split_at(at);
-            write!(out, "{plain}\\u{:04x}", u32::from(c))?;
-            rest = after.get(c.len_utf8()..).unwrap_or_default();
-        }
-        out.write_all(rest.as_bytes())
-    }
-}
-
-/// One line of text from elsewhere with everything escaped that could steer a terminal or forge a line.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
-}
-
-/// The same for text of several lines, whose line ends and tabs stay.
-pub fn printable_lines(text: &str) -> String {
-    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
-    text.lines().map(line).collect()
-}
-
-/// Controls, and the marks that reverse or hide what stands beside them.
-fn steers(c: char) -> bool {
-    let marks = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
-    c.is_control() || marks.iter().any(|m| m.contains(&c))
 }

@@ -1,5 +1,8 @@
 //! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
 
+mod kernel;
+mod order;
+
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -9,21 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Netdev, Nexthop, Qdisc, Route, Rule, Snapshot};
+pub use kernel::{derived, kernel_address, kernel_made, prefix_route};
+pub use order::{configure, connect};
 
-/// RTPROT_KERNEL (include/uapi/linux/rtnetlink.h).
-const RTPROT_KERNEL: u8 = 2;
 /// RT_TABLE_MAIN.
 pub const TABLE_MAIN: u32 = 254;
 /// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
-/// IP6_RT_PRIO_ADDRCONF (include/net/ip6_route.h): the metric of a subnet's route where the address has none.
-const IP6_RT_PRIO_ADDRCONF: u32 = 256;
-/// IFAPROT_KERNEL_LL (include/uapi/linux/if_addr.h): a link-local address that the kernel made.
-const IFAPROT_KERNEL_LL: u8 = 3;
-
-/// IN6_ADDR_GEN_MODE_EUI64 and IN6_ADDR_GEN_MODE_NONE (include/uapi/linux/if_link.h), as the sysctl prints them.
-const ADDR_GEN_EUI64: &str = "0";
-const ADDR_GEN_NONE: &str = "1";
 
 /// Which of the two namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -285,132 +280,4 @@ impl fmt::Display for Step {
             Step::AwaitPort { hca, port, .. } => write!(f, "waiting for port {port} of {hca} and its RoCE v2 GID"),
         }
     }
-}
-
-/// Whether the kernel makes this route by itself when the NIC's addresses are added or its link goes up. The protocol alone
-/// does not tell: NetworkManager adds the subnets' routes under the kernel's name, with a metric of its own, and marks the
-/// addresses NOPREFIXROUTE.
-pub fn kernel_made(route: &Route, dev: &Netdev) -> bool {
-    let [only] = route.hops.as_slice() else { return false };
-    let direct = route.protocol == RTPROT_KERNEL && only.gateway.is_none() && only.dev.as_ref() == Some(&dev.name);
-    direct && (derived(route) || route.table == TABLE_MAIN && dev.addresses.iter().any(|a| prefix_route(route, a)))
-}
-
-/// Whether this is the route that the kernel makes to an address's subnet (fib_add_ifaddr in net/ipv4/fib_frontend.c,
-/// addrconf_prefix_route in net/ipv6/addrconf.c). The one to an IPv6 peer is made when duplicate address detection has ended,
-/// too late for routes through that: we add it, and the kernel then finds it there.
-pub fn prefix_route(route: &Route, a: &Address) -> bool {
-    let far = a.peer.filter(IpAddr::is_ipv4).unwrap_or(a.address);
-    let subnet = IpNet::new(far, a.prefix).map(|n| n.trunc());
-    let default = if a.address.is_ipv4() { 0 } else { IP6_RT_PRIO_ADDRCONF };
-    a.flags & IFA_F_NOPREFIXROUTE == 0
-        && subnet.is_ok_and(|s| s == route.destination)
-        && route.metric.unwrap_or(0) == a.metric.unwrap_or(default)
-        && (route.prefsrc == Some(a.address) || a.address.is_ipv6())
-}
-
-/// Whether a route follows from an address alone, and comes and goes with it some time after the call.
-pub fn derived(route: &Route) -> bool {
-    /// RT_TABLE_LOCAL.
-    const LOCAL: u32 = 255;
-    let link_local = match route.destination {
-        IpNet::V6(net) => {
-            let top = net.addr().segments()[0];
-            (top & 0xffc0) == 0xfe80 || (top & 0xff00) == 0xff00
-        }
-        IpNet::V4(_) => false,
-    };
-    route.protocol == RTPROT_KERNEL && (route.table == LOCAL || link_local)
-}
-
-/// Whether the kernel makes this address by itself when the link goes up. addr_gen_mode says how, or that it makes none:
-/// so NetworkManager has it, which then makes the same address.
-pub fn kernel_address(address: &Address, dev: &Netdev) -> bool {
-    let IpAddr::V6(v6) = address.address else { return false };
-    let mode = dev.sysctls.get("ipv6/conf/addr_gen_mode").map_or(ADDR_GEN_EUI64, String::as_str);
-    if (v6.segments()[0] & 0xffc0) != 0xfe80 || mode == ADDR_GEN_NONE || !dev.up {
-        return false;
-    }
-    let from_mac = dev.mac.as_ref().is_some_and(|m| eui64(&m.0) == Some(v6.octets()[8..].to_vec()));
-    address.protocol == Some(IFAPROT_KERNEL_LL) || mode == ADDR_GEN_EUI64 && from_mac
-}
-
-/// The modified EUI-64 interface identifier of an Ethernet address (RFC 4291, appendix A).
-fn eui64(mac: &[u8]) -> Option<Vec<u8>> {
-    let &[a, b, c, d, e, f] = mac else { return None };
-    Some(vec![a ^ 2, b, c, 0xff, 0xfe, d, e, f])
-}
-
-/// The steps that give a NIC, just moved and down, its link state and addresses; routes, rules and neighbours come when
-/// all NICs are there ([`connect`]). IPv4 addresses come before the link goes up, so that it never answers for others;
-/// IPv6 addresses after it, since their prefix routes need a link that is up, and last first, since the kernel puts a new
-/// one before its equals (ipv6_link_dev_addr in net/ipv6/addrconf.c).
-pub fn configure(side: Side, state: &NicState, sysctls: BTreeMap<String, String>) -> Vec<Step> {
-    let dev = &state.netdev.name;
-    let add = |address: &Address| Step::AddressAdd { side, dev: dev.clone(), address: address.clone() };
-    let (v4, v6): (Vec<_>, Vec<_>) = state.netdev.addresses.iter().partition(|a| a.address.is_ipv4());
-    let mut steps = Vec::new();
-    if !sysctls.is_empty() {
-        steps.push(Step::Sysctls { side, dev: dev.clone(), values: sysctls });
-    }
-    // The kernel takes it where accept_ra says that there will be addresses from routers (inet6_set_iftoken).
-    let token = state.netdev.token.map(|t| Step::Token { side, dev: dev.clone(), token: Some(t) });
-    steps.extend(token);
-    steps.extend(v4.into_iter().map(add));
-    let qdiscs = state.netdev.qdiscs.iter().flatten();
-    steps.extend(qdiscs.map(|q| Step::QdiscAdd { side, dev: dev.clone(), qdisc: q.clone() }));
-    if state.netdev.up {
-        steps.push(Step::Link { side, dev: dev.clone(), up: true });
-    }
-    steps.extend(v6.into_iter().rev().filter(|a| !kernel_address(a, &state.netdev)).map(add));
-    steps
-}
-
-/// The steps that give NICs on one side their routes, nexthop objects, neighbours and rules. What has no gateway comes first,
-/// since gateways are reached through it; an object comes before the groups and routes that name it.
-pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
-    let mut steps = paths(side, states);
-    for state in states {
-        let dev = &state.netdev.name;
-        let neighbours = state.netdev.neighbours.iter();
-        steps.extend(neighbours.map(|n| Step::NeighbourAdd { side, dev: dev.clone(), neighbour: n.clone() }));
-    }
-    let rules = once(states.iter().flat_map(|s| &s.rules));
-    steps.extend(rules.into_iter().map(|r| Step::RuleAdd { side, rule: r.clone() }));
-    steps
-}
-
-fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
-    let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| !kernel_made(r, &s.netdev)));
-    let mut ranked: Vec<(u8, Step)> = Vec::new();
-    for route in once(settings) {
-        let gateway = route.hops.iter().any(|h| h.gateway.is_some());
-        let rank = match (gateway, route.nexthop()) {
-            (false, None) => 0,
-            (false, Some(_)) if route.hops.len() == 1 => 2,
-            _ => 5,
-        };
-        ranked.push((rank, Step::RouteAdd { side, route: route.clone() }));
-    }
-    for nexthop in once(states.iter().flat_map(|s| &s.nexthops)) {
-        let rank = match (nexthop.gateway, nexthop.group.is_empty()) {
-            (None, true) => 1,
-            (Some(_), _) => 3,
-            (None, false) => 4,
-        };
-        ranked.push((rank, Step::NexthopAdd { side, nexthop: nexthop.clone() }));
-    }
-    ranked.sort_by_key(|(rank, _)| *rank);
-    ranked.into_iter().map(|(_, step)| step).collect()
-}
-
-/// Each value once: what concerns several NICs is part of each one's state.
-fn once<'a, T: PartialEq>(all: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
-    let mut seen = Vec::new();
-    for one in all {
-        if !seen.contains(&one) {
-            seen.push(one);
-        }
-    }
-    seen
 }
