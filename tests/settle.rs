@@ -90,6 +90,14 @@ fn who_may_be_about_to_act_is_waited_for() {
     let busy = root(&[(UDEV, ""), ("run/udev/queue", "")]);
     let (looks, drift, fought) = settled(busy.path(), |_| vec![], long);
     assert!((3..=12).contains(&looks) && drift == 0 && fought.is_none(), "{looks}");
+    // So does networkd, which knows two of three links.
+    let state = |index| format!("run/systemd/netif/links/{index}");
+    let (one, two, three) = (state(100), state(101), state(102));
+    let known = [(one.as_str(), "ADMIN_STATE=configuring\n"), (&two, "ADMIN_STATE=unmanaged\n"), (NETWORKD, "")];
+    let (looks, drift, fought) = settled(root(&known).path(), |_| vec![], long);
+    assert!((3..=12).contains(&looks) && drift == 0 && fought.is_none(), "{looks}");
+    let all = [&known[..], &[(three.as_str(), "ADMIN_STATE=configured\n")]].concat();
+    assert_eq!(settled(root(&all).path(), |_| vec![], long), (2, 0, None));
 }
 
 #[test]
@@ -157,9 +165,12 @@ fn managers_are_known_by_what_they_keep() {
     assert_eq!(spares(Manager::NetworkManager), [false, true, false]);
     assert_eq!(spares(Manager::Networkd), [true, false, false]);
     assert_eq!(spares(Manager::Udev), [false; 3]);
-    assert!(!managers::busy(root));
+    assert!(!managers::busy(root, &[7, 8]));
+    assert!(managers::busy(root, &[7, 9]), "of which networkd has not heard");
+    fs::write(root.join("run/systemd/netif/links/9"), "ADMIN_STATE=initialized\n").unwrap();
+    assert!(managers::busy(root, &[7, 9]), "with which networkd has not begun");
     fs::write(root.join("run/udev/queue"), "").unwrap();
-    assert!(managers::busy(root));
+    assert!(managers::busy(root, &[7, 8]));
 }
 
 #[test]

@@ -21,8 +21,8 @@ use crate::world::{Scope, World, managers};
 const MOMENT: Duration = Duration::from_millis(50);
 /// Between looks where only the kernel may be late.
 const PAUSE: Duration = Duration::from_millis(20);
-/// udev's events may be of anything: what it does to our NICs comes first.
-const UDEV: Duration = Duration::from_millis(500);
+/// For who has yet to deal with our NICs. udev's events may be of anything, and networkd may have been stopped.
+const BUSY: Duration = Duration::from_millis(500);
 
 /// NICs that stand still.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
         let mut drift = verify::drift(&states, &host);
         drift.extend(verify::rdma_drift(held, &host));
         let over = begun.elapsed() >= patience;
-        let busy = watched && begun.elapsed() < UDEV && managers::busy(root);
+        let busy = watched && begun.elapsed() < BUSY && managers::busy(root, &numbers(held, &host));
         let still = over || !watched || (last.as_ref() == Some(&drift) && !busy);
         match &put_back {
             // A namespace that has yet to end may keep what a step needs: what fails is tried again.
@@ -104,9 +104,15 @@ fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
     (!steps.is_empty(), !failed.is_empty())
 }
 
-fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[Held], host: &Snapshot) -> Option<String> {
+/// The numbers of our links by now.
+fn numbers(held: &[Held], host: &Snapshot) -> Vec<u32> {
     let index = |h: &Held| host.netdev(&h.nic.identity.name).map_or(h.before.netdev.ifindex, |dev| dev.ifindex);
-    let links: Vec<(IfName, u32)> = held.iter().map(|h| (h.nic.identity.name.clone(), index(h))).collect();
+    held.iter().map(index).collect()
+}
+
+fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[Held], host: &Snapshot) -> Option<String> {
+    let names = held.iter().map(|h| h.nic.identity.name.clone());
+    let links: Vec<(IfName, u32)> = names.zip(numbers(held, host)).collect();
     let present = |manager| Present {
         manager,
         spares: links.iter().filter(|(_, i)| managers::spares(root, manager, *i)).map(|(n, _)| n.clone()).collect(),
