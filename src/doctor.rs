@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::nccl::settings::Settings;
 use crate::plan::Plan;
 use crate::request::Request;
-use crate::select::{Held, judge};
+use crate::select::{Held, absent, judge};
 use crate::snapshot::Snapshot;
 use patient::{Patient, Rail};
 use seen::{Machine, Trace};
@@ -213,10 +213,12 @@ impl fmt::Display for Check {
 /// Makes every check that can be made.
 ///
 /// # Errors
-/// Those of the selection: `--ifaces` names what is not there, or nobody can know what is an uplink.
+/// Those of the selection: nobody can know what is an uplink.
 pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
-    // A NIC without an address is a finding, and not the end of the others.
-    let request = Request { auto_skip_no_ipv4: true, ..examination.request.clone() };
+    // A NIC without an address, or one that has gone, is a finding, and not the end of the others.
+    let (absent, _) = absent(examination.request, examination.snapshot, examination.held);
+    let mut request = Request { auto_skip_no_ipv4: true, ..examination.request.clone() };
+    request.ifaces.retain(|name| !absent.contains(&name));
     let selection = judge(&request, examination.snapshot, examination.held)?;
     let patient = Patient { of: examination, selection: &selection };
     let blind = examination.machine.is_none();

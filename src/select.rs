@@ -250,11 +250,20 @@ pub(crate) fn natural(label: &str) -> String {
     natural
 }
 
+/// What `--ifaces` names and is neither here nor with a container, and all that is.
+pub fn absent<'a>(
+    request: &'a Request,
+    snapshot: &'a Snapshot,
+    held: &'a [Held],
+) -> (Vec<&'a IfName>, Vec<&'a IfName>) {
+    let mut there: Vec<&IfName> = candidate::netdevs(snapshot).map(|n| &n.name).collect();
+    there.extend(held.iter().map(|h| &h.netdev).filter(|n| snapshot.netdev(n).is_none()));
+    (request.ifaces.iter().filter(|n| !there.contains(n)).collect(), there)
+}
+
 /// A name in `--ifaces` that does not exist is a mistake, and the list of what does exist its cure.
 fn known(context: &Context) -> Result<()> {
-    let mut there: Vec<&IfName> = candidate::netdevs(context.snapshot).map(|n| &n.name).collect();
-    there.extend(context.held.iter().map(|h| &h.netdev).filter(|n| context.snapshot.netdev(n).is_none()));
-    let unknown: Vec<&IfName> = context.request.ifaces.iter().filter(|n| !there.contains(n)).collect();
+    let (unknown, there) = absent(context.request, context.snapshot, context.held);
     if unknown.is_empty() {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use super::patient::Wanted;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::candidate::{counts, port_label};
 use crate::config::Family;
-use crate::select::{Drop, DropCode, Verdict};
+use crate::select::{self, Drop, DropCode, Verdict};
 use crate::snapshot::{Address, Gid, GidKind, Hca, Port};
 use crate::step::IFA_F_NOPREFIXROUTE;
 
@@ -171,7 +171,8 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
             Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
         })
     };
-    match patient.is_inside() {
+    let mut found: Vec<Finding> = asked_in_vain(patient).into_iter().collect();
+    found.extend(match patient.is_inside() {
         false => patient.selection.dropped().filter_map(one).collect(),
         true if patient.rails().is_empty() && patient.fabrics().is_empty() => {
             let seen = "no NIC with an RDMA device is in this container's network namespace, and no InfiniBand HCA is given to it";
@@ -181,5 +182,16 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
         }
         // What is in a container has come there.
         true => Vec::new(),
-    }
+    });
+    found
+}
+
+/// What `--ifaces` names, and is not there: a card that has died, or a slip of the pen.
+fn asked_in_vain(patient: &Patient) -> Option<Finding> {
+    let (names, there) = select::absent(patient.of.request, patient.of.snapshot, patient.of.held);
+    let place = if patient.is_inside() { "in this container" } else { "on this host, and no container has it" };
+    let seen = format!("--ifaces names {}: not {place}; there are: {}", join(&names), join(&there));
+    let fix = "look for the card (lspci, dmesg) and for its driver; or name those that are there";
+    let found = Finding::new(Check::LeftOut, Severity::Breaks, seen, "what names this NIC does not start", fix);
+    (!names.is_empty()).then_some(found)
 }
