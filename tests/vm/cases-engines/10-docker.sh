@@ -72,7 +72,7 @@ case_docker() {
   inside "$id"
   docker stop --time 0 "$id" > /dev/null
   until_true 60 whole
-  cell Docker "$(docker version --format '{{.Server.Version}}') (runc $(version_of runc))" "\`rdmaprep-runtime\` in daemon.json" env
+  cell Docker "$(docker version --format '{{.Server.Version}}') (runc $(version_of runc))" "\`rdmaprep-runtime\`" env
 }
 whole() { (clean) > /dev/null 2>&1; }
 

@@ -47,7 +47,7 @@ case_containerd() {
   ctr task kill --signal KILL held
   wait $runner || true
   until_true 60 whole
-  cell containerd "$(version_of containerd) (runc $(version_of runc))" "\`rdmaprep-runtime\`, \`ctr run\`" env
+  cell containerd "$(version_of containerd) (runc $(version_of runc))" "\`rdmaprep-runtime\`" env
 }
 
 case_containerd_refuses_the_hosts_network() {

@@ -1,6 +1,6 @@
-# shellcheck shell=bash source=tests/vm/container.sh
+# shellcheck shell=bash source=tests/vm/inside.sh
 # podman's devices: each rail by its name, several of them, and all, from the file that `cdi generate` writes.
-. "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
 # An emulated processor may be slow: --hook-timeout gives the hooks ten minutes.
 kind=rdmaprep.io/rail file=/etc/cdi/rdmaprep.json
@@ -69,6 +69,7 @@ two() { # RUNTIME
   said=$(rdmaprep cdi list)
   says "v0: container "
   ends two "$runner"
+  cell podman "$(version_of podman) ($1 $(version_of "$1"))" "CDI, two rails of a plan; \`--network=none\`" conf
 }
 
 case_two_rails_of_a_plan() { two crun; }
