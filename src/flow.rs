@@ -34,6 +34,7 @@ use crate::fault::{Fault, WithFault};
 use crate::handle::Handle;
 use crate::hook::{self, Hook};
 use crate::inject::Stage;
+use crate::known;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
@@ -115,7 +116,7 @@ fn recorded(file: &Path) -> Result<Snapshot> {
     let doing = || format!("reading snapshot {}", file.display());
     let text = files::read(file).fault(Fault::Usage, doing())?;
     let text = text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", file.display())))?;
-    let snapshot: Snapshot = serde_json::from_str(&text).fault(Fault::Usage, doing())?;
+    let snapshot: Snapshot = known::strict(text.as_bytes()).fault(Fault::Usage, doing())?;
     if snapshot.schema != snapshot::SCHEMA {
         return Err(Fault::Usage.error(format!("{}: schema {} is unknown", file.display(), snapshot.schema)));
     }

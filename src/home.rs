@@ -3,6 +3,7 @@
 mod settle;
 mod strays;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -86,8 +87,9 @@ pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Dura
 
 fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Duration) -> Result<Done> {
     record.phase = Phase::Restoring;
-    // On a full disk the record stays as it was: in any phase it says all that the way home takes.
-    let unsaved = store.save(&record).err();
+    // On a full disk the record stays as it was: in any phase it says all that the way home takes. So does that of a later
+    // version, of which we would lose a part.
+    let unsaved = if record.unheard.is_empty() { store.save(&record).err() } else { None };
     let (home, strayed) = plan_home(live, &record, patience)?;
     let deadline = Instant::now() + SETTLE;
     let errors = apply_all(&home.steps, live, deadline);
@@ -100,7 +102,7 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     if home.stuck.is_empty() && drift.is_empty() {
         let_go(store, &record)?;
         store.forget(&record)?;
-        let notes = strayed.into_iter().chain(home.notes).chain(fought).collect();
+        let notes = strayed.into_iter().chain(home.notes).chain(fought).chain(beyond(&record)).collect();
         return Ok(Done { steps: home.steps.len(), notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
@@ -109,6 +111,15 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+}
+
+/// What a later version knew of the NICs, and nobody has given back.
+fn beyond(record: &Record) -> Option<String> {
+    // The same of each NIC.
+    let names: BTreeSet<&str> = record.unheard.iter().filter_map(|place| place.rsplit('.').next()).collect();
+    let fields = names.into_iter().collect::<Vec<_>>().join(", ");
+    let text = format!("a later rdmaprep has written the record: what it knew besides is not given back ({fields})");
+    (!record.unheard.is_empty()).then_some(text)
 }
 
 /// Drops what keeps a record's namespace, and what was written for its containers.

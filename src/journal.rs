@@ -1,7 +1,8 @@
 //! The write-ahead record: everything that bringing NICs home takes, written before the first of them moves.
 //!
-//! One record per container namespace. It is replaced as a whole, so it is valid at every instant; an older schema is
-//! refused by name rather than guessed at.
+//! One record per container namespace. It is replaced as a whole, so it is valid at every instant; another schema is
+//! refused by name rather than guessed at. Within a schema fields are added, never required: an older rdmaprep brings home what a
+//! newer one took away, without what it does not know. A field that nobody may leave out is a new schema.
 
 mod remains;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
 use crate::ident::IfName;
+use crate::known;
 use crate::plan::{Nic, Plan};
 use crate::rails::Overruled;
 use crate::snapshot::CharDevice;
@@ -40,7 +42,6 @@ pub enum Phase {
 
 /// A container that shares the namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Member {
     /// The container's id.
     pub id: String,
@@ -54,7 +55,6 @@ pub struct Member {
 
 /// A NIC that is away, and the state that the host gets back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Held {
     /// Which one.
     pub nic: Nic,
@@ -71,7 +71,6 @@ pub struct Held {
 
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Hold {
     /// Where runtimes find it.
     pub path: PathBuf,
@@ -81,7 +80,6 @@ pub struct Hold {
 
 /// The record of one container namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Record {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -105,6 +103,9 @@ pub struct Record {
     pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<Held>,
+    /// The places of what a later version has written, and nobody heard here.
+    #[serde(skip)]
+    pub unheard: Vec<String>,
 }
 
 impl Record {
@@ -125,7 +126,8 @@ impl Record {
             "the record has schema {}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep that wrote it",
             version.schema
         );
-        serde_json::from_str(text).map_err(|e| damage(&e))
+        let (record, unheard) = known::lenient::<Record>(text.as_bytes()).map_err(|e| damage(&e))?;
+        Ok(Record { unheard, ..record })
     }
 
     /// Its text.
@@ -144,15 +146,6 @@ impl Record {
     }
 }
 
-/// A field that is unknown was written by a later version, whatever its schema says: to drop it could be to drop what a NIC
-/// gets back.
 fn damage(error: &serde_json::Error) -> anyhow::Error {
-    let text = error.to_string();
-    match text.strip_prefix("unknown field ").and_then(|rest| rest.split_once(',')) {
-        Some((field, _)) => anyhow!(
-            "the record has the field {field}, which rdmaprep {PROGRAM} (schema {SCHEMA}) does not know: use the rdmaprep \
-             that wrote it"
-        ),
-        None => anyhow!("the record is damaged: {text}"),
-    }
+    anyhow!("the record is damaged: {error}")
 }

@@ -42,6 +42,7 @@ pub mod state;
 
 pub mod handle;
 pub mod ident;
+pub mod known;
 pub mod snapshot;
 pub mod tree;
 

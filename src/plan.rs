@@ -25,7 +25,6 @@ pub const SCHEMA: u32 = 1;
 
 /// What identifies a NIC while names and indexes change around it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Identity {
     /// Name on the host.
     pub name: IfName,
@@ -41,7 +40,6 @@ pub struct Identity {
 
 /// A NIC that the container gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Nic {
     /// Which one.
     pub identity: Identity,
@@ -77,7 +75,6 @@ pub struct Nic {
 
 /// An environment variable for the container, with the reason that the report gives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct EnvVar {
     /// Name.
     pub name: String,
@@ -89,7 +86,6 @@ pub struct EnvVar {
 
 /// The stored decision: everything that later moments need, made from one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Plan {
     /// [`SCHEMA`].
     pub schema: u32,

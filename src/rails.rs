@@ -32,7 +32,6 @@ pub const NUMBERS: Numbers = Numbers { first: 29000, last: 29255 };
 
 /// Values of arp_announce, arp_ignore, arp_filter and rp_filter for a moved NIC (Documentation/networking/ip-sysctl.rst).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ArpProfile {
     /// 2: always the best local address.
     pub announce: u8,
@@ -164,7 +163,6 @@ impl fmt::Display for Numbers {
 
 /// What a plan says of its rails besides the profile. Numbers are chosen at create, when it is known which are free.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Rails {
     /// Numbers for tables and rules, where rails need them; absent: none are made.
     pub tables: Option<Numbers>,

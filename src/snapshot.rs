@@ -24,7 +24,6 @@ pub const SCHEMA: u32 = 1;
 
 /// Everything observed in one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Snapshot {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -108,7 +107,6 @@ pub enum RdmaMode {
 
 /// A character device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct CharDevice {
     /// Name below `/dev/infiniband`: `uverbs0`, `umad0`, `rdma_cm`.
     pub name: String,

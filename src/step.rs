@@ -32,7 +32,6 @@ pub enum Side {
 
 /// A NIC's network state: what a move destroys, and what the host gets back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct NicState {
     /// Link, addresses, neighbours and sysctls.
     pub netdev: Netdev,
@@ -93,7 +92,6 @@ impl<'a> Own<'a> {
 
 /// Link settings that survive a namespace change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Settings {
     /// MTU in bytes.
     pub mtu: u32,
@@ -125,7 +123,6 @@ impl Settings {
 
 /// What makes a netdev that is no hardware: a VLAN, macvlan, ipvlan or IPoIB interface, or a bond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Made {
     /// IFLA_INFO_KIND.
     pub kind: String,

@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rdmaprep::journal::{Record, SCHEMA, remains};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::hold::{Hold, POOL};
 use support::{Container, Host, alone, sh};
 
@@ -159,23 +159,64 @@ fn a_record_cut_off_at_any_byte_is_none() {
 }
 
 #[test]
-fn a_field_or_schema_of_a_later_version_is_refused_by_name() {
+fn a_field_of_a_later_version_is_left_aside_and_a_schema_is_refused_by_name() {
     let text = current();
     let version = env!("CARGO_PKG_VERSION");
-    for (old, new) in [
-        ("\"phase\":", "\"lease\":1,\"phase\":"),
-        ("\"hca\":", "\"lease\":{},\"hca\":"),
-        ("\"handles\":", "\"lease\":\"\",\"handles\":"),
+    let today = Record::parse(&text).unwrap();
+    assert!(today.unheard.is_empty());
+    for (old, new, at) in [
+        ("\"phase\":", "\"lease\":1,\"phase\":", "lease"),
+        ("\"hca\":", "\"lease\":{},\"hca\":", "given.?.nics.0.lease"),
+        ("\"handles\":", "\"lease\":\"\",\"handles\":", "hold.?.lease"),
+        ("\"before\":{\"netdev\":{", "\"before\":{\"netdev\":{\"lease\":[7],", "held.0.before.netdev.lease"),
     ] {
-        let error = format!("{:#}", Record::parse(&text.replacen(old, new, 1)).unwrap_err());
-        let want = format!(
-            "the record has the field `lease`, which rdmaprep {version} (schema 1) does not know: use the rdmaprep that \
-             wrote it"
-        );
-        assert_eq!(error, want);
+        let later = Record::parse(&text.replacen(old, new, 1)).unwrap();
+        assert_eq!(later.unheard, [at]);
+        assert_eq!(Record { unheard: Vec::new(), ..later }, today);
     }
     let error = format!("{:#}", Record::parse(&text.replacen("\"schema\":1", "\"schema\":7,\"x\":0", 1)).unwrap_err());
     assert_eq!(error, format!("the record has schema 7, rdmaprep {version} knows 1: use the rdmaprep that wrote it"));
+}
+
+/// Adds a field to everything that is no map of names.
+fn with_more(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            let names = ["sysctls", "other", "handles", "overruled"];
+            map.iter_mut().filter(|(key, _)| !names.contains(&key.as_str())).for_each(|(_, value)| with_more(value));
+            map.insert("lease".to_owned(), json!({ "until": 7 }));
+        }
+        Value::Array(list) => list.iter_mut().for_each(with_more),
+        _ => {}
+    }
+}
+
+/// The rdmaprep that moved the NICs was a later one: everything in its record has a field that is not known here.
+#[test]
+fn what_a_later_version_took_away_this_one_brings_home() {
+    alone(|host| {
+        let (before, mut c, ..) = holding(host);
+        let later = || {
+            let path = host.records().remove(0);
+            let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            with_more(&mut record);
+            fs::write(&path, record.to_string()).unwrap();
+            assert!(Record::parse(&record.to_string()).unwrap().unheard.len() > 20);
+            assert_eq!(host.rdmaprep(&["status"]).ok().err, "");
+        };
+        let told = "a later rdmaprep has written the record: what it knew besides is not given back (lease)";
+        later();
+        c.stop(host).ok();
+        assert!(fs::read_to_string(&host.log).unwrap().contains(told));
+        host.is_as(&before);
+        let mut again = Container::new("again");
+        again.create(host).ok();
+        later();
+        assert!(host.rdmaprep(&["restore", "again"]).ok().out.contains(told));
+        again.kill();
+        host.is_as(&before);
+        host.is_clean();
+    });
 }
 
 /// Each is one line with the file's name, tells the NICs where they can still be read, and nothing moves or goes.
@@ -187,14 +228,14 @@ fn what_is_no_record_is_told_and_left_as_it_is() {
         let inside = c.sh("ip -o -4 address");
         let other = Container::new("other");
         let zeroed = "\0".repeat(text.len());
-        let later = text.replacen("\"phase\":", "\"lease\":1,\"phase\":", 1);
+        let later = text.replacen("\"schema\":1", "\"schema\":2", 1);
         let torn = &text[..text.len() - 1];
         for (damaged, words) in [
             (torn, &["damaged", "names r0 r1, held by hurt", "kept by"][..]),
             (&text[..text.len() / 3], &["damaged", "r0"]),
             (&zeroed, &["damaged", "which NICs it is about cannot be read"]),
             ("", &["damaged", "cannot be read"]),
-            (&later, &["`lease`", "schema 1", "use the rdmaprep that wrote it", "names r0 r1"]),
+            (&later, &["schema 2", "use the rdmaprep that wrote it", "names r0 r1"]),
         ] {
             fs::write(&path, damaged).unwrap();
             host.rdmaprep(&["restore", "--all"]).fails(8, words).fails(8, &[name, "nothing is changed"]);

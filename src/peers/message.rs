@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::rail::brief;
 use super::{Device, Digest, Lack, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
+use crate::known;
 
 /// Version of all messages. Nodes of different versions do not agree.
 pub const VERSION: u32 = 1;
@@ -209,7 +210,7 @@ impl Verdict {
 /// Reads a message of a stranger.
 pub fn parse<T: DeserializeOwned>(value: &[u8]) -> Result<T> {
     ensure!(value.len() <= MAX_VALUE, "it has {} bytes, {MAX_VALUE} are the most", value.len());
-    serde_json::from_slice(value).context("it is no message of this version")
+    known::strict(value).context("it is no message of this version")
 }
 
 /// Writes one.

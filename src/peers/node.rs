@@ -14,7 +14,6 @@ use crate::ident::{HcaName, IfName};
 
 /// What all nodes agreed on, as this one keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Agreement {
     /// What the nodes call this run.
     pub run: RunId,

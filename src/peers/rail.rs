@@ -42,7 +42,6 @@ impl FromStr for Match {
 
 /// What has to be the same on all nodes for their rails to be comparable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Policy {
     /// What makes two NICs the same rail.
     #[serde(rename = "match")]
@@ -123,7 +122,6 @@ pub enum Device {
 
 /// An HCA by name, written as an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Bare {
     /// Its name.
     pub hca: HcaName,

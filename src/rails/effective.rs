@@ -16,7 +16,6 @@ pub const ALL: &str = "all";
 
 /// A value of `all` in the container's namespace that would have defeated a NIC's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Overruled {
     /// What it was: a namespace that lives on gets it back.
     pub was: String,

@@ -12,7 +12,6 @@ pub type Protocol = String;
 
 /// An RDMA device: what NCCL and libibverbs call an HCA.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Hca {
     /// ibdev name.
     pub name: HcaName,
@@ -62,7 +61,6 @@ impl Hca {
 
 /// One port of an HCA.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Port {
     /// Port number, from 1.
     pub number: u32,
@@ -85,7 +83,6 @@ pub struct Port {
 
 /// One used entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Gid {
     /// Index in the table.
     pub index: u32,

@@ -9,7 +9,6 @@ use crate::ident::{BusId, Hex, IfName, Mac};
 
 /// A network device with the state that a namespace change destroys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Netdev {
     /// Name.
     pub name: IfName,
@@ -111,7 +110,6 @@ impl Netdev {
 
 /// A queueing discipline (RTM_NEWQDISC) that was put there, and not by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Qdisc {
     /// TCA_KIND: `tbf`, `fq`, `clsact`, …
     pub kind: String,
@@ -126,7 +124,6 @@ pub struct Qdisc {
 
 /// An address of a netdev (RTM_NEWADDR).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Address {
     /// IFA_LOCAL, or IFA_ADDRESS where that is absent.
     pub address: IpAddr,
@@ -163,7 +160,6 @@ pub struct Address {
 
 /// A neighbour that somebody has set, not learned: permanent, NOARP, managed or proxy (RTM_NEWNEIGH).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Neighbour {
     /// NDA_DST.
     pub address: IpAddr,

@@ -6,7 +6,6 @@ use crate::ident::BusId;
 
 /// A PCI function as sysfs shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct PciFunction {
     /// Address.
     pub address: BusId,
@@ -64,7 +63,6 @@ impl PciFunction {
 
 /// A NUMA node (`devices/system/node/nodeN`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct NumaNode {
     /// Its number.
     pub id: i32,
@@ -74,7 +72,6 @@ pub struct NumaNode {
 
 /// What the kernel knows the processors by (`devices/system/cpu/modalias`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Cpu {
     /// `x86_64`, `arm64`, `ppc64`: NCCL's words; else the kernel's.
     pub arch: String,

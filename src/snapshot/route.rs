@@ -10,7 +10,6 @@ use crate::ident::{Hex, IfName};
 
 /// A route (RTM_NEWROUTE) of any table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Route {
     /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
     pub destination: IpNet,
@@ -70,7 +69,6 @@ pub const RTA_EXPIRES: u16 = 23;
 
 /// One leg of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Hop {
     /// RTA_OIF, by name.
     #[serde(default)]
@@ -91,7 +89,6 @@ pub struct Hop {
 
 /// A nexthop object (RTM_NEWNEXTHOP): one leg that routes name by its number, or a group of such.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Nexthop {
     /// NHA_ID.
     pub id: u32,
@@ -123,7 +120,6 @@ pub struct Nexthop {
 
 /// A member of a group of nexthop objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Member {
     /// NHA_ID of the object.
     pub id: u32,
@@ -133,7 +129,6 @@ pub struct Member {
 
 /// A policy rule (RTM_NEWRULE).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Rule {
     /// 4 or 6.
     pub family: u8,

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::fault::{Fault, WithFault};
 use crate::handle::Handle;
 use crate::journal::{Record, Remains, remains};
+use crate::known;
 use crate::nccl::topo_file;
 use crate::plan::{self, Plan};
 use crate::tree::Tree;
@@ -86,7 +87,7 @@ impl Store {
         let path = self.plans().join(format!("{name}.json"));
         let Some(text) = files::read(&path)? else { return Ok(None) };
         let doing = || format!("reading plan {}", path.display());
-        let plan: Plan = serde_json::from_str(&text).with_context(doing)?;
+        let plan: Plan = known::strict(text.as_bytes()).with_context(doing)?;
         ensure!(plan.schema == plan::SCHEMA, "plan {} has schema {}", path.display(), plan.schema);
         Ok(Some(plan))
     }
