@@ -108,6 +108,15 @@ impl Own {
     pub fn parse(text: &str) -> Result<Own> {
         toml::from_str(text).map_err(|e| Fault::Usage.error(e.message().replace('\n', ", ")))
     }
+
+    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one.
+    pub fn salvage(text: &str) -> Option<Own> {
+        let is_it = |line: &&str| line.trim_start().trim_start_matches(['"', '\'']).starts_with("runtime");
+        match text.lines().find(is_it) {
+            Some(line) => toml::from_str(line).ok(),
+            None => Some(Own::default()),
+        }
+    }
 }
 
 /// The runtime by our name and by `runtime` of the host's config file, and by nothing else: no container has a say.

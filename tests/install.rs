@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use rdmaprep::cli::{self, Cli};
 use rdmaprep::install::{self, Change, Content, Installation, Ledger, Look, Target, Wanted};
 use serde_json::{Value, json};
-use support::{Container, Said, alone, run};
+use support::{Container, Said, alone, run, sh};
 use tempfile::TempDir;
 
 fn rdmaprep(command: &str, root: &Path, args: &[&str]) -> Said {
@@ -278,7 +278,7 @@ fn a_later_install_is_the_whole_of_what_it_wants() {
             |root| {
                 let path = "etc/containerd/config.toml";
                 let text = fs::read_to_string(root.join(path)).unwrap_or_else(|_| "version = 2\n".to_owned());
-                put(root, path, &format!("{text}[plugins.'io.containerd.grpc.v1.cri'.cni]\nbin_dir = '/b'\n"));
+                put(root, path, &format!("{text}[plugins.\"io.containerd.grpc.v1.cri\".cni]\nbin_dir = '/b'\n"));
             },
             &["--containerd"],
         ),
@@ -290,7 +290,8 @@ fn a_later_install_is_the_whole_of_what_it_wants() {
         edit(fresh.path());
         let edited = files(fresh.path());
         let dry = rdmaprep("install", root.path(), &[last, &["--dry-run"]].concat()).ok().out;
-        assert!(dry.contains("\n+++ /dev/null\n") || first.contains(&"--default-runtime"), "{dry}");
+        let goes = !first.contains(&"--default-runtime") && !first.contains(&"--containerd");
+        assert!(dry.contains("\n+++ /dev/null\n") || !goes, "{dry}");
         rdmaprep("install", root.path(), last).ok();
         rdmaprep("install", fresh.path(), last).ok();
         assert_eq!(files(root.path()), files(fresh.path()), "{first:?}, then {last:?}");
@@ -482,6 +483,140 @@ fn what_was_changed_is_no_failure_where_that_is_asked_for() {
     rdmaprep("uninstall", root.path(), &[]).fails(8, &[hook]);
 }
 
+const CRI: &str = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
+
+/// A runtime that lost its type or its path would keep its engine from starting.
+#[test]
+fn a_runtime_that_somebody_added_to_goes_or_stays_as_a_whole() {
+    let root = TempDir::new().unwrap();
+    let (daemon, config) = (root.path().join("etc/docker/daemon.json"), root.path().join("etc/containerd/config.toml"));
+    put(root.path(), "etc/containerd/config.toml", "version = 2\n");
+    rdmaprep("install", root.path(), &["--docker", "--containerd"]).ok();
+    let text = fs::read_to_string(&daemon).unwrap().replace("\"path\":", "\"runtimeArgs\": [\"--debug\"],\n\"path\":");
+    fs::write(&daemon, text.replace("\"runtimes\": {", "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},")).unwrap();
+    let added = format!(
+        "\n[{CRI}.runtimes.runc.options]\nSystemdCgroup = true\n[{CRI}.runtimes.rdmaprep.options.more]\nx = 1\n"
+    );
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &added).unwrap();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    let left: Value = serde_json::from_str(&fs::read_to_string(&daemon).unwrap()).unwrap();
+    assert_eq!(left, json!({"runtimes": {"kata": {"path": "/k"}}}));
+    let left: Value = toml::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    let runc = json!({"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": true}});
+    let cri = json!({"io.containerd.grpc.v1.cri": {"containerd": {"runtimes": {"runc": runc}}}});
+    assert_eq!(left, json!({"version": 2, "plugins": cri}));
+    assert!(!root.path().join("var").exists());
+}
+
+#[test]
+fn a_runtime_that_somebody_made_the_default_one_stays() {
+    for (target, path, before, default) in [
+        ("--docker", "etc/docker/daemon.json", "{}", "{\"default-runtime\": \"rdmaprep\", "),
+        ("--containerd", "etc/containerd/config.toml", "version = 2\n", "default_runtime_name"),
+        ("--containerd", "etc/containerd/conf.d/mine.toml", "version = 3\n", "default_runtime_name"),
+    ] {
+        let root = TempDir::new().unwrap();
+        put(root.path(), path, before);
+        if path.contains("conf.d") {
+            put(
+                root.path(),
+                "etc/containerd/config.toml",
+                "version = 3\nimports = [\"/etc/containerd/conf.d/*.toml\"]\n",
+            );
+        }
+        rdmaprep("install", root.path(), &[target]).ok();
+        let place = root.path().join(path);
+        let ours = fs::read_to_string(&place).unwrap();
+        let cri = if before.contains('3') { "plugins.\"io.containerd.cri.v1.runtime\".containerd" } else { CRI };
+        let theirs = match target {
+            "--docker" => ours.replacen('{', default, 1),
+            _ => format!("{ours}\n[{cri}]\n{default} = \"rdmaprep\"\n"),
+        };
+        fs::write(&place, theirs).unwrap();
+        let now = all(root.path());
+        for more in [&[][..], &["--leave-changed"], &["--dry-run"]] {
+            rdmaprep("uninstall", root.path(), more).fails(3, &[path, "rdmaprep as the default runtime"]);
+        }
+        assert_eq!(all(root.path()), now);
+        fs::write(&place, ours).unwrap();
+        rdmaprep("uninstall", root.path(), &[]).ok();
+        assert_eq!(fs::read_to_string(&place).unwrap(), before);
+    }
+}
+
+/// Up to 0.1 a config.toml of version 2 without the CRI plugin's section got a drop-in, which hid what was written there later.
+#[test]
+fn a_drop_in_that_hides_what_config_toml_says_goes() {
+    let root = TempDir::new().unwrap();
+    put(root.path(), "etc/containerd/config.toml", "version = 3\n");
+    rdmaprep("install", root.path(), &["--containerd"]).ok();
+    let config = root.path().join("etc/containerd/config.toml");
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(root.path().join("etc/containerd/conf.d/rdmaprep.toml").exists() && text.contains("imports"));
+    fs::write(&config, text.replace("version = 3", "version = 2")).unwrap();
+    rdmaprep("install", root.path(), &["--containerd"]).ok();
+    assert!(!root.path().join("etc/containerd/conf.d/rdmaprep.toml").exists());
+    let text = fs::read_to_string(&config).unwrap();
+    assert!(text.contains(&format!("[{CRI}.runtimes.rdmaprep]")) && !text.contains("imports"), "{text}");
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    assert_eq!(fs::read_to_string(&config).unwrap(), "version = 2\n");
+}
+
+/// A package has to go, too, where somebody has made a file unreadable.
+#[test]
+fn what_can_no_longer_be_read_is_left_where_that_is_asked_for() {
+    let root = TempDir::new().unwrap();
+    rdmaprep("install", root.path(), &["--docker", "--crio"]).ok();
+    put(root.path(), "etc/docker/daemon.json", "{\"runtimes\": ");
+    let now = all(root.path());
+    rdmaprep("uninstall", root.path(), &[]).fails(2, &["/etc/docker/daemon.json"]);
+    assert_eq!(all(root.path()), now);
+    let said = rdmaprep("uninstall", root.path(), &["--leave-changed"]).ok().out;
+    assert!(said.contains("note: changed since and left: /etc/docker/daemon.json: is not JSON"), "{said}");
+    let left: Vec<PathBuf> = files(root.path()).into_keys().filter(|path| !path.starts_with("var")).collect();
+    assert_eq!(left, [PathBuf::from("etc/docker/daemon.json")]);
+}
+
+/// What did not come about need not be undone: a file that is a mount cannot be replaced.
+#[test]
+fn the_change_that_fails_is_the_only_thing_told() {
+    alone(|_| {
+        let root = TempDir::new().unwrap();
+        put(root.path(), "etc/docker/daemon.json", "{}");
+        let daemon = root.path().join("etc/docker/daemon.json");
+        let before = all(root.path());
+        sh(&format!("mount --bind {0} {0}", daemon.display()));
+        let said = rdmaprep("install", root.path(), &["--docker", "--crio"]).fails(1, &["daemon.json"]);
+        assert!(!said.err.contains("incomplete"), "{said:?}");
+        sh(&format!("umount {}", daemon.display()));
+        assert_eq!(all(root.path()), before);
+        // Nor does a file system that is read-only hide behind what was never made there.
+        sh(&format!("mkdir {0}/usr; mount -t tmpfs -o ro none {0}/usr", root.path().display()));
+        let said = rdmaprep("install", root.path(), &["--crio"]).fails(1, &["creating", "Read-only"]);
+        assert!(!said.err.contains("incomplete") && !said.err.contains("removing"), "{said:?}");
+        sh(&format!("umount {0}/usr; rmdir {0}/usr", root.path().display()));
+        assert_eq!(all(root.path()), before);
+    });
+}
+
+#[test]
+fn lines_of_a_toml_file_end_as_they_did() {
+    let root = TempDir::new().unwrap();
+    let text = "\u{feff}version = 2\r\nroot = \"/data\" # large\r\n\r\n[grpc]\r\naddress = \"/x\"\r\n";
+    put(root.path(), "etc/containerd/config.toml", text);
+    let config = root.path().join("etc/containerd/config.toml");
+    rdmaprep("install", root.path(), &["--containerd"]).ok();
+    let ours = fs::read_to_string(&config).unwrap();
+    assert!(
+        ours.starts_with(&text[..text.len() - 2]) && ours.matches('\n').count() == ours.matches("\r\n").count(),
+        "{ours}"
+    );
+    fs::write(&config, ours + "[debug]\r\nlevel = \"info\"\r\n").unwrap();
+    rdmaprep("uninstall", root.path(), &[]).ok();
+    let left = fs::read_to_string(&config).unwrap();
+    assert!(left.starts_with(text) && left.ends_with("[debug]\r\nlevel = \"info\"\r\n"), "{left:?}");
+}
+
 /// The package's script, with a program that says what it was called with, and what is to be run afterwards.
 #[test]
 fn the_packages_removal_runs_what_comes_next_and_hides_no_failure() {
@@ -615,7 +750,7 @@ impl Files {
         Ok((after, done))
     }
     fn uninstalled(self, ledger: &Ledger) -> Files {
-        let removal = install::uninstall(ledger, &self).unwrap();
+        let removal = install::uninstall(ledger, &self, false).unwrap();
         assert_eq!(removal.left, Vec::<String>::new());
         self.after(&removal.done.changes)
     }

@@ -67,7 +67,7 @@ fn drop_in() -> toml::Table {
         .output()
         .unwrap();
     assert!(program.status.success(), "{program:?}");
-    fs::read_to_string(root.path().join("etc/containerd/conf.d/rdmaprep.toml")).unwrap().parse().unwrap()
+    fs::read_to_string(root.path().join("etc/containerd/config.toml")).unwrap().parse().unwrap()
 }
 
 fn names(table: &toml::Value) -> Vec<&String> {

@@ -879,5 +879,16 @@ fn whatever_the_config_file_is_containers_are_stopped() {
             }
             with(config, "rdmaprep-runtime-runc", &create).fails(2, &["config.toml"]);
         }
+        // Nor where a line of it does, or none is about that.
+        let config = linked.to_str().unwrap();
+        for text in
+            [format!("plan = \n  runtime = {:?}  # ours\n[x", fake.dir.join("runc")), "[policy]\ndeny = [".to_owned()]
+        {
+            fs::write(&linked, text).unwrap();
+            for args in [&["kill", "id"][..], &["--root", "/x", "delete", "id"], &["state", "create"]] {
+                assert_eq!(with(config, "rdmaprep-runtime", args).code, Some(37), "{args:?}");
+            }
+            with(config, "rdmaprep-runtime", &create).fails(2, &["config.toml"]);
+        }
     });
 }

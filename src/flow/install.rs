@@ -79,9 +79,10 @@ impl Site {
         Ok(())
     }
 
-    /// Takes changes back because of an error, which it returns.
+    /// Takes changes back because of an error, which it returns. The last one may not have come about.
     fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
-        let back = changes.iter().rev().map(|c| self.etc.change(&reversed(c)));
+        let made = |c: &&Change| self.etc.content(&c.path).is_ok_and(|now| now != c.before);
+        let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&reversed(c)));
         match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
             None => e,
             Some(undo) => Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}")),
@@ -106,11 +107,15 @@ impl Site {
                 false => self.settle(&ledger).map_err(|e| self.back(&plan.changes, e)),
             });
         // What could not be undone is still written down: `uninstall` tries again.
-        if matches!(&done, Err(e) if Fault::of(e) != Fault::Incomplete) {
-            self.save(&self.ledger)?;
-            self.remove_folders(ledger.folders().iter().rev().filter(|f| !self.ledger.folders().contains(f)))?;
+        let Err(e) = done.as_ref() else { return done };
+        if Fault::of(e) == Fault::Incomplete {
+            return done;
         }
-        done
+        let made = ledger.folders().iter().rev().filter(|f| !self.ledger.folders().contains(f));
+        match self.save(&self.ledger).and_then(|()| self.remove_folders(made)) {
+            Ok(()) => done,
+            Err(undo) => Err(Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))),
+        }
     }
 
     /// Writes down what is still to be undone. Where that is nothing the folders go, and the way to the ledger after it.
@@ -172,7 +177,7 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     if site.is_host {
         nobody_calls(install::is_runtime)?;
     }
-    let removal = install::uninstall(&site.ledger, &site.etc)?;
+    let removal = install::uninstall(&site.ledger, &site.etc, args.leave_changed)?;
     if !args.tree.dry_run {
         site.tidy()?;
         site.change(&removal.done.changes)?;
@@ -210,7 +215,13 @@ fn tell(args: &TreeArgs, done: &Installed) -> Result<()> {
 fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
     match &args.root {
         Some(_) => Ok(global.state_dir.clone().unwrap_or_else(|| PathBuf::from(STATE))),
-        None => Ok(Host::new(global, &homeward(global)?).state_dir),
+        None => {
+            let named = Host::new(global, &homeward(global)?).state_dir;
+            // The config file may have come to name another folder since.
+            let is_there = |folder: &Path| folder.join(LEDGER).exists();
+            let earlier = global.state_dir.is_none() && !is_there(&named) && is_there(Path::new(STATE));
+            Ok(if earlier { PathBuf::from(STATE) } else { named })
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! `rdmaprep-runtime`: what `spec` does, for engines that know nothing but a runtime.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -25,12 +26,14 @@ const LIKELIEST: &str = "runc";
 /// Edits, and becomes the runtime. Returns only with an error, of which its engine has been told; nothing is changed then.
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
-    let is_named = call.named.is_some() && shim::read(named, &call.args).config.is_none();
-    let own = own(global).or_else(|e| match is_named {
-        // Nothing of ours is asked for, and our name says which runtime is: whatever the file has become, containers are stopped.
-        true => Ok((Own::default(), None)),
-        false => Err(e),
-    });
+    // Nothing of ours is asked for, and our name says which runtime is, or a line of the file: whatever that has become, containers
+    // are stopped.
+    let rescue = |e| match (shim::read(named, &call.args).config, &call.named) {
+        (None, Some(_)) => Ok((Own::default(), None)),
+        (None, None) => salvaged(global, &call.args).ok_or(e),
+        (Some(_), _) => Err(e),
+    };
+    let own = own(global).or_else(rescue);
     let known = own.and_then(|(own, config)| {
         runtime::is_first()?;
         let program = runtime::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
@@ -55,11 +58,15 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     done
 }
 
+fn config_file(global: &Global) -> Option<PathBuf> {
+    let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    files::followed(global.config.clone().or_else(variable), Path::new(CONFIG))
+}
+
 /// The part of the host's config file that concerns a shim, and where it is, unless that is the default. The administrator may have
 /// put a link there.
 pub(super) fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
-    let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let named = files::followed(global.config.clone().or_else(variable), Path::new(CONFIG));
+    let named = config_file(global);
     let path = named.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
     let own = match files::read(path).fault(Fault::Usage, doing())? {
@@ -68,6 +75,15 @@ pub(super) fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
         None => return Err(Fault::Usage.error(format!("the config file {} does not exist", path.display()))),
     };
     Ok((own, named))
+}
+
+/// What a config file that cannot be read still says, for a command that starts no container.
+fn salvaged(global: &Global, args: &[OsString]) -> Option<(Own, Option<PathBuf>)> {
+    let named = config_file(global);
+    let text = files::read(named.as_deref().unwrap_or(Path::new(CONFIG))).ok()??;
+    let own = Own::salvage(&text)?;
+    let program = PathBuf::from(own.runtime.as_deref().unwrap_or(LIKELIEST));
+    shim::read(&program, args).config.is_none().then_some((own, named))
 }
 
 /// A config.json that was edited, and what it was.

@@ -1,19 +1,20 @@
 //! containerd: a runtime of its CRI plugin, for a RuntimeClass. `ctr` and `nerdctl` need no file, they name the runtime themselves.
 //!
 //! What was seen of 1.6.20 and 1.7.24 by `containerd config dump`: a plugin's section of an imported file takes the place of the
-//! whole section in config.toml, and `runtimes` in a file takes the place of the runtimes that are built in. 2.0 merges sections
-//! (containerd#9982), and takes no imported file of a higher version than config.toml's.
+//! whole section in config.toml, also of what is written there later, and `runtimes` in a file takes the place of the runtimes that
+//! are built in. So their config.toml is edited itself. 2.0 merges sections (containerd#9982), and takes no imported file of a
+//! higher version than config.toml's.
 
 use anyhow::{Result, ensure};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
 
-use super::{Content, Ground, How, Part, Piece, Wanted, about, imports, shim, toml_document};
+use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, imports, shim, toml_document, toml_text};
 use crate::fault::Fault;
 
 const CONFIG: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
-/// The runtime's name, and a RuntimeClass's handler.
-const NAME: &str = "rdmaprep";
+/// containerd's own default.
+const RUNC: &str = "runc";
 /// What the pod's annotations are passed on by.
 const ANNOTATIONS: &str = "rdmaprep.io/*";
 
@@ -34,26 +35,65 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let (runtime, link) = shim(wanted, ground.look)?;
     let mut pieces = vec![link];
     main.is_alone(&path, &others)?;
-    // Beside a section of a file that replaces, ours would be all that is left of it.
-    if main.replaces() && main.section().is_some() {
+    let own = main.section().and_then(runtimes).is_some_and(|r| r.contains_key(NAME));
+    ensure!(!own, Fault::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
+    let known = Known::of(main.section().into_iter().chain(others.iter().filter_map(|(_, d)| main.section_of(d))));
+    if main.replaces() {
         let plugin = main.plugin;
-        add(&mut main.document, plugin, &runtime).map_err(about(&path))?;
+        add(&mut main.document, plugin, &runtime, &known).map_err(about(&path))?;
     } else {
         let mut document = DocumentMut::new();
         document["version"] = value(main.version);
-        // What config.toml says of runc holds for ours, too.
-        let own = main.runtimes().is_some_and(|r| r.contains_key(NAME));
-        ensure!(!own, Fault::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
-        let known = main.section().cloned().unwrap_or_default();
-        add_beside(&mut document, main.plugin, &runtime, &known)?;
+        add(&mut document, main.plugin, &runtime, &known)?;
         pieces.push(Piece::own(DROP_IN, format!("# By `rdmaprep install`.\n{document}")));
         main.import().map_err(about(&path))?;
     }
-    let written = main.document.to_string();
+    let written = toml_text(&text, &main.document);
     if written != text {
         pieces.push(Piece { path, how: How::Toml, content: Content::Text(written) });
     }
-    Ok(Part { pieces, ..Part::default() })
+    let notes = known.other.map(|(name, binary)| behind("containerd", &name, &binary)).into_iter().collect();
+    Ok(Part { pieces, notes, ..Part::default() })
+}
+
+/// The file that makes our runtime the default one, less what an installation put there.
+pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
+    let path = ground.look.followed(CONFIG)?;
+    let main = Main::read(&ground.text(&path)?.unwrap_or_default())?;
+    let others = imports::imported(CONFIG, &main.document, ground)?;
+    let mut all = [(path.as_str(), &main.document)].into_iter().chain(others.iter().map(|(p, d)| (p.as_str(), d)));
+    let names = |document: &DocumentMut| main.section_of(document).and_then(default_runtime) == Some(NAME);
+    Ok(all.find(|(_, document)| names(document)).map(|(path, _)| path.to_owned()))
+}
+
+/// What the files say of runtimes: it holds for ours, too.
+#[derive(Default)]
+struct Known {
+    /// Whether they name any.
+    any: bool,
+    /// Who makes control groups for the default runtime's containers.
+    cgroup: Option<bool>,
+    /// The default runtime, and its program, where that is not runc.
+    other: Option<(String, String)>,
+}
+
+impl Known {
+    fn of<'a>(sections: impl Iterator<Item = &'a Item>) -> Known {
+        let sections: Vec<&Item> = sections.collect();
+        let default = sections.iter().find_map(|s| default_runtime(s)).filter(|name| *name != NAME).unwrap_or(RUNC);
+        let options = |name: &str| sections.iter().find_map(|s| runtimes(s)?.get(name)?.get("options"));
+        let cgroup = |name: &str| options(name)?.get("SystemdCgroup")?.as_bool();
+        let binary = options(default).and_then(|o| o.get("BinaryName")?.as_str()).unwrap_or(default);
+        Known {
+            any: sections.iter().any(|s| runtimes(s).is_some()),
+            cgroup: cgroup(default).or_else(|| cgroup(RUNC)),
+            other: (default != RUNC).then(|| (default.to_owned(), binary.to_owned())),
+        }
+    }
+}
+
+fn default_runtime(section: &Item) -> Option<&str> {
+    section.get("containerd")?.get("default_runtime_name")?.as_str()
 }
 
 /// config.toml, and what follows from its version.
@@ -92,11 +132,11 @@ impl Main {
     }
 
     fn section(&self) -> Option<&Item> {
-        self.document.get("plugins")?.get(self.plugin)
+        self.section_of(&self.document)
     }
 
-    fn runtimes(&self) -> Option<&dyn TableLike> {
-        runtimes(self.section()?)
+    fn section_of<'d>(&self, document: &'d DocumentMut) -> Option<&'d Item> {
+        document.get("plugins")?.get(self.plugin)
     }
 
     /// Refuses what we could not add to without losing something.
@@ -104,7 +144,7 @@ impl Main {
         let old = || Fault::Refused.error(format!("{path} is of version 1: see `containerd config migrate`"));
         ensure!(self.version > 1, old());
         for (other, document) in others {
-            let Some(section) = document.get("plugins").and_then(|p| p.get(self.plugin)) else { continue };
+            let Some(section) = self.section_of(document) else { continue };
             let own = runtimes(section).is_some_and(|r| r.contains_key(NAME));
             ensure!(!own, Fault::Refused.error(format!("{other}: has a runtime {NAME} that is not ours: take it out")));
             let why = || {
@@ -133,16 +173,8 @@ fn runtimes(section: &Item) -> Option<&dyn TableLike> {
     section.get("containerd")?.get("runtimes")?.as_table_like()
 }
 
-/// Adds the runtime to a document that has the plugin's section.
-fn add(document: &mut DocumentMut, plugin: &str, runtime: &str) -> Result<()> {
-    let section = document.get("plugins").and_then(|p| p.get(plugin)).cloned().unwrap_or_default();
-    add_beside(document, plugin, runtime, &section)
-}
-
-/// Adds the runtime; `known` is the plugin's section as it is there, or elsewhere.
-fn add_beside(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Item) -> Result<()> {
-    let runtimes = known.get("containerd").and_then(|c| c.get("runtimes"));
-    let cgroup = runtimes.and_then(|r| r.get("runc")?.get("options")?.get("SystemdCgroup")?.as_bool());
+/// Adds the runtime.
+fn add(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Known) -> Result<()> {
     let mut at = document.as_table_mut();
     for key in ["plugins", plugin, "containerd", "runtimes"] {
         let item = at.entry(key).or_insert_with(|| {
@@ -153,13 +185,11 @@ fn add_beside(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &I
         let inline = || Fault::Usage.error(format!("{key} is no table of its own: write it as one"));
         at = item.as_table_mut().ok_or_else(inline)?;
     }
-    let own = || Fault::Refused.error(format!("has a runtime {NAME} that is not ours: take it out"));
-    ensure!(!at.contains_key(NAME), own());
-    if runtimes.is_none() {
+    if !known.any {
         // The one that is built in, which goes as soon as a file names any.
         let mut runc = Table::new();
         runc["runtime_type"] = value("io.containerd.runc.v2");
-        at.insert("runc", Item::Table(runc));
+        at.insert(RUNC, Item::Table(runc));
     }
     let mut ours = Table::new();
     ours["runtime_type"] = value("io.containerd.runc.v2");
@@ -168,7 +198,7 @@ fn add_beside(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &I
     }
     let mut options = Table::new();
     options["BinaryName"] = value(runtime);
-    if let Some(cgroup) = cgroup {
+    if let Some(cgroup) = known.cgroup {
         options["SystemdCgroup"] = value(cgroup);
     }
     ours["options"] = Item::Table(options);

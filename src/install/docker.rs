@@ -3,21 +3,36 @@
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::{Content, Ground, How, Part, Piece, Wanted, about, shim};
+use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, shim};
 use crate::fault::{Fault, WithFault};
 use crate::inject::text;
 
 /// dockerd(8).
 const DAEMON: &str = "/etc/docker/daemon.json";
-/// The runtime's name in it.
-const NAME: &str = "rdmaprep";
 
 pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let path = ground.look.followed(DAEMON)?;
     let (runtime, link) = shim(wanted, ground.look)?;
     let text = add(ground.text(&path)?.as_deref(), &runtime, wanted.default_runtime).map_err(about(&path))?;
+    let other = default_runtime(&text).filter(|(name, _)| name != NAME && name != "runc");
+    let notes = other.map(|(name, program)| behind("Docker", &name, &program)).into_iter().collect();
     let pieces = vec![Piece { path, how: How::Json, content: Content::Text(text) }, link];
-    Ok(Part { pieces, ..Part::default() })
+    Ok(Part { pieces, notes, ..Part::default() })
+}
+
+/// The default runtime of a daemon.json, and its program.
+fn default_runtime(text: &str) -> Option<(String, String)> {
+    let value: Value = serde_json::from_str(text).ok()?;
+    let name = value.get("default-runtime")?.as_str()?;
+    let path = value.get("runtimes").and_then(|r| r.get(name)?.get("path")?.as_str()).unwrap_or(name);
+    Some((name.to_owned(), path.to_owned()))
+}
+
+/// daemon.json, if that makes our runtime the default one, less what an installation put there.
+pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
+    let path = ground.look.followed(DAEMON)?;
+    let default = ground.text(&path)?.and_then(|text| default_runtime(&text));
+    Ok(default.filter(|(name, _)| name == NAME).map(|_| path))
 }
 
 /// daemon.json with our runtime in it. An empty file is none, as dockerd sees it.

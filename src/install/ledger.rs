@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::undo::{Undo, undo};
 use super::{
-    Change, Content, How, Installation, Look, Target, about, is_runtime, next, toml_document, toml_trouble, units,
+    Change, Content, Ground, How, Installation, Look, NAME, Target, about, containerd, docker, is_runtime, next,
+    toml_document, toml_text, toml_trouble, units,
 };
 use crate::cdi;
 use crate::fault::{Fault, WithFault};
@@ -179,6 +180,13 @@ impl Entry {
         self.wanted_by.get_or_insert_with(|| Target::ALL.into_iter().filter(may).collect());
     }
 
+    /// What is there, and what becomes of it without us.
+    pub(super) fn now(&self, look: &dyn Look) -> Result<(Option<Content>, Undone)> {
+        let now = look.content(&self.path)?;
+        let undone = self.undone(now.as_ref()).map_err(about(&self.path))?;
+        Ok((now, undone))
+    }
+
     /// What becomes of the path without us, where `now` is there.
     ///
     /// # Errors
@@ -231,7 +239,7 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
     if let (Some(version), false) = (version, document.is_empty()) {
         document.entry("version").or_insert(version);
     }
-    Ok((document.to_string(), undo))
+    Ok((toml_text(now, &document), undo))
 }
 
 /// The file of devices, if it is ours.
@@ -240,17 +248,32 @@ fn devices(look: &dyn Look) -> Option<Content> {
     look.content(cdi::FILE).ok().flatten().filter(is_ours)
 }
 
-/// What uninstalling comes to.
+/// What uninstalling comes to. `lenient`: a file that can no longer be read as what it is counts as one that somebody has changed.
 ///
 /// # Errors
-/// [`Fault::Usage`] for a file that can no longer be read as what it is.
-pub fn uninstall(ledger: &Ledger, look: &dyn Look) -> Result<Removal> {
+/// [`Fault::Usage`] for such a file, [`Fault::Refused`] where an engine has come to start containers by our runtime alone.
+pub fn uninstall(ledger: &Ledger, look: &dyn Look, lenient: bool) -> Result<Removal> {
+    let ground = Ground { look, ledger };
+    // What cannot be read is no engine's default.
+    let named =
+        || [docker::named(&ground), containerd::named(&ground)].into_iter().filter_map(Result::ok).flatten().next();
+    if let Some(path) = ledger.entries.iter().any(|e| is_runtime(&e.path)).then(named).flatten() {
+        let text =
+            format!("{path} has {NAME} as the default runtime: name another one there first, and restart its engine");
+        return Err(Fault::Refused.error(text));
+    }
     let mut removal = Removal::default();
     removal.done.ledger.folders.clone_from(&ledger.folders);
     removal.done.ledger.had_devices = ledger.had_devices;
     for entry in ledger.entries.iter().rev() {
-        let before = look.content(&entry.path)?;
-        let undone = entry.undone(before.as_ref()).map_err(about(&entry.path))?;
+        let (before, undone) = match entry.now(look) {
+            Err(e) if lenient => {
+                removal.left.push(format!("{e:#}"));
+                removal.done.ledger.entries.insert(0, entry.clone());
+                continue;
+            }
+            now => now?,
+        };
         if !undone.left.is_empty() {
             removal.left.push(format!("{} ({})", entry.path, undone.left.join(", ")));
             removal.done.ledger.entries.insert(0, entry.clone());

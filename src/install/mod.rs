@@ -18,6 +18,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::cdi;
+use crate::config::CONFIG;
 use crate::fault::Fault;
 use crate::ident::IfName;
 pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
@@ -28,6 +29,12 @@ pub use target::Target;
 /// Where the program is expected: hook definitions name it, and containers that run keep that path until they stop, so that it is
 /// the same for every version.
 pub const PLACES: [&str; 2] = ["/usr/bin/rdmaprep", DEFAULT_PLACE];
+
+/// Our runtime's name, in Docker and in containerd, where it is a RuntimeClass's handler, too.
+const NAME: &str = "rdmaprep";
+
+/// U+FEFF, with which some editors begin a file.
+const BOM: char = '\u{feff}';
 
 /// The place that the files below hooks/ name.
 const DEFAULT_PLACE: &str = "/usr/local/bin/rdmaprep";
@@ -239,8 +246,7 @@ impl Installation {
     fn forsake(&mut self, look: &dyn Look) -> Result<()> {
         self.gone = self.ledger.take_unwanted();
         for entry in self.gone.iter().rev() {
-            let before = look.content(&entry.path)?;
-            let undone = entry.undone(before.as_ref()).map_err(about(&entry.path))?;
+            let (before, undone) = entry.now(look)?;
             let changed = || {
                 let (path, left) = (&entry.path, undone.left.join(", "));
                 Fault::Refused
@@ -292,6 +298,21 @@ fn toml_trouble(text: &str, message: &str, span: Option<std::ops::Range<usize>>)
 /// Reads a TOML file that is to be edited.
 fn toml_document(text: &str) -> Result<toml_edit::DocumentMut> {
     text.parse().map_err(|e: toml_edit::TomlError| toml_trouble(text, e.message(), e.span()))
+}
+
+/// A TOML document as it is to be written in place of a text: the parser drops a mark of byte order, and ends lines anew.
+fn toml_text(before: &str, document: &toml_edit::DocumentMut) -> String {
+    let text = document.to_string();
+    let text = if before.contains("\r\n") { text.replace("\r\n", "\n").replace('\n', "\r\n") } else { text };
+    if before.starts_with(BOM) && !text.starts_with(BOM) { format!("{BOM}{text}") } else { text }
+}
+
+/// What to know where an engine's default runtime is not the one that ours calls.
+fn behind(engine: &str, name: &str, program: &str) -> String {
+    format!(
+        "{engine}'s default runtime is {name}, while ours calls runc: for {name} behind it (GPUs, it may be), let {CONFIG} say \
+         runtime = {program:?}"
+    )
 }
 
 /// Says which file an error is about.

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use toml_edit::{DocumentMut, Item, TableLike};
 
+use super::NAME;
+
 /// One step of taking out; the path by keys from the outside in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -21,11 +23,23 @@ pub struct Undo {
     pub left: Vec<String>,
 }
 
-/// How to get rid of what `after` has beyond `before`, in `now`.
+/// How to get rid of what `after` has beyond `before`, in `now`. A table that we made and that says something itself is one thing: a
+/// runtime without its type or its path keeps the whole engine from starting. Of our own name it goes, whatever was added to it; of
+/// another one (containerd's `runc`) it stays whole as soon as somebody has added to it, and is theirs.
 pub fn undo(before: &Value, after: &Value, now: &Value) -> Undo {
     let mut undo = Undo::default();
     undo.value(&mut Vec::new(), Some(before), after, now);
     undo
+}
+
+/// Whether there is anything in it that we did not put there.
+fn has_more(after: &Value, now: &Value) -> bool {
+    match (after, now) {
+        (Value::Object(after), Value::Object(there)) => {
+            there.iter().any(|(key, now)| after.get(key).is_none_or(|after| has_more(after, now)))
+        }
+        (after, now) => after != now,
+    }
 }
 
 impl Undo {
@@ -33,6 +47,11 @@ impl Undo {
         match (after, now) {
             _ if before == Some(after) => {}
             _ if before.is_none() && after == now => self.ops.push(Op::Remove(path.clone())),
+            (Value::Object(_), Value::Object(_)) if before.is_none() && path.last().is_some_and(|key| key == NAME) => {
+                self.ops.push(Op::Remove(path.clone()));
+            }
+            (Value::Object(made), Value::Object(_))
+                if before.is_none() && made.values().any(|v| !v.is_object()) && has_more(after, now) => {}
             (Value::Object(after), Value::Object(there)) => {
                 let first = self.ops.len();
                 for (key, value) in after {
