@@ -15,6 +15,7 @@ installed() {
 undo() {
   systemctl disable --quiet --now rdmaprep-stale.timer 2> /dev/null || true
   (cd /etc/systemd/system && rm -f "${units[@]}" "${program:-}")
+  [ -z "${own_config:-}" ] || rm -f /etc/rdmaprep/config.toml
   systemctl daemon-reload
 }
 
@@ -23,7 +24,14 @@ whole() { (clean) > /dev/null 2>&1; }
 case_the_timer_brings_home_what_a_killed_runtime_left() {
   local began
   installed
+  mkdir -p /etc/rdmaprep
+  # With it the service runs also where nothing is away.
+  [ -e /etc/rdmaprep/config.toml ] || { : > /etc/rdmaprep/config.toml && own_config=1; }
+  began=$(date '+%F %T')
   systemctl enable --quiet --now rdmaprep-stale.timer
+  sleep 25
+  [ "$(systemctl show --value --property ExecMainStartTimestampMonotonic rdmaprep-stale.service)" != 0 ] || die "it has not run"
+  equal "an idle node's journal" "" "$(journalctl --quiet --output cat --unit rdmaprep-stale.service --since "$began")"
   bundle lost
   prepare lost "v0 rdma0"
   start runc lost
