@@ -33,5 +33,7 @@ case_a_package_stays_while_nics_are_away() {
   hook poststop held
   dpkg --remove $package
   files | diff /run/cases/before - || die "files are left"
+  dpkg --purge $package
+  if [ -e /var/lib/rdmaprep ] || [ -e /var/log/rdmaprep.log ]; then die "purged, and something is left"; fi
   echo "# $(basename "${deb[0]}") by $(dpkg --version | head -n 1)"
 }
