@@ -665,7 +665,8 @@ fn the_runtime_is_found_or_nothing_happens() {
         symlink(own, &link).unwrap();
         fs::write(&plain, "").unwrap();
         fake.script("ring", &format!("exec -a rdmaprep-runtime {own} \"$@\""));
-        sh(&format!("sed -i 's,/bin/sh,/bin/bash,' {}/ring", fake.dir.display()));
+        fake.script("circle", &format!("(exec -a rdmaprep-runtime {own} \"$@\"); exit $?"));
+        sh(&format!("sed -i 's,/bin/sh,/bin/bash,' {0}/ring {0}/circle", fake.dir.display()));
         fake.script("broken", "");
         sh(&format!("sed -i 's,/bin/sh,/nonexistent,' {}/broken", fake.dir.display()));
         for (value, word) in [
@@ -687,9 +688,11 @@ fn the_runtime_is_found_or_nothing_happens() {
         }
         // A script that leads back to us: it would never end.
         fake.config(&spec(json!({})));
-        runtime(fake.dir.join("ring").to_str().unwrap());
-        assert_eq!(fake.create(host).code, Some(2));
-        assert!(fake.logged().1.contains("has led back to it") && fake.seen("args").is_none());
+        for script in ["ring", "circle"] {
+            runtime(fake.dir.join(script).to_str().unwrap());
+            assert_eq!(fake.create(host).code, Some(2));
+            assert!(fake.logged().1.contains("has led back to it") && fake.seen("args").is_none());
+        }
         // Whatever else is wrong in the config file, containers are stopped; but not by a runtime that nobody meant.
         host.configure(&format!("runtime = {:?}\nno_such_key = 1", fake.dir.join("runc")));
         assert_eq!(run(shim(host, "rdmaprep-runtime").args(["delete", "id"]), "").code, Some(37));

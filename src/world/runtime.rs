@@ -51,7 +51,9 @@ pub fn find(wanted: &Wanted) -> Result<PathBuf> {
 /// # Errors
 /// [`Fault::Usage`]: it would go on for ever.
 pub fn is_first() -> Result<()> {
-    let again = std::env::var(BEHIND).is_ok_and(|pid| pid == std::process::id().to_string());
+    // It may also wait for what it has started.
+    let us = [std::process::id(), std::os::unix::process::parent_id()];
+    let again = std::env::var(BEHIND).is_ok_and(|pid| us.iter().any(|id| pid == id.to_string()));
     ensure!(!again, Fault::Usage.error("the runtime behind rdmaprep-runtime has led back to it"));
     Ok(())
 }
