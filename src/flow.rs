@@ -116,7 +116,7 @@ fn recorded(file: &Path) -> Result<Snapshot> {
     let doing = || format!("reading snapshot {}", file.display());
     let text = files::read(file).fault(Fault::Usage, doing())?;
     let text = text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", file.display())))?;
-    let snapshot: Snapshot = known::strict(text.as_bytes()).fault(Fault::Usage, doing())?;
+    let snapshot: Snapshot = known::strict(&text).fault(Fault::Usage, doing())?;
     if snapshot.schema != snapshot::SCHEMA {
         return Err(Fault::Usage.error(format!("{}: schema {} is unknown", file.display(), snapshot.schema)));
     }

@@ -86,10 +86,12 @@ pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Dura
 }
 
 fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Duration) -> Result<Done> {
+    // Of a record that can be read as it is.
+    let unheard = store.unheard(&record).unwrap_or_default();
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that the way home takes. So does that of a later
     // version, of which we would lose a part.
-    let unsaved = if record.unheard.is_empty() { store.save(&record).err() } else { None };
+    let unsaved = if unheard.is_empty() { store.save(&record).err() } else { None };
     let (home, strayed) = plan_home(live, &record, patience)?;
     let deadline = Instant::now() + SETTLE;
     let errors = apply_all(&home.steps, live, deadline);
@@ -102,7 +104,7 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     if home.stuck.is_empty() && drift.is_empty() {
         let_go(store, &record)?;
         store.forget(&record)?;
-        let notes = strayed.into_iter().chain(home.notes).chain(fought).chain(beyond(&record)).collect();
+        let notes = strayed.into_iter().chain(home.notes).chain(fought).chain(beyond(&unheard)).collect();
         return Ok(Done { steps: home.steps.len(), notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
@@ -114,12 +116,12 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
 }
 
 /// What a later version knew of the NICs, and nobody has given back.
-fn beyond(record: &Record) -> Option<String> {
+fn beyond(unheard: &[String]) -> Option<String> {
     // The same of each NIC.
-    let names: BTreeSet<&str> = record.unheard.iter().filter_map(|place| place.rsplit('.').next()).collect();
+    let names: BTreeSet<&str> = unheard.iter().filter_map(|place| place.rsplit('.').next()).collect();
     let fields = names.into_iter().collect::<Vec<_>>().join(", ");
     let text = format!("a later rdmaprep has written the record: what it knew besides is not given back ({fields})");
-    (!record.unheard.is_empty()).then_some(text)
+    (!unheard.is_empty()).then_some(text)
 }
 
 /// Drops what keeps a record's namespace, and what was written for its containers.

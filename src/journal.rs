@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
 use crate::ident::IfName;
-use crate::known;
 use crate::plan::{Nic, Plan};
 use crate::rails::Overruled;
 use crate::snapshot::CharDevice;
@@ -103,9 +102,6 @@ pub struct Record {
     pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<Held>,
-    /// The places of what a later version has written, and nobody heard here.
-    #[serde(skip)]
-    pub unheard: Vec<String>,
 }
 
 impl Record {
@@ -126,8 +122,7 @@ impl Record {
             "the record has schema {}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep that wrote it",
             version.schema
         );
-        let (record, unheard) = known::lenient::<Record>(text.as_bytes()).map_err(|e| damage(&e))?;
-        Ok(Record { unheard, ..record })
+        serde_json::from_str(text).map_err(|e| damage(&e))
     }
 
     /// Its text.

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rdmaprep::journal::{Record, SCHEMA, remains};
+use rdmaprep::known::unheard;
 use serde_json::{Value, json};
 use support::hold::{Hold, POOL};
 use support::{Container, Host, alone, sh};
@@ -163,16 +164,17 @@ fn a_field_of_a_later_version_is_left_aside_and_a_schema_is_refused_by_name() {
     let text = current();
     let version = env!("CARGO_PKG_VERSION");
     let today = Record::parse(&text).unwrap();
-    assert!(today.unheard.is_empty());
+    assert!(unheard(&text, &today).unwrap().is_empty());
     for (old, new, at) in [
         ("\"phase\":", "\"lease\":1,\"phase\":", "lease"),
-        ("\"hca\":", "\"lease\":{},\"hca\":", "given.?.nics.0.lease"),
-        ("\"handles\":", "\"lease\":\"\",\"handles\":", "hold.?.lease"),
+        ("\"hca\":", "\"lease\":{\"until\":7},\"hca\":", "given.nics.0.lease"),
+        ("\"handles\":", "\"lease\":\"\",\"handles\":", "hold.lease"),
         ("\"before\":{\"netdev\":{", "\"before\":{\"netdev\":{\"lease\":[7],", "held.0.before.netdev.lease"),
     ] {
-        let later = Record::parse(&text.replacen(old, new, 1)).unwrap();
-        assert_eq!(later.unheard, [at]);
-        assert_eq!(Record { unheard: Vec::new(), ..later }, today);
+        let later = text.replacen(old, new, 1);
+        let record = Record::parse(&later).unwrap();
+        assert_eq!(unheard(&later, &record).unwrap(), [at]);
+        assert_eq!(record, today);
     }
     let error = format!("{:#}", Record::parse(&text.replacen("\"schema\":1", "\"schema\":7,\"x\":0", 1)).unwrap_err());
     assert_eq!(error, format!("the record has schema 7, rdmaprep {version} knows 1: use the rdmaprep that wrote it"));
@@ -201,7 +203,6 @@ fn what_a_later_version_took_away_this_one_brings_home() {
             let mut record: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
             with_more(&mut record);
             fs::write(&path, record.to_string()).unwrap();
-            assert!(Record::parse(&record.to_string()).unwrap().unheard.len() > 20);
             assert_eq!(host.rdmaprep(&["status"]).ok().err, "");
         };
         let told = "a later rdmaprep has written the record: what it knew besides is not given back (lease)";

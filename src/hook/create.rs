@@ -98,7 +98,6 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         given: Some(Box::new(plan)),
         hold: hook.keeper.map(|keeper| keeper.hold.clone()),
         held: attach.held,
-        unheard: Vec::new(),
     };
     report.nics = home::names(&record.held);
     carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)

@@ -208,9 +208,10 @@ impl Verdict {
 }
 
 /// Reads a message of a stranger.
-pub fn parse<T: DeserializeOwned>(value: &[u8]) -> Result<T> {
+pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
     ensure!(value.len() <= MAX_VALUE, "it has {} bytes, {MAX_VALUE} are the most", value.len());
-    known::strict(value).context("it is no message of this version")
+    let text = std::str::from_utf8(value).context("it is no text")?;
+    known::strict(text).context("it is no message of this version")
 }
 
 /// Writes one.

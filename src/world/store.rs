@@ -87,7 +87,7 @@ impl Store {
         let path = self.plans().join(format!("{name}.json"));
         let Some(text) = files::read(&path)? else { return Ok(None) };
         let doing = || format!("reading plan {}", path.display());
-        let plan: Plan = known::strict(text.as_bytes()).with_context(doing)?;
+        let plan: Plan = known::strict(&text).with_context(doing)?;
         ensure!(plan.schema == plan::SCHEMA, "plan {} has schema {}", path.display(), plan.schema);
         Ok(Some(plan))
     }
@@ -215,6 +215,12 @@ impl Store {
         let path = self.records().join(record.file_name());
         let text = record.print()?;
         faults::around("writing the record", || files::replace(&path, text.as_bytes(), 0o600))
+    }
+
+    /// The places of what a later version has written into a record, and nobody heard here.
+    pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
+        let text = files::read(&self.records().join(record.file_name()))?;
+        Ok(text.map(|text| known::unheard(&text, record)).transpose()?.unwrap_or_default())
     }
 
     /// Forgets a record whose NICs are all home.
