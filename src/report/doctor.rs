@@ -6,22 +6,12 @@ use super::printable;
 use super::tables::bare;
 use crate::doctor::{Diagnosis, Finding};
 
-/// A row for each finding: how bad, which check, and below one another what was seen, why it hurts and the fix; then the counts.
+/// A row for each finding: how bad, which check, and below one another what was seen, why it hurts and the fix; then its commands, as
+/// they are pasted; then the counts.
 pub fn diagnosis_table(d: &Diagnosis) -> String {
     let mut parts = Vec::new();
     if !d.findings.is_empty() {
-        let mut table = bare();
-        table.add_rows(d.findings.iter().map(row));
-        for (column, padding) in table.column_iter_mut().zip([2, 2, 0]) {
-            column.set_padding((0, padding));
-        }
-        // Else comfy-table breaks the words of the narrow ones first.
-        for (at, width) in [(0, 9), (1, 18)] {
-            if let Some(column) = table.column_mut(at) {
-                column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
-            }
-        }
-        parts.push(table.trim_fmt());
+        parts.push(d.findings.iter().map(told).collect::<Vec<_>>().join("\n"));
     }
     if !d.not_checked.is_empty() {
         let names: Vec<String> = d.not_checked.iter().map(ToString::to_string).collect();
@@ -32,11 +22,27 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
     parts.join("\n\n")
 }
 
+/// A command is made to be pasted: nothing before it, and never wrapped.
+fn told(f: &Finding) -> String {
+    let mut table = bare();
+    table.add_row(row(f));
+    for (column, padding) in table.column_iter_mut().zip([2, 2, 0]) {
+        column.set_padding((0, padding));
+    }
+    // Else comfy-table breaks the words of the narrow ones first; and each finding has a table of its own.
+    for (at, width) in [(0, 9), (1, 18)] {
+        if let Some(column) = table.column_mut(at) {
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+        }
+    }
+    let commands = f.run.iter().map(|c| printable(c));
+    std::iter::once(table.trim_fmt()).chain(commands).collect::<Vec<_>>().join("\n")
+}
+
 fn row(f: &Finding) -> Vec<String> {
     let fix = format!("→ {}", printable(&f.fix));
-    let commands = f.run.iter().map(|c| format!("# {}", printable(c)));
-    let told = [printable(&f.seen), printable(&f.why), fix].into_iter().chain(commands);
-    vec![f.severity.to_string(), f.check.to_string(), told.collect::<Vec<_>>().join("\n")]
+    let told = [printable(&f.seen), printable(&f.why), fix].join("\n");
+    vec![f.severity.to_string(), f.check.to_string(), told]
 }
 
 fn textwrapped(text: &str) -> String {
