@@ -61,16 +61,23 @@ struct Stored {
     ifaces: String,
     family: Option<String>,
     ib: Vec<HcaName>,
+    /// More flags, a line each.
+    flags: String,
+    /// What of the plan itself is otherwise.
+    planted: BTreeMap<String, Value>,
 }
 
 impl Stored {
     fn plan(&self, name: &str, healthy: &Snapshot) -> Plan {
         let family = self.family.as_ref().map_or(String::new(), |family| format!("\n--family={family}"));
-        let request = request(&format!("--ifaces={}{family}", self.ifaces));
+        let request = request(&format!("--ifaces={}{family}\n{}", self.ifaces, self.flags));
         let selection = select(&request, healthy, &[]).unwrap();
         let plan = Plan::new(name, &request, healthy, &selection, &Options::default());
         let nodes = self.ib.iter().map(|_| CharDevice { name: "uverbs3".to_owned(), major: 231, minor: 195 });
-        Plan { ib: self.ib.clone(), devices: plan.devices.iter().cloned().chain(nodes).collect(), ..plan }
+        let plan = Plan { ib: self.ib.clone(), devices: plan.devices.iter().cloned().chain(nodes).collect(), ..plan };
+        let mut plan = serde_json::to_value(plan).unwrap();
+        plant(&mut plan, &self.planted);
+        serde_json::from_value(plan).unwrap()
     }
 }
 
@@ -188,6 +195,80 @@ fn what_two_plans_share_is_told_once() {
     let uneven: Vec<_> = d.findings.iter().filter(|f| f.check == Check::AsymmetricRails).collect();
     assert_eq!(uneven.len(), 1, "{}", report::diagnosis_table(&d));
     assert_eq!(uneven[0].run, ["rdmaprep prepare --plan a --ifaces \"rdma0\""]);
+}
+
+/// What is printed for a plan gives it the same again without one NIC, and loses nothing that it was made with.
+#[test]
+fn no_command_loses_what_a_plan_has() {
+    let uplink = json!({ "destination": "0.0.0.0/0", "table": 254, "hops": [{ "dev": "rdma1" }] });
+    let faults = [
+        (
+            Check::Plans,
+            json!({ "/netdevs/2/name": "other9", "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null }),
+        ),
+        (Check::Uplink, json!({ "/routes/-": uplink })),
+        (Check::AsymmetricRails, json!({ "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)" })),
+    ];
+    let commands = |stored: &Value, with: Value| {
+        let found = |(check, fault): &(Check, Value)| {
+            let mut planted = json!({ "snapshot": fault, "plans": { "a": stored } });
+            planted.as_object_mut().unwrap().extend(with.as_object().unwrap().clone());
+            let d = diagnosis(&serde_json::from_value(planted).unwrap(), "", true);
+            let mut about = d.findings.iter().filter(|f| f.check == *check);
+            let found = about.next().unwrap_or_else(|| panic!("{check}: {}", report::diagnosis_table(&d)));
+            assert!(found.fix.contains("with the flags that it was made with"), "{found:?}");
+            assert!(found.fix.contains("its bundles again"), "{found:?}");
+            found.run.clone()
+        };
+        faults.iter().map(found).collect::<Vec<_>>()
+    };
+    let plain = json!({ "ifaces": "rdma0 rdma1" });
+    let again = vec!["rdmaprep prepare --plan a --ifaces \"rdma0\"".to_owned()];
+    assert_eq!(commands(&plain, json!({})), [again.clone(), again.clone(), again]);
+    let agreement = json!({
+        "run": "r1", "rank": 0, "nodes": 2, "policy": { "match": "name", "family": "4" }, "nonces": "0".repeat(64), "digest": "0".repeat(64),
+        "rails": [["rdma0", "rdma0"], ["rdma1", "rdma1"]],
+    });
+    let told = json!({ "name": "NCCL_DEBUG", "value": "INFO", "why": "--debug-all" });
+    for made in [
+        json!({ "flags": "--arp-profile=loose" }),
+        json!({ "flags": "--gid-timeout=60" }),
+        json!({ "flags": "--default-route" }),
+        json!({ "flags": "--freeze-lifetimes" }),
+        json!({ "flags": "--sysfs=live" }),
+        json!({ "flags": "--allow-bootstrap-iface" }),
+        json!({ "ib": ["mlx5_2"] }),
+        json!({ "planted": { "/agreement": agreement } }),
+        json!({ "planted": { "/env/-": told } }),
+        json!({ "planted": { "/nics/0/gid/address": "2001:db8::1" } }),
+    ] {
+        let mut stored = plain.clone();
+        stored.as_object_mut().unwrap().extend(made.as_object().unwrap().clone());
+        let none: [&[String]; 3] = [&[], &[], &[]];
+        assert_eq!(commands(&stored, json!({})), none, "{made}");
+    }
+    // Another NIC of the plan is with a container just then.
+    let three = json!({ "ifaces": "rdma0 rdma1 eth0", "flags": "--allow-bootstrap-iface", "planted": { "/allow_bootstrap": false } });
+    let lent = json!({ "plans": { "a": three }, "snapshot": {
+        "/netdevs/1/name": "other8", "/netdevs/1/permanent_mac": "02:00:00:00:00:98", "/netdevs/1/pci": null,
+        "/netdevs/2/name": "other9", "/netdevs/2/permanent_mac": "02:00:00:00:00:99", "/netdevs/2/pci": null,
+    }, "held": [{ "netdev": "rdma0", "hca": "mlx5_0", "port": 1, "by": "container c1" }] });
+    let d = diagnosis(&serde_json::from_value(lent).unwrap(), "", true);
+    assert!(d.findings.iter().any(|f| f.check == Check::Plans), "{d:?}");
+    assert!(d.findings.iter().flat_map(|f| &f.run).all(|c| !c.contains("prepare")), "{d:?}");
+}
+
+/// A stored plan of other NICs is not written over.
+#[test]
+fn the_default_plan_is_nobody_elses() {
+    let slow = json!({ "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)" });
+    let run = |plans: Value| {
+        let planted = json!({ "snapshot": slow, "plans": plans });
+        let d = diagnosis(&serde_json::from_value(planted).unwrap(), "--ifaces=rdma0,rdma1", true);
+        d.findings.iter().find(|f| f.check == Check::AsymmetricRails).unwrap().run.clone()
+    };
+    assert_eq!(run(json!({ "b": { "ifaces": "rdma1" } })), ["rdmaprep prepare --ifaces \"rdma0\""]);
+    assert!(run(json!({ "default": { "ifaces": "rdma1" } })).is_empty());
 }
 
 /// It is no error of the doctor's that a NIC has no address.

@@ -4,11 +4,14 @@
 use super::seen::{Node, Stale};
 use super::{Check, Examination, Finding, Rule};
 use crate::candidate::counts;
-use crate::config::Family;
+use crate::config::{Family, GidTimeout};
 use crate::ident::{HcaName, IfName};
 use crate::plan::Plan;
+use crate::rails::Profile;
+use crate::request::Request;
 use crate::select::{Drop, DropCode, Selection, Verdict};
 use crate::snapshot::{Gid, GidKind, Hca, Netdev, Port};
+use crate::view::Sysfs;
 
 /// An [`Examination`] with what the selection makes of it.
 pub(super) struct Patient<'a> {
@@ -163,13 +166,23 @@ impl<'a> Patient<'a> {
         rail.port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).filter(has).any(own)
     }
 
-    /// What prepares the stored plan anew that these are of, or the default one, with just those of them; nothing where flags
-    /// would be lost that nobody knows any more.
+    /// What prepares the stored plan anew that these are of, or the default one, with just those of them.
     pub(super) fn prepare(&self, of: &[Rail], names: &str) -> Option<String> {
         let has = |plan: &&Plan| of.iter().all(|rail| plan.rails().any(|nic| nic.identity.name == *rail.name()));
-        let plan = self.of.plans.iter().find(has);
-        let named = plan.map_or(String::new(), |plan| format!(" --plan {}", plan.name));
-        plan.is_none_or(is_plain).then(|| format!("rdmaprep prepare{named} --ifaces \"{names}\""))
+        match self.of.plans.iter().find(has) {
+            Some(plan) => self.prepare_again(plan, names),
+            // One that is there under that name is of other NICs, and would be lost.
+            None if self.of.plans.iter().any(|plan| plan.name == DEFAULT_PLAN) => None,
+            None => Some(format!("rdmaprep prepare --ifaces \"{names}\"")),
+        }
+    }
+
+    /// What prepares a stored plan anew with just these NICs; nothing where flags would be lost that nobody knows any more.
+    pub(super) fn prepare_again(&self, plan: &Plan, names: &str) -> Option<String> {
+        // What is with a container would be left out as well.
+        let here = names.split_whitespace().all(|n| self.of.snapshot.netdevs.iter().any(|dev| dev.name.as_str() == n));
+        let plain = !names.is_empty() && here && is_plain(plan, self.of.request);
+        plain.then(|| format!("rdmaprep prepare --plan {} --ifaces \"{names}\"", plan.name))
     }
 
     /// Whether anything says which NICs are meant.
@@ -216,9 +229,28 @@ impl Rail<'_> {
     }
 }
 
-/// Whether `--ifaces` alone makes such a plan: without InfiniBand, by IPv4.
-pub(super) fn is_plain(plan: &Plan) -> bool {
-    plan.ib.is_empty() && plan.nics.iter().all(|nic| nic.gid.as_ref().is_none_or(|gid| gid.ip().is_ipv4()))
+/// The plan that `prepare` makes without `--plan`.
+const DEFAULT_PLAN: &str = "default";
+
+/// What `prepare` tells NCCL unasked; by any other variable a flag or the environment of then is known.
+const UNASKED: [&str; 4] = ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX"];
+
+/// Whether `--ifaces` alone makes such a plan, now and here: nothing else was asked then, nor is by the host's file or the
+/// environment of now.
+fn is_plain(plan: &Plan, now: &Request) -> bool {
+    let four = plan.nics.iter().all(|nic| nic.gid.as_ref().is_none_or(|gid| gid.ip().is_ipv4()));
+    let told = plan.env.iter().all(|var| UNASKED.contains(&var.name.as_str()));
+    let own_index = plan.gid_index.is_some() || plan.env.iter().all(|var| var.name != "NCCL_IB_GID_INDEX");
+    let nics = plan.ib.is_empty() && !now.ib && four && now.family == Family::default() && plan.agreement.is_none();
+    let rails = plan.rails.or_loose && now.arp == Profile::Auto && plan.rails.tables == Some(now.host.rail_tables);
+    let host = !plan.allow_bootstrap && !plan.freeze_lifetimes && !now.freeze_lifetimes;
+    let shown = [plan.sysfs, now.sysfs] == [Sysfs::default(); 2] && !plan.default_route && !now.default_route;
+    nics && told
+        && own_index
+        && rails
+        && host
+        && shown
+        && [plan.gid_timeout, now.gid_timeout] == [GidTimeout::default(); 2]
 }
 
 /// Whether somebody gave it an address that peers can reach.

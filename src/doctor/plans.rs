@@ -28,6 +28,9 @@ fn is_away(patient: &Patient, name: &IfName) -> bool {
 
 const WHY: &str = "a container with this plan does not start";
 
+/// What goes with each plan that is prepared again. A bundle has the old one's HCAs in its config.json, and a hook refuses it.
+pub(super) const AGAIN: &str = "with the flags that it was made with; and then its bundles again (prepare --bundle)";
+
 fn gone(patient: &Patient, plan: &Plan) -> Vec<Finding> {
     let snapshot = patient.of.snapshot;
     let here = plan.nics.iter().filter(|n| !is_away(patient, &n.identity.name));
@@ -50,11 +53,15 @@ fn gone(patient: &Patient, plan: &Plan) -> Vec<Finding> {
     lost.extend(ib.map(|h| h.as_str()));
     if !lost.is_empty() {
         let seen = format!("plan {} has {}: not on this host, and no container has it", plan.name, join(&lost));
-        let fix = "look for the card (lspci, dmesg) and for its driver; or prepare the plan without it";
-        let rest: Vec<&str> = there.iter().map(|n| n.identity.name.as_str()).collect();
+        let fix =
+            format!("look for the card (lspci, dmesg) and for its driver; or prepare the plan without it, {AGAIN}");
         let one = Finding::new(Check::Plans, Severity::Breaks, seen, WHY, fix);
-        let command = format!("rdmaprep prepare --plan {} --ifaces \"{}\"", plan.name, rest.join(" "));
-        found.push(if rest.is_empty() || !plan.ib.is_empty() { one } else { one.run(command) });
+        // What is with a container, or has another name now, would be left out as well.
+        let all_told = there.len() + lost.len() == plan.nics.len();
+        let rails = plan.rails().map(|n| n.identity.name.as_str()).filter(|name| !lost.contains(name));
+        let rest = rails.collect::<Vec<_>>().join(" ");
+        let command = patient.prepare_again(plan, &rest).filter(|_| all_told);
+        found.push(Finding { run: command.into_iter().collect(), ..one });
     }
     found.extend(there.iter().filter_map(|n| without_hca(plan, n, snapshot)));
     found
@@ -95,7 +102,7 @@ fn outdated(patient: &Patient, plan: &Plan) -> Option<Finding> {
         Snapshot { boot_id: snapshot.boot_id.clone(), sysctls: snapshot.sysctls.clone(), ..Snapshot::default() };
     let error = format!("{:#}", attach(plan, snapshot, &inside).err()?);
     let seen = error.split("; run `rdmaprep").next().unwrap_or_default();
-    let fix = format!("`rdmaprep prepare --plan {}` again, with the flags that it was made with", plan.name);
+    let fix = format!("`rdmaprep prepare --plan {}` again, {AGAIN}", plan.name);
     let named = if seen.contains(&plan.name) { seen.to_owned() } else { format!("plan {}: {seen}", plan.name) };
-    Some(Finding::new(Check::Plans, Severity::Warning, named, WHY, fix))
+    Some(Finding::new(Check::Plans, Severity::Breaks, named, WHY, fix))
 }

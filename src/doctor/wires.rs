@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::patient::{Wanted, is_plain};
+use super::patient::Wanted;
+use super::plans::AGAIN;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::ident::IfName;
 use crate::nccl::levels::Levels;
@@ -87,10 +88,11 @@ pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
         let names = || plan.nics.iter().map(|n| &n.identity.name);
         let Some((name, clause)) = names().find_map(|n| Some((n, guard.get(n)?))) else { continue };
         let seen = format!("plan {} has {name}, which {clause}", plan.name);
-        let rest = names().filter(|n| !guard.contains_key(*n)).map(IfName::as_str).collect::<Vec<_>>().join(" ");
-        let one = Finding::new(Check::Uplink, Severity::Breaks, seen, why, "prepare the plan without it");
-        let command = format!("rdmaprep prepare --plan {} --ifaces \"{rest}\"", plan.name);
-        found.push(if rest.is_empty() || !is_plain(plan) { one } else { one.run(command) });
+        let rails = plan.rails().map(|n| &n.identity.name);
+        let rest = rails.filter(|n| !guard.contains_key(*n)).map(IfName::as_str).collect::<Vec<_>>().join(" ");
+        let fix = format!("prepare the plan without it, {AGAIN}");
+        let one = Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix);
+        found.push(Finding { run: patient.prepare_again(plan, &rest).into_iter().collect(), ..one });
     }
     found
 }
@@ -110,14 +112,11 @@ fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
     let why = "a collective runs at the pace of its slowest rail";
     let mut found = Vec::new();
     if let Some((seen, most)) = unequal(kept, rate) {
-        let fix = "look for a port that came up at a lower rate; a slower card is better left out";
-        let one = Finding::new(
-            Check::AsymmetricRails,
-            Severity::Warning,
-            format!("the rails' rates differ: {seen}"),
-            why,
-            fix,
+        let fix = format!(
+            "look for a port that came up at a lower rate; a slower card is better left out: prepare the plan without it, {AGAIN}"
         );
+        let seen = format!("the rails' rates differ: {seen}");
+        let one = Finding::new(Check::AsymmetricRails, Severity::Warning, seen, why, fix);
         found.push(Finding { run: patient.prepare(kept, &most).into_iter().collect(), ..one });
     }
     if let Some((seen, _)) = unequal(kept, link) {
