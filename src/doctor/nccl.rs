@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::patient::is_infiniband;
-use super::{Check, Finding, Patient, Severity, join};
+use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::candidate::port_label;
 use crate::nccl::explain::{Explanation, Trap, explain};
 use crate::nccl::settings::Settings;
@@ -54,7 +54,10 @@ fn consequence(trap: Trap) -> &'static str {
 /// Where somebody has chosen HCAs, or a container has some: NCCL takes others.
 fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Option<Finding> {
     let chosen = patient.is_inside() || settings.get("NCCL_IB_HCA").is_some();
-    let meant: BTreeSet<String> = patient.kept().iter().map(|r| port_label(r.hca, r.port)).collect();
+    let labels = |rails: &[Rail]| -> BTreeSet<String> { rails.iter().map(|r| port_label(r.hca, r.port)).collect() };
+    let meant = labels(&patient.meant());
+    // One that is addressed, and in no plan, is somebody's as well.
+    let kept = labels(&patient.kept());
     let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
     let ib = |label: &str| {
         patient.of.snapshot.hcas.iter().any(|h| h.ports.iter().any(|p| is_infiniband(p) && port_label(h, p) == label))
@@ -64,8 +67,10 @@ fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Opt
         let mut held = patient.of.held.iter().filter_map(|h| h.hca.as_ref());
         held.any(|name| label == name.as_str() || label.starts_with(&format!("{name}:")))
     };
-    let more: Vec<&String> = taken.difference(&meant).filter(|label| !ib(label) && !lent(label)).collect();
-    let less: Vec<&String> = meant.difference(&taken).collect();
+    let more: Vec<&String> = taken.difference(&kept).filter(|label| !ib(label) && !lent(label)).collect();
+    // The list is one job's.
+    let all_of_one = patient.jobs().iter().any(|job| !job.is_empty() && labels(job).is_subset(&taken));
+    let less: Vec<&String> = meant.difference(&taken).filter(|_| !all_of_one).collect();
     if !chosen || taken.is_empty() || meant.is_empty() || more.is_empty() && less.is_empty() {
         return None;
     }
@@ -84,9 +89,9 @@ fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Opt
 
 /// The exact list, as `rdmaprep env` has it.
 fn list(patient: &Patient) -> String {
-    let entry = |r: super::Rail| match r.hca.ports.len() {
+    let entry = |r: Rail| match r.hca.ports.len() {
         0 | 1 => r.hca.name.to_string(),
         _ => port_label(r.hca, r.port),
     };
-    format!("={}", patient.kept().into_iter().map(entry).collect::<Vec<_>>().join(","))
+    format!("={}", patient.meant().into_iter().map(entry).collect::<Vec<_>>().join(","))
 }
