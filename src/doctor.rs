@@ -144,7 +144,7 @@ pub struct Diagnosis {
     pub unknown: usize,
     /// The worst first.
     pub findings: Vec<Finding>,
-    /// Checks that were not made, as they take a live machine.
+    /// Checks that were not made, as what they look at is not here: a live machine, its network, or NICs that containers have.
     pub not_checked: Vec<Check>,
 }
 
@@ -154,37 +154,62 @@ struct Rule {
     run: fn(&Patient) -> Vec<Finding>,
     /// Also for a container.
     inside: bool,
-    /// Only on a live machine.
-    live: bool,
+    needs: Needs,
 }
 
-const fn rule(check: Check, inside: bool, live: bool, run: fn(&Patient) -> Vec<Finding>) -> Rule {
-    Rule { check, run, inside, live }
+/// What a check looks at, and may not be there.
+#[derive(Clone, Copy)]
+enum Needs {
+    /// Nothing but a look at devices.
+    Devices,
+    /// Addresses and routes: a captured tree has none.
+    Network,
+    /// Where all rails are, also those that containers have.
+    Places,
+    /// A live machine.
+    Live,
+}
+
+use Needs::{Devices, Live, Network, Places};
+
+const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&Patient) -> Vec<Finding>) -> Rule {
+    Rule { check, run, inside, needs }
 }
 
 /// All checks, in the order of [`Check`].
 const RULES: [Rule; 20] = [
-    rule(Check::RdmaModules, false, true, node::modules),
-    rule(Check::Kernel, true, true, node::kernel),
-    rule(Check::VerbsNodes, true, true, node::verbs_nodes),
-    rule(Check::Memlock, true, true, node::memlock),
-    rule(Check::PeerMemory, true, true, node::peer_memory),
-    rule(Check::PortDown, true, false, rails::ports),
-    rule(Check::Gids, true, false, rails::gids),
-    rule(Check::LeftOut, true, false, rails::left_out),
-    rule(Check::Plans, false, true, plans::plans),
-    rule(Check::Mtu, true, false, wires::mtu),
-    rule(Check::Arp, true, false, arp::profiles),
-    rule(Check::FlowControl, true, false, wires::flow_control),
-    rule(Check::Uplink, false, false, wires::uplink),
-    rule(Check::AsymmetricRails, true, false, wires::asymmetric),
-    rule(Check::Acs, false, true, paths::acs),
-    rule(Check::Numa, false, false, paths::numa),
-    rule(Check::Nccl, true, false, nccl::pick),
-    rule(Check::StaleRecords, false, true, left::records),
-    rule(Check::OrphanedRules, false, false, left::rules),
-    rule(Check::RenameFights, false, true, left::managers),
+    rule(Check::RdmaModules, false, Live, node::modules),
+    rule(Check::Kernel, true, Live, node::kernel),
+    rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
+    rule(Check::Memlock, true, Live, node::memlock),
+    rule(Check::PeerMemory, true, Live, node::peer_memory),
+    rule(Check::PortDown, true, Devices, rails::ports),
+    rule(Check::Gids, true, Network, rails::gids),
+    rule(Check::LeftOut, true, Devices, rails::left_out),
+    rule(Check::Plans, false, Live, plans::plans),
+    rule(Check::Mtu, true, Network, wires::mtu),
+    rule(Check::Arp, true, Network, arp::profiles),
+    rule(Check::FlowControl, true, Network, wires::flow_control),
+    rule(Check::Uplink, false, Network, wires::uplink),
+    rule(Check::AsymmetricRails, true, Network, wires::asymmetric),
+    rule(Check::Acs, false, Live, paths::acs),
+    rule(Check::Numa, false, Places, paths::numa),
+    rule(Check::Nccl, true, Network, nccl::pick),
+    rule(Check::StaleRecords, false, Live, left::records),
+    rule(Check::OrphanedRules, false, Network, left::rules),
+    rule(Check::RenameFights, false, Live, left::managers),
 ];
+
+impl Rule {
+    fn can_be_made(&self, patient: &Patient) -> bool {
+        match self.needs {
+            Devices => true,
+            Network => patient.has_network(),
+            Places => paths::places(patient).is_some(),
+            Live => patient.of.machine.is_some(),
+        }
+    }
+}
 
 impl Finding {
     fn new(check: Check, severity: Severity, seen: impl Into<String>, why: &str, fix: impl Into<String>) -> Finding {
@@ -210,20 +235,30 @@ impl fmt::Display for Check {
     }
 }
 
-/// Makes every check that can be made.
-///
-/// # Errors
-/// Those of the selection: nobody can know what is an uplink.
-pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
-    // A NIC without an address, or one that has gone, is a finding, and not the end of the others.
+/// What was asked, without what would end the selection: a NIC without an address, or one that has gone, or an address that is
+/// not here, is a finding, and not the end of the others.
+fn lenient(examination: &Examination) -> Request {
     let (absent, _) = absent(examination.request, examination.snapshot, examination.held);
     let mut request = Request { auto_skip_no_ipv4: true, ..examination.request.clone() };
     request.ifaces.retain(|name| !absent.contains(&name));
+    if examination.container.is_some() {
+        // These are the host's.
+        (request.bootstrap_address, request.peer_address) = (None, None);
+    }
+    wires::unguarded(&mut request, examination.snapshot);
+    request
+}
+
+/// Makes every check that can be made.
+///
+/// # Errors
+/// Those of the selection.
+pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
+    let request = lenient(examination);
     let selection = judge(&request, examination.snapshot, examination.held)?;
     let patient = Patient { of: examination, selection: &selection };
-    let blind = examination.machine.is_none();
-    let (skipped, made): (Vec<&Rule>, Vec<&Rule>) =
-        RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.live && blind);
+    let (made, skipped): (Vec<&Rule>, Vec<&Rule>) =
+        RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.can_be_made(&patient));
     let mut findings: Vec<Finding> =
         made.iter().flat_map(|r| (r.run)(&patient).into_iter().map(|f| patient.safe(r, f))).collect();
     findings.sort_by_key(|f| f.severity);

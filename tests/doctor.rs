@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 mod support;
+mod trees_support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,6 +36,7 @@ use rdmaprep::world::attempt;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use support::{alone, sh};
+use trees_support::{TREES, captured, unpacked};
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -147,9 +149,10 @@ fn nothing_is_wrong_with_a_healthy_node() {
     let d = diagnosis(&Planted::default(), "", true);
     assert!(is_healthy(&d) && d.not_checked.is_empty(), "{}", report::diagnosis_table(&d));
     assert_eq!((d.breaks, d.warnings, d.unknown), (0, 0, 1));
+    // Of a container's network the host's own addresses are none.
     let env = BTreeMap::from([("NCCL_IB_HCA".to_owned(), "=mlx5_0,mlx5_1".to_owned())]);
     let inside = Planted { container: Some("c1".to_owned()), env, ..Planted::default() };
-    assert!(is_healthy(&diagnosis(&inside, "--ifaces=rdma0,rdma1", true)));
+    assert!(is_healthy(&diagnosis(&inside, "--ifaces=rdma0,rdma1\n--bootstrap-address=10.9.9.9", true)));
 }
 
 /// A job runs: with its NICs go their routes, and in exclusive mode their HCAs.
@@ -169,19 +172,24 @@ fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
     });
     // In exclusive mode, all.
     let mut all = gone.clone();
-    for (key, value) in
-        [("/hcas", json!([])), ("/netdevs/1/name", json!("other8")), ("/netdevs/1/addresses", json!([]))]
-    {
+    for (key, value) in [
+        ("/hcas", json!([])),
+        ("/rdma_mode", json!("exclusive")),
+        ("/netdevs/1/name", json!("other8")),
+        ("/netdevs/1/addresses", json!([])),
+    ] {
         all[key] = value;
     }
     all.as_object_mut().unwrap().retain(|key, _| !key.starts_with("/hcas/"));
     let every = json!({
         "snapshot": all, "held": [held("rdma0", "mlx5_0"), held("rdma1", "mlx5_1")], "traces": trace(json!(["rdma0", "rdma1"])),
     });
-    for planted in [one, every] {
+    // Where the rail is that is away is known by its HCA, while that stays.
+    for (planted, not_checked) in [(one, &[][..]), (every, &[Check::Numa][..])] {
         let planted: Planted = serde_json::from_value(planted).unwrap();
         let d = diagnosis(&planted, "", true);
         assert!(is_healthy(&d), "{}", report::diagnosis_table(&d));
+        assert_eq!(d.not_checked, not_checked);
     }
 }
 
@@ -315,6 +323,20 @@ fn nothing_is_wrong_with_what_nobody_means() {
     // Or those that are in no plan.
     let managers = json!([{ "manager": "network_manager", "spares": ["rdma0", "rdma1"] }]);
     healthy(json!({ "machine": { "/managers": managers }, "plans": plans }), "");
+    // NCCL's list of one plan's HCAs, beside a NIC for storage; or of one of two plans'; or with what is in none.
+    let (a, two) =
+        (json!({ "a": { "ifaces": "rdma0" } }), json!({ "a": { "ifaces": "rdma0" }, "b": { "ifaces": "rdma1" } }));
+    healthy(json!({ "plans": a, "env": { "NCCL_IB_HCA": "=mlx5_0" } }), "");
+    healthy(json!({ "plans": two, "env": { "NCCL_IB_HCA": "=mlx5_1" } }), "");
+    healthy(json!({ "plans": a, "env": { "NCCL_IB_HCA": "=mlx5_0,mlx5_1" } }), "");
+    // IP over InfiniBand, beside RoCE.
+    let mut fabric = infiniband("mlx5_3", "ACTIVE");
+    fabric["ports"][0]["netdev"] = json!("ib0");
+    let ib0 = json!({ "name": "ib0", "ifindex": 9, "link_type": 32, "mtu": 2044, "up": true, "running": true,
+        "addresses": [{ "address": "100.64.0.1", "prefix": 24, "scope": 0 }] });
+    let ipoib =
+        json!({ "snapshot": { "/hcas/-": fabric, "/netdevs/-": ib0 }, "machine": { "/nodes/uverbs3": "opened" } });
+    healthy(ipoib, "--ib\n--ifaces=rdma0,rdma1,ib0");
     // Ports that no plan has, and no address.
     let ib = infiniband("mlx5_3", "DOWN");
     let dark = json!({ "/hcas/1/ports/0/state": "DOWN", "/netdevs/2/addresses": [], "/hcas/-": ib, "/pci": [] });
@@ -430,7 +452,54 @@ fn a_file_is_never_taken_for_a_healthy_node() {
     ];
     assert_eq!(not, live);
     let text = report::diagnosis_table(&d);
-    assert!(text.contains("not checked, as they take a live machine: rdma_modules, kernel,"), "{text}");
+    assert!(text.contains("not checked, as what they look at is not here: rdma_modules, kernel,"), "{text}");
+}
+
+/// A tree of /sys has no addresses and no routes: what asks for them is not checked, and nothing is told sick for want of them.
+#[test]
+fn a_tree_of_sys_is_not_told_sick() {
+    let mut bare: BTreeMap<String, Value> = [("/netns", Value::Null), ("/routes", json!([])), ("/rules", json!([]))]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+    bare.extend((0..4).map(|n| (format!("/netdevs/{n}/addresses"), json!([]))));
+    let d = diagnosis(&Planted { snapshot: bare.clone(), ..Planted::default() }, "", false);
+    assert!(d.findings.is_empty(), "{}", report::diagnosis_table(&d));
+    let network = [
+        Check::Gids,
+        Check::Mtu,
+        Check::Arp,
+        Check::FlowControl,
+        Check::Uplink,
+        Check::AsymmetricRails,
+        Check::Nccl,
+        Check::OrphanedRules,
+    ];
+    assert!(network.iter().all(|check| d.not_checked.contains(check)), "{:?}", d.not_checked);
+    // What it does tell counts.
+    bare.insert("/hcas/1/ports/0/state".to_owned(), json!("DOWN"));
+    let d = diagnosis(&Planted { snapshot: bare, ..Planted::default() }, "", false);
+    let told: Vec<&str> = d.findings.iter().map(|f| f.seen.as_str()).collect();
+    assert_eq!(told, ["mlx5_1:1 of rdma1: not ACTIVE: whether a job wants it is not known"]);
+}
+
+/// The same of trees that others captured, by the program itself.
+#[test]
+fn captured_trees_are_not_told_sick() {
+    let Some(trees) = captured() else { return };
+    // The others are long to unpack, and say nothing more.
+    let some = TREES.map(|(name, ..)| name).into_iter().filter(|name| !name.starts_with("hwloc-"));
+    for name in some {
+        let (_dir, root) = unpacked(&trees, name);
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        let args = ["doctor", "--config", "/dev/null", "--json", "--root", root.to_str().unwrap()];
+        let said = support::run(program.env_clear().args(args), "").ok();
+        let d: Diagnosis = serde_json::from_str(&said.out).unwrap();
+        assert_eq!((d.breaks, d.warnings), (0, 0), "{name}: {}", said.out);
+        // What it does not tell of a port is told to be so.
+        let told = d.findings.iter().filter(|f| f.seen.starts_with("whether the ports of")).count();
+        let stateless = ["dgx-a100", "pcp-ib-root-001", "pcp-ib-root-002"].contains(&name);
+        assert_eq!(told, usize::from(stateless), "{name}: {}", said.out);
+    }
 }
 
 /// The JSON form is read back by who programs against it, and the same in the file that shows it.
@@ -477,6 +546,21 @@ fn the_exit_code_is_by_the_worst() {
     let said = run(file.path(), &["--ifaces", "rdma7"]).fails(11, &["nothing was changed"]);
     assert!(said.out.contains("--ifaces names rdma7: not on this host"), "{said:?}");
     run(file.path(), &["--container", "c1"]).fails(2, &["--container"]);
+    // The same by the host's file; and an address of nobody's ends nothing.
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(
+        config.path(),
+        "[select]\nifaces = [\"rdma0\", \"rdma1\", \"rdma7\"]\nbootstrap_address = \"10.9.9.9\"\n",
+    )
+    .unwrap();
+    let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    let args = ["doctor", "--config", config.path().to_str().unwrap(), "--snapshot", file.path().to_str().unwrap()];
+    let said = support::run(program.env_clear().args(args), "").fails(11, &["3 of these findings break a job"]);
+    for seen in
+        ["--ifaces names rdma7: not on this host", "owns the bootstrap address 10.9.9.9", "mlx5_0:1 of rdma0 is DOWN"]
+    {
+        assert!(said.out.contains(seen), "{seen}: {said:?}");
+    }
 }
 
 /// Names are the host's and a container's; nothing of them steers a terminal, or forges a line.

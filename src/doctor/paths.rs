@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, Finding, Patient, Rail, Severity, join};
-use crate::ident::{BusId, HcaName};
+use super::seen::Stale;
+use super::{Check, Finding, Patient, Severity, join};
+use crate::ident::{BusId, HcaName, IfName};
 use crate::nccl::levels::{Distance, Levels};
-use crate::snapshot::{PciFunction, Snapshot};
+use crate::snapshot::{PciFunction, RdmaMode, Snapshot};
 
 /// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR, PCI_ACS_CR in
 /// include/uapi/linux/pci_regs.h).
@@ -27,10 +28,28 @@ fn between(snapshot: &Snapshot, one: BusId, other: BusId) -> Vec<BusId> {
     up.iter().filter(shared).chain(down.iter().filter(shared)).copied().collect()
 }
 
-/// Rails that are on PCI, also those that a cable would mend, and GPUs.
-fn pairs<'a>(patient: &Patient<'a>) -> (Vec<(Rail<'a>, BusId)>, Vec<&'a PciFunction>) {
-    let rails = patient.rails().into_iter().filter_map(|r| r.hca.pci.map(|at| (r, at))).collect();
-    (rails, patient.of.snapshot.gpus().collect())
+/// Where rails are that are on PCI, also those that a cable would mend, and by the HCAs that they leave behind those that
+/// containers have. Nothing where one of these has taken its HCA along, as in exclusive mode.
+pub(super) fn places<'a>(patient: &Patient<'a>) -> Option<Vec<(&'a IfName, BusId)>> {
+    let (snapshot, held) = (patient.of.snapshot, patient.of.held);
+    let here = patient.rails().into_iter().filter_map(|r| Some((&r.netdev.name, r.hca.pci?)));
+    let mut all: Vec<(&IfName, BusId)> = here.collect();
+    if !patient.lends() {
+        return Some(all);
+    }
+    let mut away = patient.of.traces.iter().filter(|t| t.stale != Some(Stale::EarlierBoot)).flat_map(|t| &t.nics);
+    if !away.all(|name| held.iter().any(|h| h.netdev.as_str() == name)) {
+        return None;
+    }
+    for (name, hca) in held.iter().filter_map(|h| Some((&h.netdev, h.hca.as_ref()?))) {
+        match snapshot.hca(hca) {
+            Some(hca) => all.extend(hca.pci.map(|at| (name, at))),
+            // Soft-RoCE is made anew inside, and is on no bus.
+            None if snapshot.rdma_mode == Some(RdmaMode::Shared) => {}
+            None => return None,
+        }
+    }
+    Some(all)
 }
 
 /// Ports of switches that send what goes from a GPU to its NIC up to the processor.
@@ -38,8 +57,9 @@ pub(super) fn acs(patient: &Patient) -> Vec<Finding> {
     let Some(machine) = patient.of.machine else { return Vec::new() };
     let snapshot = patient.of.snapshot;
     let levels = Levels::of(snapshot);
-    let (rails, gpus) = pairs(patient);
-    let near = rails.iter().flat_map(|(_, nic)| gpus.iter().map(move |gpu| (*nic, gpu.address)));
+    let gpus: Vec<&PciFunction> = snapshot.gpus().collect();
+    let rails: Vec<BusId> = patient.rails().into_iter().filter_map(|r| r.hca.pci).collect();
+    let near = rails.iter().flat_map(|nic| gpus.iter().map(move |gpu| (*nic, gpu.address)));
     let near = near.filter(|(nic, gpu)| matches!(levels.between(*nic, *gpu).0, Distance::Pix | Distance::Pxb));
     let ports: BTreeSet<BusId> = near.flat_map(|(nic, gpu)| between(snapshot, nic, gpu)).collect();
     let on = |port: &&BusId| matches!(machine.acs.get(port), Some(Some(control)) if control & REDIRECT != 0);
@@ -66,15 +86,12 @@ pub(super) fn acs(patient: &Patient) -> Vec<Finding> {
 
 /// GPUs whose nearest rail is on another NUMA node.
 pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
-    if patient.lends() {
-        // What is nearest may be what a container has.
-        return Vec::new();
-    }
+    // What is nearest may be what a container has.
+    let Some(rails) = places(patient) else { return Vec::new() };
     let levels = Levels::of(patient.of.snapshot);
-    let (rails, gpus) = pairs(patient);
     let mut found = Vec::new();
     let mut silent = Vec::new();
-    for gpu in gpus {
+    for gpu in patient.of.snapshot.gpus() {
         let Some((distance, rail, at)) =
             rails.iter().map(|(rail, at)| (levels.between(*at, gpu.address).0, rail, *at)).min_by_key(|(d, ..)| *d)
         else {
@@ -88,7 +105,7 @@ pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
             silent.push(gpu.address);
             continue;
         }
-        let seen = format!("the rail nearest to GPU {} (NUMA {here}) is {} (NUMA {there})", gpu.address, rail.name());
+        let seen = format!("the rail nearest to GPU {} (NUMA {here}) is {rail} (NUMA {there})", gpu.address);
         let why = "all that it sends crosses the link between the processors, which is slower and shared";
         let one = Finding::new(Check::Numa, Severity::Warning, seen, why, "");
         found.push(match nearer(patient, &levels, gpu.address) {

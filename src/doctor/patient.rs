@@ -196,6 +196,11 @@ impl<'a> Patient<'a> {
         !self.is_inside() && (away || !self.of.held.is_empty())
     }
 
+    /// Whether addresses and routes were looked at: a captured tree has none.
+    pub(super) fn has_network(&self) -> bool {
+        self.of.snapshot.netns.is_some()
+    }
+
     /// Whether it is about a container.
     pub(super) fn is_inside(&self) -> bool {
         self.of.container.is_some()

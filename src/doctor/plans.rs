@@ -95,7 +95,10 @@ fn outdated(patient: &Patient, plan: &Plan) -> Option<Finding> {
         let now = snapshot.netdev(&n.identity.name);
         !n.addresses.is_empty() && now.is_some_and(|d| !d.addresses.iter().any(|a| counts(a, Family::Any)))
     };
-    if plan.nics.iter().any(|n| naked(n) || guard.contains_key(&n.identity.name) && !plan.allow_bootstrap) {
+    // IPv6 addresses go with the link, and the check of ports brings them back.
+    let off = |n: &Nic| snapshot.netdev(&n.identity.name).is_some_and(|d| !d.up);
+    let guarded = |n: &Nic| guard.contains_key(&n.identity.name) && !plan.allow_bootstrap;
+    if plan.nics.iter().any(|n| naked(n) || off(n) || guarded(n)) {
         return None;
     }
     let inside =

@@ -12,16 +12,22 @@ use crate::step::IFA_F_NOPREFIXROUTE;
 pub(super) fn ports(patient: &Patient) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut unsaid = Vec::new();
-    for rail in patient.rails().into_iter().filter(|r| !is_active(r.port)) {
+    let mut dark: Vec<(Severity, Rail)> = Vec::new();
+    for rail in patient.rails().into_iter().filter(|r| is_down(r.port)) {
         match patient.wanted(&rail) {
-            Wanted::Asked | Wanted::Addressed => found.push(finding(&rail)),
-            Wanted::Unplanned => found.push(Finding { severity: Severity::Warning, ..finding(&rail) }),
+            Wanted::Asked | Wanted::Addressed => dark.push((Severity::Breaks, rail)),
+            Wanted::Unplanned => dark.push((Severity::Warning, rail)),
             Wanted::Unsaid => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
             Wanted::No => {}
         }
     }
+    let same = |(a, one): &(Severity, Rail), (b, other): &(Severity, Rail)| {
+        (a, one.netdev.up, &one.port.state) == (b, other.netdev.up, &other.port.state)
+    };
+    dark.sort_by_key(|(severity, rail)| (*severity, rail.netdev.up, rail.port.state.clone()));
+    found.extend(dark.chunk_by(same).filter_map(|rails| finding(patient, rails)));
     for fabric in patient.fabrics() {
-        let dark: Vec<&Port> = fabric.ports.iter().copied().filter(|p| !is_active(p)).collect();
+        let dark: Vec<&Port> = fabric.ports.iter().copied().filter(|p| is_down(p)).collect();
         if fabric.ports.len() - dark.len() >= fabric.needs {
             continue;
         }
@@ -31,8 +37,14 @@ pub(super) fn ports(patient: &Patient) -> Vec<Finding> {
             _ => found.extend(dark.iter().map(|p| dark_fabric(fabric.hca, p))),
         }
     }
-    found.extend(whose(&unsaid));
+    found.extend(whose(patient, &unsaid));
+    found.extend(stateless(patient));
     found
+}
+
+/// What tells nothing, as in captured trees, is not known to be down.
+fn is_down(port: &Port) -> bool {
+    port.state.is_some() && !is_active(port)
 }
 
 fn is_active(port: &Port) -> bool {
@@ -41,15 +53,22 @@ fn is_active(port: &Port) -> bool {
 
 const SKIPPED: &str = "NCCL skips such a port without a word, and a container with this NIC does not start";
 
-fn finding(rail: &Rail) -> Finding {
-    let state = rail.port.state.as_deref().unwrap_or("in no known state");
-    let seen = format!("{} of {} is {state}, not ACTIVE", port_label(rail.hca, rail.port), rail.name());
-    let found = Finding::new(Check::PortDown, Severity::Breaks, seen, SKIPPED, "");
-    match rail.netdev.up {
-        false => Finding { fix: format!("{} is switched off: set it up", rail.name()), ..found }
-            .run(format!("ip link set {} up", rail.name())),
-        true => Finding { fix: "check cable, transceiver and switch port".to_owned(), ..found },
+/// NICs of one state: all are switched off, or none is.
+fn finding(patient: &Patient, rails: &[(Severity, Rail)]) -> Option<Finding> {
+    let (severity, first) = rails.first()?;
+    let labels = join(rails.iter().map(|(_, r)| format!("{} of {}", port_label(r.hca, r.port), r.name())));
+    let names = join(rails.iter().map(|(_, r)| r.name()));
+    let (are, them) = if rails.len() == 1 { ("is", "it") } else { ("are", "them") };
+    let seen = format!("{labels} {are} {}, not ACTIVE", first.port.state.as_deref().unwrap_or_default());
+    let found = Finding::new(Check::PortDown, *severity, seen, SKIPPED, "check cable, transceiver and switch port");
+    if first.netdev.up {
+        return Some(found);
     }
+    // IPv6 addresses have gone with the link.
+    let up =
+        |rail: &Rail| [vec![format!("ip link set {} up", rail.name())], planned(patient, rail, Family::V6)].concat();
+    let commands = rails.iter().flat_map(|(_, rail)| up(rail)).collect();
+    Some(Finding { fix: format!("{names} {are} switched off: set {them} up"), run: commands, ..found })
 }
 
 fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
@@ -67,15 +86,27 @@ fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
 }
 
 /// Ports that are down, without an address, where nothing says which NICs are meant: it may be that nobody misses them.
-fn whose(unsaid: &[String]) -> Option<Finding> {
-    let seen = format!(
-        "{}: not ACTIVE, without an address, in no stored plan: whether a job wants it is not known",
-        join(unsaid)
-    );
+fn whose(patient: &Patient, unsaid: &[String]) -> Option<Finding> {
+    let besides = if patient.has_network() { ", without an address, in no stored plan" } else { "" };
+    let seen = format!("{}: not ACTIVE{besides}: whether a job wants it is not known", join(unsaid));
     let fix = "if one does: cable, switch port, its address. If not, store a plan of those that are meant (rdmaprep prepare), or \
                name them in --ifaces, and this is told no more";
     let found = Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips such a port without a word", fix);
     (!unsaid.is_empty()).then_some(found)
+}
+
+/// HCAs without a port, and ports without a state.
+fn stateless(patient: &Patient) -> Option<Finding> {
+    let mut dark: Vec<String> = Vec::new();
+    for hca in patient.of.snapshot.hcas.iter().filter(|_| !patient.is_inside()) {
+        dark.extend(hca.ports.is_empty().then(|| hca.name.to_string()));
+        dark.extend(hca.ports.iter().filter(|p| p.state.is_none()).map(|p| port_label(hca, p)));
+    }
+    let seen = format!("whether the ports of {} are ACTIVE is not told", join(&dark));
+    let fix = "see `rdma link`, and ports/*/state below /sys/class/infiniband";
+    let found =
+        Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips a port that is not, without a word", fix);
+    (!dark.is_empty()).then_some(found)
 }
 
 /// RoCE v2 GIDs of ports that are ACTIVE.
@@ -113,7 +144,7 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
         let why = "NCCL would talk from an address that no other host has a way to: its first connection times out";
         let found =
             Finding::new(Check::Gids, severity, seen, why, "give it its address, or let others count: --family");
-        return Some(Finding { run: planned(patient, rail), ..found });
+        return Some(Finding { run: planned(patient, rail, Family::Any), ..found });
     }
     let reason = rail.verdict.dropped.as_ref().filter(|d| d.code == DropCode::NoGid).map(|d| d.why.clone());
     let seen =
@@ -124,10 +155,12 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
     Some(Finding::new(Check::Gids, severity, seen, why, fix))
 }
 
-/// What gives a NIC the addresses back that a plan knows: as they were, since the plan is for these.
-fn planned(patient: &Patient, rail: &Rail) -> Vec<String> {
+/// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan is for these.
+fn planned(patient: &Patient, rail: &Rail, family: Family) -> Vec<String> {
     let nic = patient.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
-    let lost = |a: &&Address| counts(a, Family::Any) && rail.netdev.addresses.iter().all(|b| b.address != a.address);
+    let lost = |a: &&Address| {
+        counts(a, family) && a.valid_lft.is_none() && rail.netdev.addresses.iter().all(|b| b.address != a.address)
+    };
     let add = |a: &Address| {
         let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
         let prefix = a.prefix;
@@ -167,11 +200,13 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
         d.code == DropCode::FiniteLifetime && v.netdev.as_ref().is_some_and(|name| patient.plans(name))
     };
     let one = |(v, d): (&Verdict, &Drop)| {
-        (v.hca.is_some() && told(d) && !fits(v, d)).then(|| {
+        let asked = refused(patient, v, d);
+        (v.hca.is_some() && told(d) && !fits(v, d) && asked.is_none()).then(|| {
             Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
         })
     };
     let mut found: Vec<Finding> = asked_in_vain(patient).into_iter().collect();
+    found.extend(patient.selection.dropped().filter(|(v, d)| !fits(v, d)).filter_map(|(v, d)| refused(patient, v, d)));
     found.extend(match patient.is_inside() {
         false => patient.selection.dropped().filter_map(one).collect(),
         true if patient.rails().is_empty() && patient.fabrics().is_empty() => {
@@ -186,12 +221,33 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
     found
 }
 
+/// What `--ifaces` names, is there, and is not taken for a reason that no other check tells.
+fn refused(patient: &Patient, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
+    let name = verdict.netdev.as_ref().filter(|name| patient.of.request.names(name))?;
+    let roce = patient.rails().iter().any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
+    let elsewhere = match drop.code {
+        // With a container, where it is to be.
+        DropCode::Held => true,
+        DropCode::NoAddress | DropCode::NoGid => roce || !patient.has_network(),
+        DropCode::PortDown => true,
+        // In a container the rest is of no account: nothing is moved from there.
+        code => patient.is_inside() && !matches!(code, DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp),
+    };
+    let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
+    let why = "a job that is to have this NIC does without it";
+    let fix = match drop.code {
+        DropCode::NotRdma => "load its RDMA driver, or see why it fails (dmesg); if it has none, name others",
+        _ => &drop.fix,
+    };
+    (!elsewhere).then(|| Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix))
+}
+
 /// What `--ifaces` names, and is not there: a card that has died, or a slip of the pen.
 fn asked_in_vain(patient: &Patient) -> Option<Finding> {
     let (names, there) = select::absent(patient.of.request, patient.of.snapshot, patient.of.held);
     let place = if patient.is_inside() { "in this container" } else { "on this host, and no container has it" };
     let seen = format!("--ifaces names {}: not {place}; there are: {}", join(&names), join(&there));
-    let fix = "look for the card (lspci, dmesg) and for its driver; or name those that are there";
+    let fix = "look for the card (lspci, dmesg) and for its driver; or name those that are there (--ifaces, RDMA_IFACES, [select] ifaces)";
     let found = Finding::new(Check::LeftOut, Severity::Breaks, seen, "what names this NIC does not start", fix);
     (!names.is_empty()).then_some(found)
 }

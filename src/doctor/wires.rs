@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::patient::Wanted;
+use super::patient::{Wanted, is_infiniband};
 use super::plans::AGAIN;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::ident::IfName;
 use crate::nccl::levels::Levels;
-use crate::uplink::uplinks;
+use crate::request::Request;
+use crate::snapshot::Snapshot;
+use crate::uplink::{bootstrap, uplinks};
 
 /// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4).
 const HEADERS: u32 = 96;
@@ -23,13 +25,17 @@ const ENOUGH: u32 = 4200;
 /// MTUs that are too small, or unequal.
 pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
     let nobody = |r: &Rail| matches!(patient.wanted(r), Wanted::Unplanned | Wanted::No);
-    let rails: Vec<Rail> = patient.rails().into_iter().filter(|r| r.netdev.mtu > 0 && !nobody(r)).collect();
+    // IPoIB's is of IP packets alone.
+    let counts = |r: &Rail| r.netdev.mtu > 0 && !is_infiniband(r.port);
+    let rails: Vec<Rail> = patient.rails().into_iter().filter(|r| counts(r) && !nobody(r)).collect();
     let largest = rails.iter().map(|r| r.netdev.mtu).max().unwrap_or(0).max(ENOUGH);
     let small = |r: &&Rail| roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE");
-    let mut found: Vec<Finding> = rails.iter().filter(small).map(|r| too_small(r, largest)).collect();
+    let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
+    rails.iter().filter(small).for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(r.name()));
+    let mut found: Vec<Finding> = by_mtu.iter().map(|(mtu, names)| too_small(*mtu, names, largest)).collect();
     for job in patient.jobs() {
         let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
-        job.iter().for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
+        job.iter().filter(|r| counts(r)).for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
         if by_mtu.len() < 2 {
             continue;
         }
@@ -45,15 +51,16 @@ pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
     found
 }
 
-fn too_small(rail: &Rail, wanted: u32) -> Finding {
-    let (name, mtu) = (rail.name(), rail.netdev.mtu);
+fn too_small(mtu: u32, names: &[&IfName], wanted: u32) -> Finding {
+    let have = format!("{} {} MTU {mtu}", join(names), if names.len() == 1 { "has" } else { "have" });
     let (severity, seen) = match roce_mtu(mtu) {
-        None => (Severity::Breaks, format!("{name} has MTU {mtu}, less than the least RoCE packet takes")),
-        Some(size) => (Severity::Warning, format!("{name} has MTU {mtu}: RoCE packets carry {size} bytes, not 4096")),
+        None => (Severity::Breaks, format!("{have}, less than the least RoCE packet takes")),
+        Some(size) => (Severity::Warning, format!("{have}: RoCE packets carry {size} bytes, not 4096")),
     };
     let why = "a packet has 96 bytes of headers, so that 4096 bytes need an MTU of 4192; smaller ones cost throughput";
     let fix = "raise the MTU, on the switch port first";
-    Finding::new(Check::Mtu, severity, seen, why, fix).run(format!("ip link set {name} mtu {wanted}"))
+    let commands = names.iter().map(|name| format!("ip link set {name} mtu {wanted}")).collect();
+    Finding { run: commands, ..Finding::new(Check::Mtu, severity, seen, why, fix) }
 }
 
 /// The switch decides: what this host has set is half of it.
@@ -72,8 +79,31 @@ pub(super) fn flow_control(patient: &Patient) -> Vec<Finding> {
     vec![Finding::new(Check::FlowControl, Severity::Unknown, seen, why, fix)]
 }
 
-/// An uplink among the NICs that are meant now, or that a stored plan has.
+/// Takes out of what was asked what would end the selection, since nobody can know what is to be guarded: a default route by no
+/// known interface, and addresses that lead to none. A sentence for each.
+pub(super) fn unguarded(request: &mut Request, snapshot: &Snapshot) -> Vec<String> {
+    let lost = |part: Request| bootstrap(&part, snapshot, &mut Vec::new()).err().map(|e| format!("{e:#}"));
+    let own = lost(Request { peer_address: None, ..request.clone() });
+    let peer = lost(Request { bootstrap_address: None, ..request.clone() });
+    request.bootstrap_address.take_if(|_| own.is_some());
+    request.peer_address.take_if(|_| peer.is_some());
+    let route = uplinks(request.allow_bootstrap, snapshot).err().map(|e| format!("{e:#}"));
+    request.allow_bootstrap |= route.is_some();
+    route.into_iter().chain(own).chain(peer).collect()
+}
+
+/// An uplink among the NICs that are meant now, or that a stored plan has; or no way to know what the job's own one is.
 pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
+    let lost = unguarded(&mut patient.of.request.clone(), patient.of.snapshot).into_iter().map(|seen| {
+        let why = "`rdmaprep prepare` refuses this: nothing would keep the interface that nodes meet over from a container";
+        let fix = "give the address or route back to its interface, or correct --bootstrap-address (LOCAL_IP), --peer-address \
+                   (REMOTE_IP)";
+        Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix)
+    });
+    lost.chain(guarded(patient)).collect()
+}
+
+fn guarded(patient: &Patient) -> Vec<Finding> {
     let Ok(guard) = uplinks(true, patient.of.snapshot) else { return Vec::new() };
     let why = "when a container takes it, the host and everybody who is logged in loses the network";
     let kept = patient.kept();
@@ -103,7 +133,7 @@ pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
 }
 
 fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
-    let rate = |r: &Rail| r.port.rate.clone();
+    let rate = |r: &Rail| r.port.rate.as_deref().filter(|rate| !rate.is_empty()).map(str::to_owned);
     let levels = Levels::of(patient.of.snapshot);
     let link = |r: &Rail| {
         let function = levels.function(r.hca.pci?)?;
@@ -111,6 +141,7 @@ fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
     };
     let why = "a collective runs at the pace of its slowest rail";
     let mut found = Vec::new();
+    found.extend(untold(kept, rate));
     if let Some((seen, most)) = unequal(kept, rate) {
         let fix = format!(
             "look for a port that came up at a lower rate; a slower card is better left out: prepare the plan without it, {AGAIN}"
@@ -127,18 +158,35 @@ fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
     found
 }
 
-/// What rails have by value, and the names of the largest group, where there are several.
+/// Rails whose rate nobody can compare with the others'.
+fn untold(kept: &[Rail], rate: impl Fn(&Rail) -> Option<String>) -> Option<Finding> {
+    let names: Vec<&IfName> = kept.iter().filter(|r| rate(r).is_none()).map(|r| r.name()).collect();
+    let seen = format!("the rate of {} is not told", join(&names));
+    let why = "a collective runs at the pace of its slowest rail, and this may be one";
+    let fix =
+        "compare ports/*/rate below /sys/class/infiniband, or ethtool NIC; a driver that tells none may be too old";
+    let any = !names.is_empty() && kept.len() > 1;
+    any.then(|| Finding::new(Check::AsymmetricRails, Severity::Unknown, seen, why, fix))
+}
+
+/// `400 Gb/sec (4X NDR)`, in tenths: 2.5 is one.
+fn tenths(rate: &str) -> u64 {
+    let number = rate.split_whitespace().next().and_then(|n| n.parse::<f64>().ok());
+    number.map_or(0, |n| (n * 10.0) as u64)
+}
+
+/// What rails have by value, and the names of the group that carries the most, where there are several.
 fn unequal(rails: &[Rail], value: impl Fn(&Rail) -> Option<String>) -> Option<(String, String)> {
     let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
-    for rail in rails {
-        let (value, name) = (value(rail)?, rail.name().as_str());
+    for (rail, value) in rails.iter().filter_map(|r| Some((r, value(r)?))) {
+        let name = rail.name().as_str();
         match groups.iter_mut().find(|(v, _)| *v == value) {
             Some((_, names)) => names.push(name),
             None => groups.push((value, vec![name])),
         }
     }
     // Of equal groups the one of the first rail.
-    let (_, most) = groups.iter().rev().max_by_key(|(_, names)| names.len())?;
+    let (_, most) = groups.iter().rev().max_by_key(|(value, names)| tenths(value) * names.len() as u64)?;
     let told = groups.iter().map(|(v, names)| format!("{} {v}", join(names))).collect::<Vec<_>>().join("; ");
     (groups.len() > 1).then(|| (told, most.join(" ")))
 }

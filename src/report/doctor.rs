@@ -15,7 +15,7 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
     }
     if !d.not_checked.is_empty() {
         let names: Vec<String> = d.not_checked.iter().map(ToString::to_string).collect();
-        parts.push(textwrapped(&format!("not checked, as they take a live machine: {}", names.join(", "))));
+        parts.push(textwrapped(&format!("not checked, as what they look at is not here: {}", names.join(", "))));
     }
     let of = d.container.as_ref().map_or(String::new(), |id| format!("container {}: ", printable(id)));
     parts.push(format!("{of}breaks a job: {}, warnings: {}, unknown: {}", d.breaks, d.warnings, d.unknown));
