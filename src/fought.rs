@@ -102,16 +102,29 @@ pub fn kept_off<'a>(present: &Present, names: &[&'a str]) -> Option<(&'static st
         Manager::NetworkManager => {
             let list: Vec<String> = its.iter().map(|n| format!("interface-name:{n}")).collect();
             let list = list.join(";");
-            let how = format!("unmanaged-devices={list} is below [keyfile] in a file of /etc/NetworkManager/conf.d");
+            let how = format!("unmanaged-devices+={list} is below [keyfile] in a file of /etc/NetworkManager/conf.d");
             ("NetworkManager", how)
         }
         Manager::Networkd => {
             let list = its.join(" ");
-            let how =
-                format!("a .network file in /etc/systemd/network has [Match] Name={list} and [Link] Unmanaged=yes");
+            // The first that fits a link, by the files' names, is the only one (systemd.network(5)).
+            let how = format!(
+                "/etc/systemd/network/05-rdmaprep.network, before its own, has [Match] Name={list} and [Link] Unmanaged=yes"
+            );
             ("systemd-networkd", how)
         }
         Manager::Udev => return None,
     };
     Some((who, its, how))
+}
+
+/// Shell commands that keep it off these NICs: `rdmaprep install` writes what [`kept_off`] tells.
+pub fn keep_off(manager: Manager, names: &[&str]) -> Vec<String> {
+    let again = match manager {
+        Manager::NetworkManager => "systemctl try-reload-or-restart NetworkManager",
+        Manager::Networkd => "systemctl try-restart systemd-networkd",
+        Manager::Udev => return Vec::new(),
+    };
+    let install = format!("rdmaprep install --network-managers --ifaces \"{}\"", names.join(" "));
+    vec![install, format!("udevadm control --reload; {again}")]
 }

@@ -46,7 +46,8 @@ impl World for Fight {
 }
 
 const NETWORK_MANAGER: &str = "run/NetworkManager/devices/";
-const NETWORKD: &str = "run/systemd/netif/state";
+/// lo, which is always there.
+const NETWORKD: &str = "run/systemd/netif/links/1";
 const UDEV: &str = "run/udev/control";
 
 /// A root with these files.
@@ -140,7 +141,7 @@ fn what_is_changed_again_and_again_is_put_back_once_and_told() {
     let told = fought.unwrap();
     assert!(
         told.contains(
-            "and again after it was put back: NetworkManager, unless unmanaged-devices=interface-name:rail0 "
+            "and again after it was put back: NetworkManager, unless unmanaged-devices+=interface-name:rail0 "
         ),
         "{told}"
     );
@@ -148,27 +149,44 @@ fn what_is_changed_again_and_again_is_put_back_once_and_told() {
 
 #[test]
 fn managers_are_known_by_what_they_keep() {
+    // As NetworkManager 1.52 and systemd 257 leave them in tests/vm/cases-systemd/20-managers.sh.
+    let by_user = "[device]\nmanaged=false\n";
+    let veth = "[device]\nperm-hw-addr-fake=FE:1E:4E:6C:48:26\nnm-owned=false\n";
     let files = root(&[
-        (&format!("{NETWORK_MANAGER}7"), "[device]\nmanaged=true\n"),
-        (&format!("{NETWORK_MANAGER}8"), "[device]\nperm-hw-addr-fake=x\nmanaged=false\n"),
-        ("run/systemd/netif/links/7", "# This is private data. Do not parse.\nADMIN_STATE=unmanaged\n"),
-        ("run/systemd/netif/links/8", "ADMIN_STATE=configured\nOPER_STATE=routable\n"),
+        (&format!("{NETWORK_MANAGER}7"), "[device]\nmanaged=true\nroute-metric-default-effective=100\n"),
+        (&format!("{NETWORK_MANAGER}8"), by_user),
+        (&format!("{NETWORK_MANAGER}9"), ""),
+        (&format!("{NETWORK_MANAGER}10"), veth),
+        ("run/udev/data/n11", "E:ID_NET_DRIVER=veth\nE:NM_UNMANAGED=1\n"),
+        ("run/udev/data/n12", "E:NM_UNMANAGED=0\n"),
+        // What it leaves when it stops.
+        ("run/systemd/netif/state", "OPER_STATE=routable\n"),
     ]);
     let root = files.path();
-    // Their folder is there at boot.
+    fs::create_dir_all(root.join("run/systemd/netif/links")).unwrap();
     assert_eq!(managers::present(root), [Manager::NetworkManager]);
-    fs::write(root.join(NETWORKD), "OPER_STATE=routable\n").unwrap();
-    fs::create_dir_all(root.join("run/udev")).unwrap();
+    assert!(!managers::busy(root, &[7]), "networkd is stopped");
+    let all = [7, 8, 9, 10, 11, 12];
+    let manages = |manager| all.map(|index| managers::manages(root, manager, index));
+    let spares = |manager| all.map(|index| managers::spares(root, manager, index));
+    assert_eq!(manages(Manager::NetworkManager), [true, false, false, false, false, false]);
+    assert_eq!(spares(Manager::NetworkManager), [false, true, true, true, true, false]);
+
+    let link = |index: u32, state: &str| {
+        fs::write(root.join(format!("run/systemd/netif/links/{index}")), format!("# Private.\nADMIN_STATE={state}\n"))
+            .unwrap();
+    };
+    [(7, "unmanaged"), (8, "configured"), (9, "pending"), (10, "initialized"), (11, "configuring")]
+        .iter()
+        .for_each(|(index, state)| link(*index, state));
     fs::write(root.join(UDEV), "").unwrap();
     assert_eq!(managers::present(root), [Manager::NetworkManager, Manager::Networkd, Manager::Udev]);
-    let spares = |manager| [7, 8, 9].map(|index| managers::spares(root, manager, index));
-    assert_eq!(spares(Manager::NetworkManager), [false, true, false]);
-    assert_eq!(spares(Manager::Networkd), [true, false, false]);
-    assert_eq!(spares(Manager::Udev), [false; 3]);
-    assert!(!managers::busy(root, &[7, 8]));
-    assert!(managers::busy(root, &[7, 9]), "of which networkd has not heard");
-    fs::write(root.join("run/systemd/netif/links/9"), "ADMIN_STATE=initialized\n").unwrap();
-    assert!(managers::busy(root, &[7, 9]), "with which networkd has not begun");
+    assert_eq!(manages(Manager::Networkd), [false, true, false, false, true, false]);
+    assert_eq!(spares(Manager::Networkd), [true, false, false, false, false, false]);
+    assert_eq!((manages(Manager::Udev), spares(Manager::Udev)), ([false; 6], [false; 6]));
+    assert!(!managers::busy(root, &[7, 8, 11]));
+    assert!(managers::busy(root, &[7, 12]), "of which networkd has not heard");
+    assert!(managers::busy(root, &[7, 9]) && managers::busy(root, &[7, 10]), "with which networkd has not begun");
     fs::write(root.join("run/udev/queue"), "").unwrap();
     assert!(managers::busy(root, &[7, 8]));
 }
@@ -186,12 +204,12 @@ fn the_sentence_names_who_can_have_done_it_and_what_keeps_it_away() {
     };
     let nm = |names: &str| {
         format!(
-            "NetworkManager, unless unmanaged-devices={names} is below [keyfile] in a file of /etc/NetworkManager/conf.d"
+            "NetworkManager, unless unmanaged-devices+={names} is below [keyfile] in a file of /etc/NetworkManager/conf.d"
         )
     };
     let networkd = |names: &str| {
         format!(
-            "systemd-networkd, unless a .network file in /etc/systemd/network has [Match] Name={names} and [Link] Unmanaged=yes"
+            "systemd-networkd, unless /etc/systemd/network/05-rdmaprep.network, before its own, has [Match] Name={names} and [Link] Unmanaged=yes"
         )
     };
     let foreign = "systemd-networkd, unless ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are below [Network] in /etc/systemd/networkd.conf";
@@ -273,7 +291,7 @@ fn addresses_that_somebody_flushes_once_come_back() {
         host.is_clean();
         let notes = notes(host);
         assert!(notes.contains("r0 changed after coming home (address 10.0.0.1/24"), "{notes}");
-        assert!(notes.contains("NetworkManager, unless unmanaged-devices=interface-name:r0 "), "{notes}");
+        assert!(notes.contains("NetworkManager, unless unmanaged-devices+=interface-name:r0 "), "{notes}");
     });
 }
 
@@ -301,8 +319,8 @@ fn a_name_that_somebody_changes_once_comes_back() {
 #[test]
 fn foreign_rules_and_routes_that_somebody_deletes_once_come_back() {
     alone(|host| {
-        fs::create_dir_all("/run/systemd/netif").unwrap();
-        fs::write("/run/systemd/netif/state", "").unwrap();
+        fs::create_dir_all("/run/systemd/netif/links").unwrap();
+        fs::write("/run/systemd/netif/links/1", "").unwrap();
         let (mut c, before) = away(host);
         fought(host, &mut c, || {
             sh("ip rule delete priority 1000; ip route delete 10.20.0.0/16");

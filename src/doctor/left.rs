@@ -109,11 +109,14 @@ pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
     let names: Vec<&str> = ours.map(|r| r.name().as_str()).collect();
     let one = |m: &super::seen::Managing| {
         let present = Present { manager: m.manager, spares: m.spares.clone() };
-        let (who, its, fix) = fought::kept_off(&present, &names)?;
+        let (who, its, _) = fought::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
         let why = "it configures and renames a NIC the moment that it comes home, or brings an address of its own into the way";
-        let fix = format!("see to it that {fix}; it gives them no address then, at boot either: see to that, too");
-        Some(Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix))
+        let fix = "have `rdmaprep install` keep it off; the addresses that it gave go with it, and are not there after a boot: see \
+                   to these";
+        let found = Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix);
+        // What an earlier install has of the others is made anew.
+        Some(Finding { run: fought::keep_off(m.manager, &names), ..found })
     };
     machine.managers.iter().filter_map(one).collect()
 }

@@ -131,7 +131,7 @@ pub struct Nvidia {
 pub struct Managing {
     /// Which.
     pub manager: crate::fought::Manager,
-    /// Those that it says it leaves alone.
+    /// Those of which it does not say that it manages them.
     pub spares: Vec<IfName>,
 }
 

@@ -68,7 +68,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) 
 fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let root = Path::new("/");
     let spares = |manager| -> Vec<IfName> {
-        let spared = snapshot.netdevs.iter().filter(|n| managers::spares(root, manager, n.ifindex));
+        let spared = snapshot.netdevs.iter().filter(|n| !managers::manages(root, manager, n.ifindex));
         spared.map(|n| n.name.clone()).collect()
     };
     managers::present(root).into_iter().map(|manager| Managing { manager, spares: spares(manager) }).collect()

@@ -6,28 +6,57 @@ use std::path::Path;
 use crate::fought::Manager;
 use crate::ident::IfName;
 
-/// Those that have run since boot: what they leave there survives their stop, not a reboot.
+/// What udev knows of a link, which others are told by (udev_device_db in systemd: `n` and the link's number).
+const UDEV: &str = "run/udev/data/n";
+
+/// Those that have run since boot: what they leave there survives their stop, not a reboot. networkd, when it stops, takes away
+/// what it says of links, lo's with it; the folders themselves are made at boot (tmpfiles.d/systemd-network.conf).
 pub fn present(root: &Path) -> Vec<Manager> {
+    let is = |trace: &str| root.join(trace).exists();
+    let has = |folder: &str| fs::read_dir(root.join(folder)).is_ok_and(|mut all| all.next().is_some());
     let traces = [
-        (Manager::NetworkManager, "run/NetworkManager"),
-        // The folder itself is made at boot, for one that never starts (tmpfiles.d/systemd-network.conf).
-        (Manager::Networkd, "run/systemd/netif/state"),
-        (Manager::Udev, "run/udev/control"),
+        (Manager::NetworkManager, is("run/NetworkManager")),
+        (Manager::Networkd, has("run/systemd/netif/links")),
+        (Manager::Udev, is("run/udev/control")),
     ];
-    traces.into_iter().filter(|(_, trace)| root.join(trace).exists()).map(|(manager, _)| manager).collect()
+    traces.into_iter().filter(|(_, here)| *here).map(|(manager, _)| manager).collect()
 }
 
-/// Whether it says that it leaves the link of that index alone.
+/// Whether it says that it manages the link of that index; nothing where it says nothing.
+///
+/// NetworkManager writes `managed=true` for what it manages, and `managed=false` for what `nmcli device set` took from it. What
+/// its configuration or udev's keeps it off has a file without that key, which may be empty, and none if it was never managed
+/// (nm_config_device_state_write() in NetworkManager's nm-config.c; seen so of 1.52, with a link that is away and back, too).
+/// networkd has one of each link (link_save() in systemd's networkd-state-file.c).
+fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
+    let read = |at: &str| fs::read_to_string(root.join(at)).ok();
+    let has = |text: &str, line: &str| text.lines().any(|l| l == line);
+    match manager {
+        Manager::NetworkManager => match read(&format!("run/NetworkManager/devices/{ifindex}")) {
+            Some(text) => Some(has(&text, "managed=true")),
+            // By its own rules for veth and the like, or by ours.
+            None => read(&format!("{UDEV}{ifindex}")).filter(|text| has(text, "E:NM_UNMANAGED=1")).map(|_| false),
+        },
+        Manager::Networkd => {
+            let text = read(&format!("run/systemd/netif/links/{ifindex}"))?;
+            let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="))?;
+            (!NOT_BEGUN.contains(&state)).then_some(state != "unmanaged")
+        }
+        Manager::Udev => None,
+    }
+}
+
+/// How networkd calls a link that it knows and has not begun with (`link_state_table` in networkd-link.c).
+const NOT_BEGUN: [&str; 2] = ["pending", "initialized"];
+
+/// Whether it says that it configures the link of that index.
+pub fn manages(root: &Path, manager: Manager, ifindex: u32) -> bool {
+    says(root, manager, ifindex) == Some(true)
+}
+
+/// Whether it says that it leaves the link of that index alone: one of which it says nothing yet may be its own in a moment.
 pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
-    let (folder, word) = match manager {
-        // DEVICE_RUN_STATE_KEYFILE_KEY_DEVICE_MANAGED in NetworkManager's nm-config.c.
-        Manager::NetworkManager => ("run/NetworkManager/devices", "managed=false"),
-        // link_save() in systemd's networkd-state-file.c.
-        Manager::Networkd => ("run/systemd/netif/links", "ADMIN_STATE=unmanaged"),
-        Manager::Udev => return false,
-    };
-    let text = fs::read_to_string(root.join(folder).join(ifindex.to_string()));
-    text.is_ok_and(|text| text.lines().any(|line| line == word))
+    says(root, manager, ifindex) == Some(false)
 }
 
 /// Who gives that link its addresses, as far as it can be known. udev does not: it names links, and sets hardware.
@@ -46,14 +75,9 @@ pub fn of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
 
 /// Whether somebody has yet to deal with links of these numbers. udev is at work on events as long as there is the file that
 /// `udevadm settle` waits for (event_queue_insert() in systemd's udev-manager.c). networkd notes each link, and first as one that
-/// it has not begun with (link_save() in networkd-state-file.c, `link_state_table` in networkd-link.c): what it takes for foreign
-/// goes when it begins.
+/// it has not begun with: what it takes for foreign goes when it begins.
 pub fn busy(root: &Path, links: &[u32]) -> bool {
-    let begun = |index: &u32| {
-        let text = fs::read_to_string(root.join("run/systemd/netif/links").join(index.to_string())).unwrap_or_default();
-        let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
-        state.is_some_and(|state| !["pending", "initialized"].contains(&state))
-    };
+    let begun = |index: &u32| says(root, Manager::Networkd, *index).is_some();
     root.join("run/udev/queue").exists() || present(root).contains(&Manager::Networkd) && !links.iter().all(begun)
 }
 

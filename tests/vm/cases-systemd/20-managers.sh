@@ -1,10 +1,14 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
-# NetworkManager and systemd-networkd configure rdma0, a container has it for a while, and gives it back: nobody fights.
+# NetworkManager and systemd-networkd configure rdma0, a container has it for a while, and gives it back: nobody fights. The
+# doctor tells who manages it all the same, and no longer after the fix that it prints.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
-before=/run/cases/before
+before=/run/cases/before verdict=/run/cases/doctor.json
 undo() {
   systemctl stop NetworkManager systemd-networkd.socket systemd-networkd 2> /dev/null || true
+  rdmaprep uninstall > /dev/null 2>&1 || true
+  udevadm control --reload
+  rm -f /run/rdmaprep/plans/*.json
   rm -rf /etc/NetworkManager/system-connections/rdma0.nmconnection /run/systemd/network/* /run/NetworkManager
   for dev in rdma0 rdma1; do ip address flush dev "$dev" || true; done
   # As at boot, with this as the new reference.
@@ -38,6 +42,25 @@ beside() {
   echo "# beside $1: home and still; ${said#*undo_ms=}"
 }
 
+# fights: what the doctor says of who manages the plan's NICs.
+fights() {
+  rdmaprep doctor --json > "$verdict" 2> /dev/null || [ $? = 11 ]
+  said=$(jq -r '.findings[] | select(.check == "rename_fights") | "\(.severity): \(.seen)"' "$verdict")
+}
+
+quiet() { fights && [ -z "$said" ]; }
+
+# kept_off WHO: of the plan's NICs rdma0 alone is its; v0 never was.
+kept_off() {
+  fights
+  equal "what the doctor says" "warning: $1 manages rdma0" "$said"
+  RDMAPREP_PROGRAM=$(command -v rdmaprep)
+  export RDMAPREP_PROGRAM
+  jq -r '.findings[] | select(.check == "rename_fights") | .run[]' "$verdict" | tee /run/cases/fix | sh -e
+  until_true 20 quiet
+  echo "# $1 after: $(tr '\n' ';' < /run/cases/fix)"
+}
+
 configured() { ip -brief address show dev rdma0 | grep -q "192.0.2.1/24.*2001:db8::1/64"; }
 
 case_networkmanager() {
@@ -65,6 +88,12 @@ KEYFILE
   until_true 60 activated
   until_true 20 configured
   beside "NetworkManager $(version_of NetworkManager)"
+  kept_off NetworkManager
+  nmcli --terse --fields DEVICE,STATE device | grep -qx rdma0:unmanaged || die "$(nmcli device)"
+  # The same after a start that finds it so.
+  systemctl restart NetworkManager
+  until_true 30 nmcli --terse general > /dev/null
+  quiet || die "after a restart: $said"
 }
 activated() { nmcli --terse --fields DEVICE,STATE device | grep -qx rdma0:connected; }
 
@@ -76,5 +105,12 @@ case_networkd() {
   until_true 60 routable
   until_true 20 configured
   beside "systemd-networkd $(systemctl --version | awk 'NR == 1 {print $2}')"
+  # One that is stopped manages nothing.
+  systemctl stop systemd-networkd.socket systemd-networkd
+  quiet || die "networkd is stopped: $said"
+  systemctl start systemd-networkd
+  until_true 60 routable
+  kept_off systemd-networkd
+  networkctl list rdma0 --no-legend | grep -q unmanaged || die "$(networkctl list)"
 }
 routable() { networkctl list rdma0 --no-legend | grep -q configured; }
