@@ -261,6 +261,7 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
         RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.can_be_made(&patient));
     let mut findings: Vec<Finding> =
         made.iter().flat_map(|r| (r.run)(&patient).into_iter().map(|f| patient.safe(r, f))).collect();
+    findings.extend(left::unread(&patient));
     findings.sort_by_key(|f| f.severity);
     // Several plans may have the same rails.
     let mut told: Vec<Finding> = Vec::new();

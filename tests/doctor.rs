@@ -159,7 +159,7 @@ fn nothing_is_wrong_with_a_healthy_node() {
 #[test]
 fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
     let held = |netdev: &str, hca: &str| json!({ "netdev": netdev, "hca": hca, "port": 1, "by": "container c1" });
-    let trace = |nics: Value| json!([{ "id": "c1", "nics": nics, "stale": null, "advice": "" }]);
+    let trace = |nics: Value| json!([{ "id": "c1", "nics": nics, "stale": null, "advice": "", "tables": [100] }]);
     // The second rail: the one next to a GPU; a rule of its subnet stays, and a list for the whole node.
     let gone = json!({
         "/hcas/1/ports/0/netdev": null, "/netdevs/2/name": "other9", "/netdevs/2/mac": null, "/netdevs/2/addresses": [],

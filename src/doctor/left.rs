@@ -1,6 +1,6 @@
 //! What is left of containers and of others that configure the same network.
 
-use super::seen::Stale;
+use super::seen::{Stale, Unread};
 use super::{Check, Finding, Patient, Severity, join};
 use crate::fought::{self, Present};
 use crate::snapshot::{Rule, Snapshot};
@@ -15,10 +15,11 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
                 format!("the record {} cannot be used", t.id),
                 "NICs that it speaks of are away, and what they were like is not known",
             ),
+            // The next create hook that wants them brings them home first.
             Stale::Abandoned => (
-                Severity::Breaks,
+                Severity::Warning,
                 format!("container {} has died, and {nics} are still away", t.id),
-                "no other container gets these NICs, and the host lacks them",
+                "the host lacks them until the next container asks for them, or the timer comes",
             ),
             Stale::Lingering => (
                 Severity::Warning,
@@ -27,8 +28,13 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
             ),
             Stale::Unfinished => (
                 Severity::Warning,
-                format!("{nics} are on their way to container {} or back: a hook is at work, or was killed", t.id),
+                format!("{nics} are on their way to container {} or back, and no hook is at work: it was killed", t.id),
                 "where they are is not sure, and the container may do without some",
+            ),
+            Stale::AtWork => (
+                Severity::Unknown,
+                format!("{nics} are on their way to container {} or back: rdmaprep is at work", t.id),
+                "where they are is known when it is done",
             ),
             Stale::EarlierBoot => (
                 Severity::Warning,
@@ -42,7 +48,12 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
             Some(Stale::EarlierBoot) => Some(format!("rdmaprep restore {} --after-reboot", quoted(&t.id))),
             _ => None,
         };
-        let found = Finding::new(Check::StaleRecords, severity, seen, why, t.advice.clone());
+        let fix = match t.stale {
+            Some(Stale::AtWork) => "ask again in a moment",
+            Some(Stale::Unfinished) => "stop the container, or bring them home as it is",
+            _ => &t.advice,
+        };
+        let found = Finding::new(Check::StaleRecords, severity, seen, why, fix);
         Some(Finding { run: command.into_iter().collect(), ..found })
     };
     patient.of.traces.iter().filter_map(one).collect()
@@ -65,12 +76,14 @@ const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 /// Rules of an address whose table has no route.
 pub(super) fn rules(patient: &Patient) -> Vec<Finding> {
     let snapshot = patient.of.snapshot;
-    if patient.lends() {
-        // Routes of a table go with their NIC, and a rule for all of a subnet stays: it is the administrator's.
+    if patient.of.traces.iter().any(|t| t.stale == Some(Stale::Damaged)) {
+        // Whose tables are empty by right is not known; that record is told.
         return Vec::new();
     }
+    // Routes of a table go with their NIC, and a rule for all of a subnet stays: it is the administrator's.
+    let lent = |table| patient.of.traces.iter().any(|t| t.tables.contains(&table));
     let one = |r: &Rule| {
-        let what = orphaned(r, snapshot)?;
+        let what = orphaned(r, snapshot).filter(|_| !lent(r.table))?;
         let family = if r.family == 6 { "ip -6 rule" } else { "ip rule" };
         let from = r.source.map_or(String::new(), |net| format!(" from {net}"));
         let to = r.destination.map_or(String::new(), |net| format!(" to {net}"));
@@ -98,6 +111,28 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
     let v6 = rule.family == 6;
     let filled = |r: &crate::snapshot::Route| r.table == rule.table && r.destination.addr().is_ipv6() == v6;
     (!snapshot.routes.iter().any(filled)).then(|| format!("table {} is empty", rule.table))
+}
+
+/// What could not be read: of that nothing is known to be well.
+pub(super) fn unread(patient: &Patient) -> Vec<Finding> {
+    let one = |unread: &Unread| match unread {
+        Unread::Plan(why) => {
+            let fix = "remove the file, and prepare the plan again";
+            Finding::new(Check::Plans, Severity::Breaks, why, super::plans::WHY, fix)
+        }
+        Unread::PastPlan(name) => {
+            let fix =
+                "prepare it again as it was, and the bundles that have it; where nothing uses it: remove its file";
+            let seen = format!("plan {name} was made before the last boot");
+            Finding::new(Check::Plans, Severity::Breaks, seen, super::plans::WHY, fix)
+        }
+        Unread::Nccl(why) => {
+            let fix = "look into that file";
+            let what = "what NCCL makes of the HCAs follows from what it says";
+            Finding::new(Check::Nccl, Severity::Unknown, why, what, fix)
+        }
+    };
+    patient.of.machine.iter().flat_map(|m| &m.unread).map(one).collect()
 }
 
 /// Programs that configure links, and do not leave those alone that are to come home: who configures NICs that no plan and no

@@ -26,7 +26,7 @@ fn is_away(patient: &Patient, name: &IfName) -> bool {
     patient.of.held.iter().any(|h| h.netdev == *name) || patient.of.traces.iter().any(|t| recorded(&t.nics))
 }
 
-const WHY: &str = "a container with this plan does not start";
+pub(super) const WHY: &str = "a container with this plan does not start";
 
 /// What goes with each plan that is prepared again. A bundle has the old one's HCAs in its config.json, and a hook refuses it.
 pub(super) const AGAIN: &str = "with the flags that it was made with; and then its bundles again (prepare --bundle)";

@@ -31,6 +31,20 @@ pub struct Machine {
     pub acs: BTreeMap<BusId, Option<u16>>,
     /// Who configures links here, and which they leave alone.
     pub managers: Vec<Managing>,
+    /// What could not be read, or says nothing of this boot.
+    pub unread: Vec<Unread>,
+}
+
+/// What a check would have looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unread {
+    /// A stored plan: why, with its path.
+    Plan(String),
+    /// A stored plan of an earlier boot: its name.
+    PastPlan(String),
+    /// A file that NCCL reads in a container: why, with its path.
+    Nccl(String),
 }
 
 /// What became of a device node.
@@ -147,6 +161,9 @@ pub struct Trace {
     pub stale: Option<Stale>,
     /// How to get the NICs back.
     pub advice: String,
+    /// Routing tables in which these NICs have routes: with them away, such a table may be empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<u32>,
 }
 
 /// Why nobody will end a record.
@@ -159,8 +176,10 @@ pub enum Stale {
     Abandoned,
     /// They have, and a process is left in their namespace.
     Lingering,
-    /// A hook was at it, or still is: its container lives, and NICs may be anywhere on their way.
+    /// A hook was at it and ended: its container lives, and NICs may be anywhere on their way.
     Unfinished,
+    /// A hook, or another rdmaprep that changes something, is at work at this moment.
+    AtWork,
     /// It is of an earlier boot.
     EarlierBoot,
 }

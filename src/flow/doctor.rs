@@ -2,7 +2,8 @@
 
 mod container;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use anyhow::Result;
 
@@ -10,7 +11,7 @@ use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::decide;
-use crate::doctor::seen::{Stale, Trace, User};
+use crate::doctor::seen::{Machine, Stale, Trace, Unread, User};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::fault::{Fault, WithFault};
 use crate::home;
@@ -61,33 +62,52 @@ fn host(request: &Request) -> Result<Diagnosis> {
     // A look that has the kernel load a module changes what is looked for.
     let snapshot = Live::quiet(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
     warn(&snapshot.warnings);
-    let machine = machine::of_host(&snapshot)?;
+    let (plans, unread) = plans(&store)?;
+    let machine = Machine { unread, ..machine::of_host(&snapshot)? };
     doctor(&Examination {
         request,
         snapshot: &snapshot,
         held: &decide::held(&store)?,
         machine: Some(&machine),
         traces: &traces(&store)?,
-        plans: &plans(&store)?,
+        plans: &plans,
         settings: Ok(&nccl::own_settings()?),
         container: None,
     })
 }
 
-/// Plans of this boot; what cannot be read is told, and is nobody's plan.
-fn plans(store: &Store) -> Result<Vec<Plan>> {
+/// Plans of this boot; and those for which no container starts.
+fn plans(store: &Store) -> Result<(Vec<Plan>, Vec<Unread>)> {
     let boot = boot_id()?;
-    let mut plans = Vec::new();
+    let (mut plans, mut unread) = (Vec::new(), Vec::new());
     for name in store.all_plans()? {
         match store.plan(&name) {
-            Ok(plan) => plans.extend(plan.filter(|p| p.boot_id == boot)),
-            Err(e) => warn(&[format!("{e:#}")]),
+            Ok(Some(plan)) if plan.boot_id == boot => plans.push(plan),
+            Ok(plan) => unread.extend(plan.map(|_| Unread::PastPlan(name))),
+            Err(e) => unread.push(Unread::Plan(format!("{e:#}"))),
         }
     }
-    Ok(plans)
+    Ok((plans, unread))
 }
 
+/// Records, of which one that seems to be nobody's may be that of a hook at work: who is, has the lock.
 fn traces(store: &Store) -> Result<Vec<Trace>> {
+    let mut traces = recorded_traces(store)?;
+    let doubtful = |t: &Trace| !matches!(t.stale, None | Some(Stale::Damaged));
+    if !traces.iter().any(doubtful) {
+        return Ok(traces);
+    }
+    match store.lock(Instant::now()) {
+        Ok(_lock) => recorded_traces(store),
+        Err(e) => {
+            let at_work = Fault::of(&e) == Fault::Locked;
+            traces.iter_mut().filter(|t| at_work && doubtful(t)).for_each(|t| t.stale = Some(Stale::AtWork));
+            Ok(traces)
+        }
+    }
+}
+
+fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
     let boot = boot_id()?;
     let mut traces = Vec::new();
     for (path, record) in store.all_records()? {
@@ -98,6 +118,7 @@ fn traces(store: &Store) -> Result<Vec<Trace>> {
                 nics: store.remains(&path).nics.iter().map(ToString::to_string).collect(),
                 stale: Some(Stale::Damaged),
                 advice: unreadable(store, &path, &e),
+                tables: Vec::new(),
             },
         });
     }
@@ -116,7 +137,10 @@ fn trace(record: &Record, boot: &str) -> Result<Trace> {
         true => None,
     };
     let advice = advice(record, &id, alive)?;
-    Ok(Trace { nics: record.names().map(ToString::to_string).collect(), stale, advice, id })
+    let nics = record.names().map(ToString::to_string).collect();
+    let away = if stale == Some(Stale::EarlierBoot) { &[] } else { record.held.as_slice() };
+    let tables: BTreeSet<u32> = away.iter().flat_map(|h| &h.before.routes).map(|r| r.table).collect();
+    Ok(Trace { id, nics, stale, advice, tables: tables.into_iter().collect() })
 }
 
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.

@@ -67,7 +67,7 @@ pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
             format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore {id}")
         }
         (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
-        (true, _) => format!("run: rdmaprep restore {id}"),
+        (true, _) => format!("a hook is at work; if it was killed: rdmaprep restore {id}"),
         (false, Some(pid)) => {
             let name = handle::name(pid).unwrap_or_else(|| "?".to_owned());
             format!("its container has died, process {pid} ({name}) is still in its namespace: rdmaprep restore {id}")
@@ -85,5 +85,9 @@ pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> Strin
         None => "their namespace is not pinned: the kernel has returned physical ones, under any name".to_owned(),
     };
     let unknown = "what they were like on the host is not known, so nothing is changed";
-    format!("{e:#}; {}; {place}; {unknown}", store.remains(path).told())
+    let remedy = match store.netns_of(path) {
+        Some(netns) => format!("rdmaprep restore {netns} --forget gives them up, and says what to take out first"),
+        None => format!("no record of ours has that name: see to that file, {}", path.display()),
+    };
+    format!("{e:#}; {}; {place}; {unknown}; {remedy}", store.remains(path).told())
 }

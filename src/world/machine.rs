@@ -62,6 +62,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) 
         nvidia: nvidia(),
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
+        unread: Vec::new(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Result, ensure};
 
 use crate::config::Family;
-use crate::doctor::seen::Node;
+use crate::doctor::seen::{Machine, Node, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::fault::{Fault, WithFault};
 use crate::home;
@@ -24,7 +24,7 @@ use crate::world::rootfs::{self, Root};
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, attempt, boot_id, machine, privilege};
 
-use super::{store, warn};
+use super::store;
 
 /// Bytes of a config file of NCCL's that we look at.
 const LIMIT: u64 = 1 << 20;
@@ -69,9 +69,10 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     if joined {
         tried.retain(|_, node| *node != Node::Missing);
     }
-    let machine = machine::of_container(&snapshot, tried, &limits);
     let told = attempt::told(pid).map_err(|e| format!("{e:#}"));
-    warn(told.as_ref().map_or(&[], |told| &told.notes));
+    let notes = told.as_ref().map_or(&[][..], |told| &told.notes);
+    let unread = notes.iter().cloned().map(Unread::Nccl).collect();
+    let machine = Machine { unread, ..machine::of_container(&snapshot, tried, &limits) };
     // A pid that was reused meanwhile is somebody else's.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
     ensure!(process.alive() && same, Fault::Other.error(format!("container {id:?} has ended while it was looked at")));
