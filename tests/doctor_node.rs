@@ -1,5 +1,5 @@
-//! What the doctor makes of a node whose state others change while it looks, and of what it cannot read: by the program itself.
-//! Planted faults have golden folders (tests/doctor.rs).
+//! What the doctor makes of a node whose state others change while it looks, and of what it cannot read: by the program itself;
+//! and of cards that nobody means. Planted faults have golden folders (tests/doctor.rs).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod support;
 
@@ -7,7 +7,14 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use nix::fcntl::{Flock, FlockArg};
-use rdmaprep::doctor::{Check, Diagnosis, Finding, Severity};
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::{self, Config};
+use rdmaprep::doctor::seen::Machine;
+use rdmaprep::doctor::{Check, Diagnosis, Examination, Finding, Severity, doctor};
+use rdmaprep::nccl::settings::Settings;
+use rdmaprep::request::Request;
+use rdmaprep::snapshot::Snapshot;
+use serde_json::Value;
 use support::{Container, Host, alone, sh};
 
 /// What it says of the host about that.
@@ -83,4 +90,39 @@ fn plans_that_are_none_break_jobs() {
         assert!(told[1].0 == Severity::Breaks && told[1].1.contains("torn.json"), "{told:?}");
         host.rdmaprep(&["doctor"]).fails(11, &["break a job"]);
     });
+}
+
+/// A card of a family that has an RDMA driver, beside rails of another: for the host's own network, unless somebody means it.
+#[test]
+fn cards_that_nobody_means_need_no_rdma_driver() {
+    let healthy = |file: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/doctor/healthy").join(file);
+        serde_json::from_str::<Value>(&fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let machine: Machine = serde_json::from_value(healthy("machine.json")).unwrap();
+    let lacking = |driver: &str, ifaces: &str| {
+        let mut snapshot: Snapshot = serde_json::from_value(healthy("snapshot.json")).unwrap();
+        let eth0 = snapshot.netdevs.iter().find(|n| n.name.as_str() == "eth0").unwrap().pci;
+        snapshot.pci.iter_mut().find(|f| Some(f.address) == eth0).unwrap().driver = Some(driver.to_owned());
+        let args = SelectArgs { ifaces: vec![ifaces.to_owned()], ..SelectArgs::default() };
+        let config = Config::default();
+        let host = config::Host::new(&Global::default(), &config);
+        let request = Request::new(None, &args, host, config.select, |_| None).unwrap();
+        let examination = Examination {
+            request: &request,
+            snapshot: &snapshot,
+            held: &[],
+            machine: Some(&machine),
+            traces: &[],
+            plans: &[],
+            settings: Ok(&Settings::default()),
+            container: None,
+        };
+        let found = doctor(&examination).unwrap().findings.into_iter();
+        found.filter(|f| f.check == Check::RdmaModules).flat_map(|f| f.run).collect::<Vec<String>>()
+    };
+    for driver in ["ice", "bnxt_en", "i40e"] {
+        assert_eq!(lacking(driver, ""), [""; 0]);
+    }
+    assert_eq!(lacking("ice", "rdma0,eth0"), ["modprobe -a irdma"]);
 }

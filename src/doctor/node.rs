@@ -2,6 +2,7 @@
 
 use super::seen::Node;
 use super::{Check, Finding, Patient, Severity, join};
+use crate::snapshot::{Netdev, PciFunction};
 
 /// RDMA drivers by the driver of the PCI function that they sit on.
 const DRIVERS: [(&str, &str); 6] = [
@@ -23,9 +24,12 @@ pub(super) fn modules(patient: &Patient) -> Vec<Finding> {
     }
     let breaks = |seen: String, why, fix: &str| Finding::new(Check::RdmaModules, Severity::Breaks, seen, why, fix);
     let driver = |function: &str| DRIVERS.iter().find(|(f, _)| *f == function).map(|(_, rdma)| *rdma);
-    // Not every card of i40e's does RDMA: where others do, that may be one that does not.
-    let may = |function: &&str| *function != "i40e" || snapshot.hcas.is_empty();
-    let mut wanted: Vec<&str> = snapshot.pci.iter().filter_map(|f| driver(f.driver.as_deref().filter(may)?)).collect();
+    // Where others do RDMA, one of which nobody says that it is to is for the host's own network, or cannot.
+    let may = |f: &&PciFunction| {
+        let asked = |n: &Netdev| n.pci == Some(f.address) && patient.asks_for(&n.name);
+        snapshot.hcas.is_empty() || snapshot.netdevs.iter().any(asked)
+    };
+    let mut wanted: Vec<&str> = snapshot.pci.iter().filter(may).filter_map(|f| driver(f.driver.as_deref()?)).collect();
     wanted.sort_unstable();
     wanted.dedup();
     // One that is built in is seen by its devices.
@@ -38,9 +42,7 @@ pub(super) fn modules(patient: &Patient) -> Vec<Finding> {
         let why = "the cards are there as network cards alone: nothing can use RDMA";
         let names = lacking.join(" ");
         let one = breaks(format!("{} not loaded, and cards here need it", join(&lacking)), why, "load it, and at boot");
-        // A card that is no rail can be without: an uplink, or one of a family of which not all do RDMA.
-        let severity = if snapshot.hcas.is_empty() { Severity::Breaks } else { Severity::Warning };
-        found.push(Finding { severity, ..one }.run(format!("modprobe -a {names}")));
+        found.push(one.run(format!("modprobe -a {names}")));
     } else if snapshot.hcas.is_empty() {
         let why = "there is nothing to give to a container, and NCCL goes by TCP";
         let fix = "look for the card (lspci), load its RDMA driver; for soft-RoCE: modprobe rdma_rxe, rdma link add rxe0 type rxe \
