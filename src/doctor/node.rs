@@ -1,6 +1,6 @@
 //! What the kernel and the process's limits allow.
 
-use super::seen::Node;
+use super::seen::{Node, Starter};
 use super::{Check, Finding, Patient, Severity, join};
 use crate::snapshot::{Netdev, PciFunction};
 
@@ -218,23 +218,48 @@ fn make(patient: &Patient, name: &str, node: &Node) -> Vec<String> {
 /// Less than this is used up by the first connections.
 const LITTLE: u64 = 64 << 20;
 
+const PINNED: &str = "every buffer of RDMA is pinned: registering memory fails with ENOMEM when the limit is reached";
+
 /// RDMA pins memory.
 pub(super) fn memlock(patient: &Patient) -> Vec<Finding> {
-    let Some((machine, limit)) = patient.of.machine.and_then(|m| Some((m, m.memlock?))) else { return Vec::new() };
-    if machine.pins_freely {
-        return Vec::new();
-    }
+    let Some(machine) = patient.of.machine else { return Vec::new() };
+    let starters = machine.starters.iter().filter(|_| !patient.is_inside()).filter_map(starter);
+    let Some(limit) = machine.memlock.filter(|_| !machine.pins_freely) else { return starters.collect() };
     let severity = if limit < LITTLE { Severity::Breaks } else { Severity::Warning };
     let who = if patient.is_inside() { "the container's init" } else { "this shell" };
     let seen = format!("RLIMIT_MEMLOCK of {who} is {} KiB, and it has no CAP_IPC_LOCK", limit >> 10);
-    let why = "every buffer of RDMA is pinned: registering memory fails with ENOMEM when the limit is reached";
-    let found = Finding::new(Check::Memlock, severity, seen, why, "");
-    let fix = match patient.is_inside() {
-        true => "`rdmaprep prepare --bundle` and `spec` lift it; engines have a flag: --ulimit memlock=-1:-1",
-        false => "ulimit -l unlimited; for all in /etc/security/limits.d, for a service LimitMEMLOCK=infinity",
+    let found = |fix| Finding::new(Check::Memlock, severity, seen.clone(), PINNED, fix);
+    let own = match (patient.is_inside(), machine.memlock_stays) {
+        (true, _) => {
+            found("`rdmaprep prepare --bundle` and `spec` lift it; engines have a flag: --ulimit memlock=-1:-1")
+        }
+        (false, true) => found(
+            "it is for who started this shell to lift, as the hard limit is finite, too: in /etc/security/limits.d, for a \
+             service LimitMEMLOCK=infinity",
+        ),
+        (false, false) => {
+            found("ulimit -l unlimited; for all in /etc/security/limits.d, for a service LimitMEMLOCK=infinity")
+                .run("ulimit -l unlimited")
+        }
     };
-    let command = (!patient.is_inside()).then(|| "ulimit -l unlimited".to_owned());
-    vec![Finding { fix: fix.to_owned(), run: command.into_iter().collect(), ..found }]
+    starters.chain([own]).collect()
+}
+
+/// What a program hands on, with which nothing of RDMA works; it may pin what it likes itself.
+fn starter(starter: &Starter) -> Option<Finding> {
+    let limit = starter.memlock.filter(|limit| *limit < LITTLE)?;
+    let seen = format!("RLIMIT_MEMLOCK of {} (process {}) is {} KiB", starter.name, starter.pid, limit >> 10);
+    let fix = "LimitMEMLOCK=infinity for its unit, and for what it starts from now on; engines have a flag for one container: \
+               --ulimit memlock=-1:-1";
+    let found = Finding::new(Check::Memlock, Severity::Warning, seen, PINNED, fix);
+    let unit = starter.unit.as_ref().map(|unit| {
+        let folder = format!("/etc/systemd/system/{unit}.d");
+        format!(
+            "mkdir -p {folder} && printf '[Service]\\nLimitMEMLOCK=infinity\\n' > {folder}/memlock.conf && systemctl daemon-reload"
+        )
+    });
+    let now = format!("prlimit --pid {} --memlock=unlimited:unlimited", starter.pid);
+    Some(Finding { run: unit.into_iter().chain([now]).collect(), ..found })
 }
 
 /// GPUDirect: nvidia_peermem, or dma-buf from NVIDIA's open modules.

@@ -25,6 +25,8 @@ pub struct Machine {
     pub memlock: Option<u64>,
     /// Whether RLIMIT_MEMLOCK does not count, by CAP_IPC_LOCK in the first user namespace.
     pub pins_freely: bool,
+    /// Whether this process cannot lift it: its hard limit is finite, too, and it has no CAP_SYS_RESOURCE.
+    pub memlock_stays: bool,
     /// What lets NICs reach the memory of GPUs; absent where there is no driver of NVIDIA's.
     pub nvidia: Option<Nvidia>,
     /// ACS Control registers of bridges that have one; null where configuration space could not be read that far.
@@ -33,6 +35,8 @@ pub struct Machine {
     pub managers: Vec<Managing>,
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
+    /// Programs that start jobs, and what these inherit.
+    pub starters: Vec<Starter>,
 }
 
 /// What a check would have looked at.
@@ -45,6 +49,20 @@ pub enum Unread {
     PastPlan(String),
     /// A file that NCCL reads in a container: why, with its path.
     Nccl(String),
+}
+
+/// A program that starts jobs with limits of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Starter {
+    /// What it is called.
+    pub name: String,
+    /// Its process.
+    pub pid: i32,
+    /// The systemd service that it is of.
+    pub unit: Option<String>,
+    /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
+    pub memlock: Option<u64>,
 }
 
 /// What became of a device node.

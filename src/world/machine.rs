@@ -9,10 +9,11 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::doctor::seen::{Machine, Managing, Node, Nvidia, User, acs_control};
+use crate::cdi;
+use crate::doctor::seen::{Machine, Managing, Node, Nvidia, Starter, User, acs_control};
 use crate::ident::{BusId, IfName};
 use crate::snapshot::{CharDevice, Snapshot};
-use crate::world::{attempt, managers};
+use crate::world::{attempt, handle, managers};
 
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
@@ -25,6 +26,7 @@ pub struct Limits {
     /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     memlock: Option<u64>,
     pins_freely: bool,
+    stays: bool,
     /// Who it is, to files.
     pub user: User,
 }
@@ -32,9 +34,11 @@ pub struct Limits {
 /// The host, by this process.
 pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
     let effective = capabilities(None).context("reading the capabilities")?.effective;
+    let (limit, has) = (getrlimit(Resource::Memlock), |cap| effective.contains(cap) && is_first_user("self"));
     let limits = Limits {
-        memlock: getrlimit(Resource::Memlock).current,
-        pins_freely: effective.contains(CapabilitySet::IPC_LOCK) && is_first_user("self"),
+        memlock: limit.current,
+        pins_freely: has(CapabilitySet::IPC_LOCK),
+        stays: limit.maximum.is_some() && !has(CapabilitySet::SYS_RESOURCE),
         user: User { uid: 0, gids: Vec::new(), any: true },
     };
     Ok(machine(snapshot, attempt::here(&nodes(snapshot)), &limits))
@@ -59,11 +63,38 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) 
         nodes,
         memlock: limits.memlock,
         pins_freely: limits.pins_freely,
+        memlock_stays: limits.stays,
         nvidia: nvidia(),
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
+        starters: starters(),
         unread: Vec::new(),
     }
+}
+
+/// Who starts jobs and hands its limits on. sshd does not: what PAM says counts there.
+const JOBS: &str = "slurmd";
+/// The same for containers, where rails are devices: whatever else gives a container its rails lifts the limit, too.
+const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
+
+fn starters() -> Vec<Starter> {
+    let pids = crate::world::files::list(Path::new("/proc")).unwrap_or_default();
+    let devices = Path::new(cdi::FILE).exists();
+    let one = |pid: i32| {
+        let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());
+        let name = handle::name(pid).filter(starts)?;
+        Some(Starter { name, pid, unit: unit(pid), memlock: memlock(pid).ok()? })
+    };
+    pids.iter().filter_map(|name| one(name.parse().ok()?)).collect()
+}
+
+/// The systemd service that a process is of: `0::/system.slice/slurmd.service`, or in cgroup v1 such a line of `name=systemd`.
+fn unit(pid: i32) -> Option<String> {
+    let text = text(&format!("/proc/{pid}/cgroup")).ok()?;
+    let mut own = text.lines().filter(|l| l.starts_with("0::") || l.contains(":name=systemd:"));
+    let parts = own.find_map(|l| l.split('/').find(|part| part.ends_with(".service")))?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.@".contains(&b);
+    parts.bytes().all(plain).then(|| parts.to_owned())
 }
 
 fn managing(snapshot: &Snapshot) -> Vec<Managing> {
@@ -108,11 +139,19 @@ fn is_first_user(process: &str) -> bool {
     fs::read_link(format!("/proc/{process}/ns/user")).is_ok_and(|link| link.as_os_str() == FIRST_USER)
 }
 
-/// Those of another process.
-pub fn limits(pid: i32) -> Result<Limits> {
-    let line = |text: &str, name: &str| text.lines().find_map(|l| l.strip_prefix(name).map(str::to_owned));
+fn line(text: &str, name: &str) -> Option<String> {
+    text.lines().find_map(|l| l.strip_prefix(name).map(str::to_owned))
+}
+
+/// RLIMIT_MEMLOCK (soft) of another process, in bytes; absent: unlimited.
+fn memlock(pid: i32) -> Result<Option<u64>> {
     let limits = text(&format!("/proc/{pid}/limits"))?;
     let memlock = line(&limits, "Max locked memory").context("its limits have no locked memory")?;
+    Ok(memlock.split_whitespace().next().and_then(|soft| soft.parse().ok()))
+}
+
+/// Those of another process.
+pub fn limits(pid: i32) -> Result<Limits> {
     let status = text(&format!("/proc/{pid}/status"))?;
     let caps = line(&status, "CapEff:").and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0);
     // A capability over what is not of its own user namespace counts in the first one alone.
@@ -124,8 +163,9 @@ pub fn limits(pid: i32) -> Result<Limits> {
     let of_files = |name| numbers(name).get(3).copied();
     let more = numbers("Groups:");
     Ok(Limits {
-        memlock: memlock.split_whitespace().next().and_then(|soft| soft.parse().ok()),
+        memlock: memlock(pid)?,
         pins_freely: has(CapabilitySet::IPC_LOCK),
+        stays: false,
         user: User {
             uid: of_files("Uid:").context("its status has no user")?,
             gids: of_files("Gid:").into_iter().chain(more).collect(),
