@@ -2,9 +2,13 @@
 # The doctor: says nothing of a healthy node, finds each fault that is planted here, and no longer after the fix that it prints.
 #
 # What the guest's hardware has not is planted in what the kernel shows of it, by files laid over those of /sys and /proc: ACS,
-# a PCIe link that came up narrow, GIDs of addresses that are gone, NVIDIA's driver. By golden cases alone (tests/cases/doctor),
-# since nothing here has it: InfiniBand, in a container as well; a NIC that is renamed, as all that can be renamed here have
-# no hardware of their own or are of other cases; GPUs of no NUMA node; kernels of Red Hat; modules of real cards.
+# a PCIe link that came up narrow, GIDs of addresses that are gone, NVIDIA's driver. An old kernel is this one with another
+# name, and slurmd is a program of that name. PFC and ECN are never known: that is no fault that goes.
+# Elsewhere: who manages NICs (cases-systemd/20-managers.sh), what an engine hands on of RLIMIT_MEMLOCK (30-memlock.sh there).
+# By golden cases alone (tests/cases/doctor), since nothing here has it: InfiniBand, in a container as well; a NIC that is
+# renamed, as all that can be renamed here have no hardware of their own or are of other cases; GPUs of no NUMA node; kernels of
+# Red Hat, or without dma-buf; modules of real cards, and ib_uverbs; a process that a dead container has left; NICs that are
+# asked for in vain; ACS and nodes that cannot be looked at; an MTU below any of RoCE's.
 . "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
 
 verdict=/run/cases/doctor.json
@@ -33,8 +37,7 @@ healthy_is() { (healthy) 2> /dev/null; }
 finds() {
   doctor
   said=$(about "$1" '"\(.severity): \(.seen)"')
-  says "$2: "
-  says "$3"
+  grep -F -- "$3" <<< "$said" | grep -q "^$2: " || die "no $2 with \"$3\" in: $said"
   echo "# $1: $(head -n 1 <<< "$said")"
 }
 
@@ -44,6 +47,12 @@ cured() {
   shift
   if [ $# -gt 0 ]; then "$@"; else about "$check" '.run[]' | sh -e; fi
   until_true 20 gone_is "$check"
+}
+
+# pasted CHECK: the commands below its rows on the terminal, as they stand there.
+pasted() {
+  { rdmaprep doctor "${args[@]}" 2> /dev/null || true; } |
+    awk -v check="$1" '/^(breaks|warning|unknown) / {its = $2 == check; next} its && /^[^ ]/'
 }
 
 gone_is() {
@@ -92,7 +101,9 @@ undo() {
   done
   ip address flush dev v2 scope global
   ip address add 198.51.100.3/24 brd + dev v2
-  rm -rf /run/NetworkManager /run/rdmaprep/plans/doctor.json
+  rm -f /run/rdmaprep/plans/*.json
+  while ip rule delete priority 29010 2>/dev/null; do :; done
+  ip route flush table 29010 2>/dev/null || true
 }
 
 case_rails() {
@@ -109,16 +120,14 @@ case_rails() {
   finds gids breaks "only link-local RoCE v2 GIDs, as v2 has no IPv4 address"
   cured gids
 
-  # A plan says that it is meant: an address need not.
+  # A plan says that it is meant: an address need not, and comes back with the link.
   ip address delete 198.51.100.3/24 dev v2
   ip link set v2 down
   args=()
   finds port_down breaks "rxe2:1 of v2 is DOWN, not ACTIVE"
   cured port_down
   args=(--ifaces "v1 v2")
-  finds gids breaks "as v2 has no IPv4 address"
-  cured gids
-  healthy
+  until_true 20 healthy_is
 
   rdma link delete rxe2
   finds plans breaks "plan doctor has v2 with rxe2, and there is no rxe2 now"
@@ -129,7 +138,7 @@ case_rails() {
   cured plans ip link set gone2 name v2
   args=(--ifaces "v1 v2")
   ip address add 198.51.100.33/24 dev v2
-  finds plans warning "is out of date: v2 has other addresses now"
+  finds plans breaks "is out of date: v2 has other addresses now"
   cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
   ip address delete 198.51.100.33/24 dev v2
   cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
@@ -138,7 +147,8 @@ case_rails() {
   ip link set v2 mtu 1400
   finds mtu warning "v2 has MTU 1400: RoCE packets carry 1024 bytes"
   says "the rails' MTUs differ"
-  cured mtu
+  pasted mtu > /run/cases/pasted
+  cured mtu sh -e /run/cases/pasted
 
   echo 0 > /proc/sys/net/ipv4/conf/v2/arp_announce
   finds arp warning "of v2: 0/1/0/0"
@@ -169,7 +179,7 @@ case_rails() {
 }
 
 case_what_the_host_allows() {
-  local path=/dev/infiniband/uverbs2
+  local path=/dev/infiniband/uverbs2 pid
   rails_are_well
   rm "$path"
   finds verbs_nodes breaks "$path is missing"
@@ -194,6 +204,19 @@ case_what_the_host_allows() {
   finds memlock breaks "RLIMIT_MEMLOCK of this shell is 64 KiB"
   before+=(sh -c "$(about memlock '.run[]') && exec \"\$@\"" sh)
   cured memlock true
+  # Who can lift it no more is given no command that fails.
+  before=(prlimit --memlock=65536:65536 setpriv "--bounding-set=-ipc_lock,-sys_resource" --)
+  finds memlock breaks "RLIMIT_MEMLOCK of this shell is 64 KiB"
+  equal "commands" "" "$(about memlock '.run[]?')"
+  before=()
+  cp "$(command -v sleep)" /run/cases/slurmd
+  prlimit --memlock=65536:65536 /run/cases/slurmd 600 &
+  pid=$!
+  until_true 10 named slurmd
+  finds memlock warning "RLIMIT_MEMLOCK of slurmd (process $pid) is 64 KiB"
+  cured memlock
+  kill -KILL "$pid"
+  wait "$pid" || true
 
   before=(setarch --uname-2.6)
   finds kernel breaks "is older than 5.8"
@@ -225,26 +248,21 @@ case_what_the_host_allows() {
   healthy
 }
 
-case_what_is_left_and_who_interferes() {
-  local id
+named() { [ "$(cat "/proc/$pid/comm")" = "$1" ]; }
+attaching() { grep -q '"phase":"attaching"' "$(record "$1")"; }
+
+case_what_is_left() {
+  local plans=/run/rdmaprep/plans
   rails_are_well
   plan doctor "v1 v2"
+  # A table that is empty while its NIC is away, as that has its routes.
+  ip route add 198.18.77.0/24 dev v2 table 29010
+  ip rule add from 198.51.100.0/24 table 29010 priority 29010
   sandbox doctor
   hook createRuntime doctor
   doctor
   equal "of a container that lives" "" "$(about stale_records .seen)"
-  cp "$(record doctor)" /run/cases/record
-  kill -KILL "$init"
-  wait "$init" || true
-  finds stale_records breaks "container doctor has died, and v1 v2 are still away"
-  cured stale_records
-  jq -c '.boot_id = "00000000-0000-4000-8000-000000000000" | .netns = 77' /run/cases/record > "$records/77.json"
-  finds stale_records warning "is of an earlier boot"
-  cured stale_records
-  echo '{' > "$records/77.json"
-  finds stale_records breaks "$records/77.json cannot be used"
-  cured stale_records rdmaprep restore 77 --forget
-
+  equal "what is orphaned" "" "$(about orphaned_rules .seen)"
   ip rule add from 198.51.100.99 table 29003 priority 29003
   ip -6 rule add from 2001:db8:77::1 table 29004 priority 29004
   # Of one without an address of ours nothing is known.
@@ -255,21 +273,42 @@ case_what_is_left_and_who_interferes() {
   cured orphaned_rules
   ip -6 rule delete priority 29005
 
-  # As NetworkManager leaves it: here while it manages them, and after it was told to leave them alone.
-  mkdir -p /run/NetworkManager/devices
-  finds rename_fights warning "NetworkManager manages v1, v2"
-  # On a host without plans it does its work.
-  mkdir -p /run/cases/plans
-  mv /run/rdmaprep/plans/*.json /run/cases/plans
-  args=()
+  cp "$(record doctor)" /run/cases/record
+  kill -KILL "$init"
+  wait "$init" || true
+  finds stale_records warning "container doctor has died, and v1 v2 are still away"
+  cured stale_records
   doctor
-  equal "of NICs that nobody means" "" "$(about rename_fights .seen)"
-  mv /run/cases/plans/*.json /run/rdmaprep/plans
-  finds rename_fights warning "NetworkManager manages v1, v2"
-  args=(--ifaces "v1 v2")
-  for id in 1 2; do printf '[device]\nmanaged=false\n' > "/run/NetworkManager/devices/$(cat "/sys/class/net/v$id/ifindex")"; done
-  cured rename_fights true
-  rm -r /run/NetworkManager
+  equal "what is orphaned once all is home" "" "$(about orphaned_rules .seen)"
+  ip rule delete priority 29010
+  ip route flush table 29010
+  jq -c '.boot_id = "00000000-0000-4000-8000-000000000000" | .netns = 77' /run/cases/record > "$records/77.json"
+  finds stale_records warning "is of an earlier boot"
+  cured stale_records
+  echo '{' > "$records/77.json"
+  finds stale_records breaks "$records/77.json cannot be used"
+  cured stale_records sh -c "$(about stale_records .fix | grep -o 'rdmaprep restore 77 --forget')"
+
+  echo '{' > "$plans/torn.json"
+  finds plans breaks "$plans/torn.json"
+  cured plans rm "$plans/torn.json"
+
+  # A hook that is at work for seconds, and is then killed.
+  plan slow rdma0
+  sandbox slow
+  rdmaprep hook createRuntime --plan slow < /tmp/ctr/slow.state > /run/cases/hook 2>&1 &
+  hook=$!
+  until_true 10 attaching slow
+  finds stale_records unknown "rdma0 are on their way to container slow or back: rdmaprep is at work"
+  equal "commands" "" "$(about stale_records '.run[]?')"
+  kill -KILL "$hook" || die "it has ended: $(cat /run/cases/hook)"
+  wait "$hook" || true
+  finds stale_records warning "rdma0 are on their way to container slow or back, and no hook is at work"
+  cured stale_records
+  kill -KILL "$init"
+  wait "$init" || true
+  wired rdma0
+  rm -f "$plans/slow.json"
 
   before=(env "NCCL_IB_HCA=rxe1,rxe3")
   finds nccl breaks "NCCL takes rxe1:1, rxe3:1; rxe3:1 is none of the NICs that are meant; it leaves out rxe2:1"
@@ -364,7 +403,6 @@ case_a_container() {
   rails_are_well
   bundle sick
   prepare sick "v1 v2"
-  cp /tmp/ctr/sick/config.json /tmp/ctr/sick/well
   edit sick '.linux.resources.devices |= map(select(.major != 231))
     | .process.rlimits |= map(if .type == "RLIMIT_MEMLOCK" then .soft = 65536 | .hard = 65536 else . end)
     | .process.env |= map(if startswith("NCCL_IB_HCA=") then "NCCL_IB_HCA=rxe" else . end)'
@@ -374,7 +412,9 @@ case_a_container() {
   finds memlock breaks "RLIMIT_MEMLOCK of the container's init is 64 KiB"
   finds nccl breaks "is none of the NICs that are meant"
   stop runc sick "$runner"
-  mv /tmp/ctr/sick/well /tmp/ctr/sick/config.json
+  # As the fixes have it; what was set by hand stays, and so goes by hand.
+  edit sick '.process.env |= map(select(startswith("NCCL_IB_HCA=") | not))'
+  prepare sick "v1 v2"
   start runc sick
   healthy
   # The same by its pid, of which nothing is recorded.
