@@ -196,6 +196,7 @@ fn fix(patient: &Patient, node: &Node) -> &'static str {
         (false, Node::Narrow(_)) => {
             "rdma-core's udev rules give it 666, at boot as well; or give it to a group of its own"
         }
+        (false, Node::Wrong(_)) => "have udev make it, or make it by hand; if rm finds it busy, umount it first",
         (false, _) => "have udev make it, or make it by hand",
     }
 }
