@@ -155,6 +155,16 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
     Some(Finding::new(Check::Gids, severity, seen, why, fix))
 }
 
+/// The flags of an address that are settings, as iproute2 spells them: IFA_F_NODAD, IFA_F_HOMEADDRESS, IFA_F_MANAGETEMPADDR,
+/// IFA_F_NOPREFIXROUTE and IFA_F_MCAUTOJOIN (include/uapi/linux/if_addr.h).
+const FLAGS: [(u32, &str); 5] = [
+    (0x02, " nodad"),
+    (0x10, " home"),
+    (0x100, " mngtmpaddr"),
+    (IFA_F_NOPREFIXROUTE, " noprefixroute"),
+    (0x400, " autojoin"),
+];
+
 /// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan is for these.
 fn planned(patient: &Patient, rail: &Rail, family: Family) -> Vec<String> {
     let nic = patient.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
@@ -167,8 +177,12 @@ fn planned(patient: &Patient, rail: &Rail, family: Family) -> Vec<String> {
         let broadcast = a.broadcast.map_or(String::new(), |b| format!(" broadcast {b}"));
         let scope = if a.scope == 0 { String::new() } else { format!(" scope {}", a.scope) };
         let metric = a.metric.map_or(String::new(), |m| format!(" metric {m}"));
-        let route = if a.flags & IFA_F_NOPREFIXROUTE == 0 { "" } else { " noprefixroute" };
-        format!("ip address add {}{peer}/{prefix}{broadcast}{scope}{metric}{route} dev {}", a.address, rail.name())
+        let plain = |label: &&str| label.bytes().all(|b| b.is_ascii_alphanumeric() || b":_.-".contains(&b));
+        let label = a.label.as_deref().filter(|label| *label != rail.name().as_str()).filter(plain);
+        let label = label.map_or(String::new(), |label| format!(" label {label}"));
+        let flags: String = FLAGS.iter().filter(|(bit, _)| a.flags & bit != 0).map(|(_, word)| *word).collect();
+        let more = [broadcast, label, scope, metric, flags].concat();
+        format!("ip address add {}{peer}/{prefix}{more} dev {}", a.address, rail.name())
     };
     nic.iter().flat_map(|n| &n.addresses).filter(lost).map(add).collect()
 }
