@@ -144,6 +144,29 @@ case_rails() {
   cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
   until_true 20 healthy_is
 
+  # IPv6 addresses go with the link; what is printed brings those back that the plan knows.
+  ip address add 2001:db8:77::3/64 dev v2 nodad
+  rdmaprep prepare --plan doctor --ifaces "v1 v2" > /dev/null
+  until_true 20 healthy_is
+  ip link set v2 down
+  finds port_down breaks "rxe2:1 of v2 is DOWN, not ACTIVE"
+  cured port_down
+  until_true 20 healthy_is
+  ip address delete 2001:db8:77::3/64 dev v2
+  rdmaprep prepare --plan doctor --ifaces "v1 v2" > /dev/null
+  until_true 20 healthy_is
+
+  # What is asked for and not taken, and what is guarded and not here, ends nothing.
+  ip link add bridge0 type bridge
+  ip link set v2 master bridge0
+  finds left_out breaks "v2 is in --ifaces, and left out: v2 is a member of bridge0"
+  ip link set v2 nomaster
+  ip link delete bridge0
+  args+=(--bootstrap-address 192.0.2.250)
+  finds uplink breaks "no interface here owns the bootstrap address 192.0.2.250"
+  args=(--ifaces "v1 v2")
+  until_true 20 healthy_is
+
   ip link set v2 mtu 1400
   finds mtu warning "v2 has MTU 1400: RoCE packets carry 1024 bytes"
   says "the rails' MTUs differ"
@@ -158,6 +181,14 @@ case_rails() {
   cured arp
 
   ip route add default via 198.51.100.254 dev v2
+  # What a plan was made with is not lost by a command that does not know of it.
+  cp /run/rdmaprep/plans/doctor.json /run/cases/doctor.plan
+  rdmaprep prepare --plan doctor --ifaces "v1 v2" --allow-bootstrap-iface --arp-profile loose --gid-timeout 60 > /dev/null
+  jq -c '.allow_bootstrap = false' /run/rdmaprep/plans/doctor.json > /run/cases/loose.plan
+  cp /run/cases/loose.plan /run/rdmaprep/plans/doctor.json
+  finds uplink breaks "plan doctor has v2, which carries the default route"
+  equal "the fix of a plan with flags" "" "$(about uplink '.run[]')"
+  cp /run/cases/doctor.plan /run/rdmaprep/plans/doctor.json
   finds uplink breaks "plan doctor has v2, which carries the default route"
   cured uplink
   args+=(--allow-bootstrap-iface)
@@ -183,7 +214,8 @@ case_what_the_host_allows() {
   rails_are_well
   rm "$path"
   finds verbs_nodes breaks "$path is missing"
-  cured verbs_nodes
+  equal "what is pasted" "mkdir -p /dev/infiniband && mknod -m 666 $path c 231 194" "$(pasted verbs_nodes)"
+  cured verbs_nodes sh -ec "$(pasted verbs_nodes)"
   rm "$path"
   mknod "$path" c 1 3
   finds verbs_nodes breaks "$path is the device 1:3, not 231:194"
