@@ -86,12 +86,10 @@ pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Dura
 }
 
 fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Duration) -> Result<Done> {
-    // Of a record that can be read as it is.
     let unheard = store.unheard(&record).unwrap_or_default();
     record.phase = Phase::Restoring;
-    // On a full disk the record stays as it was: in any phase it says all that the way home takes. So does that of a later
-    // version, of which we would lose a part.
-    let unsaved = if unheard.is_empty() { store.save(&record).err() } else { None };
+    // On a full disk the record stays as it was: in any phase it says all that the way home takes.
+    let unsaved = store.save(&record).err();
     let (home, strayed) = plan_home(live, &record, patience)?;
     let deadline = Instant::now() + SETTLE;
     let errors = apply_all(&home.steps, live, deadline);

@@ -130,6 +130,11 @@ impl Record {
         serde_json::to_string(self).context("writing the record as JSON")
     }
 
+    /// Whether both are about the same move of the same NICs.
+    pub fn is_of(&self, other: &Record) -> bool {
+        self.boot_id == other.boot_id && self.host_netns == other.host_netns && self.names().eq(other.names())
+    }
+
     /// Whether a container is a member.
     pub fn has(&self, id: &str) -> bool {
         self.members.iter().any(|m| m.id == id)

@@ -29,6 +29,40 @@ pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     Ok(places)
 }
 
+/// The new text of something that was read from `old` as `heard`, with what nobody heard where that still has its place: lists that
+/// have become longer or shorter have lost it.
+pub fn carried<T: Serialize>(old: &str, heard: &T, new: &T) -> Result<String> {
+    let read = serde_json::to_string(heard)?;
+    let text = serde_json::to_string(new)?;
+    // So it is with all that this version has written.
+    if read == old {
+        return Ok(text);
+    }
+    let mut value = serde_json::from_str(&text)?;
+    carry(&serde_json::from_str(old)?, &serde_json::from_str(&read)?, &mut value);
+    serde_json::to_string(&value)
+}
+
+fn carry(told: &Value, heard: &Value, new: &mut Value) {
+    match (told, heard, new) {
+        (Value::Object(told), Value::Object(heard), Value::Object(new)) => {
+            for (key, told) in told {
+                match (heard.get(key), new.get_mut(key)) {
+                    (Some(heard), Some(new)) => carry(told, heard, new),
+                    (None, None) => drop(new.insert(key.clone(), told.clone())),
+                    _ => {}
+                }
+            }
+        }
+        (Value::Array(told), Value::Array(heard), Value::Array(new))
+            if told.len() == heard.len() && told.len() == new.len() =>
+        {
+            told.iter().zip(heard).zip(new).for_each(|((told, heard), new)| carry(told, heard, new));
+        }
+        _ => {}
+    }
+}
+
 fn compare(told: &Value, heard: &Value, at: &mut Vec<String>, places: &mut Vec<String>) {
     let says_nothing = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,

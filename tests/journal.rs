@@ -207,6 +207,12 @@ fn what_a_later_version_took_away_this_one_brings_home() {
         };
         let told = "a later rdmaprep has written the record: what it knew besides is not given back (lease)";
         later();
+        // Who comes and goes meanwhile takes nothing of it away.
+        let mut second = Container::beside("second", &c);
+        second.create(host).ok();
+        second.stop(host).ok();
+        let kept = fs::read_to_string(host.records().remove(0)).unwrap();
+        assert!(kept.matches("\"lease\":{\"until\":7}").count() > 20, "{kept}");
         c.stop(host).ok();
         assert!(fs::read_to_string(&host.log).unwrap().contains(told));
         host.is_as(&before);

@@ -3,6 +3,7 @@
 use super::seen::{Stale, Unread};
 use super::{Check, Finding, Patient, Severity, join};
 use crate::fought::{self, Present};
+use crate::ident::IfName;
 use crate::snapshot::{Rule, Snapshot};
 
 /// Records that nobody will end.
@@ -142,16 +143,22 @@ pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
     let rails = patient.rails();
     let ours = rails.iter().filter(|r| patient.asks_for(r.name()));
     let names: Vec<&str> = ours.map(|r| r.name().as_str()).collect();
+    // An installation is the whole of what is kept off: those that are with containers now, too.
+    let planned = patient.of.plans.iter().flat_map(|p| p.rails()).map(|n| &n.identity.name);
+    let held = patient.of.held.iter().map(|h| &h.netdev);
+    let mut all: Vec<&str> = Vec::new();
+    for name in patient.of.request.ifaces.iter().chain(planned).chain(held).map(IfName::as_str) {
+        all.extend((!all.contains(&name)).then_some(name));
+    }
     let one = |m: &super::seen::Managing| {
         let present = Present { manager: m.manager, spares: m.spares.clone() };
         let (who, its, _) = fought::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
         let why = "it configures and renames a NIC the moment that it comes home, or brings an address of its own into the way";
-        let fix = "have `rdmaprep install` keep it off; the addresses that it gave go with it, and are not there after a boot: see \
-                   to these";
+        let fix = "have `rdmaprep install` keep it off these, and off all others that it shall leave alone; the addresses that it gave \
+                   go with it, and are not there after a boot: see to these";
         let found = Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix);
-        // What an earlier install has of the others is made anew.
-        Some(Finding { run: fought::keep_off(m.manager, &names), ..found })
+        Some(Finding { run: fought::keep_off(m.manager, &all), ..found })
     };
     machine.managers.iter().filter_map(one).collect()
 }

@@ -196,7 +196,7 @@ fn fix(patient: &Patient, node: &Node) -> &'static str {
         (false, Node::Narrow(_)) => {
             "rdma-core's udev rules give it 666, at boot as well; or give it to a group of its own"
         }
-        (false, Node::Wrong(_)) => "have udev make it, or make it by hand; if rm finds it busy, umount it first",
+        (false, Node::Wrong(_)) => "have udev make it, or make it by hand; what is mounted there, umount first",
         (false, _) => "have udev make it, or make it by hand",
     }
 }
@@ -211,7 +211,7 @@ fn make(patient: &Patient, name: &str, node: &Node) -> Vec<String> {
     match node {
         Node::Narrow(_) => vec![format!("chmod 666 {path}")],
         Node::Missing => mknod.into_iter().collect(),
-        Node::Wrong(_) => mknod.map(|mknod| vec![format!("rm -r {path}"), mknod]).unwrap_or_default(),
+        Node::Wrong(_) => mknod.map(|mknod| vec![format!("rm -d {path}"), mknod]).unwrap_or_default(),
         _ => Vec::new(),
     }
 }

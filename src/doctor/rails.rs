@@ -168,9 +168,12 @@ const FLAGS: [(u32, &str); 5] = [
 /// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan is for these.
 fn planned(patient: &Patient, rail: &Rail, family: Family) -> Vec<String> {
     let nic = patient.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
-    let lost = |a: &&Address| {
-        counts(a, family) && a.valid_lft.is_none() && rail.netdev.addresses.iter().all(|b| b.address != a.address)
+    // A bridge or bond that it has come into may have them.
+    let is_here = |a: &Address| {
+        let all = patient.of.snapshot.netdevs.iter().flat_map(|n| &n.addresses);
+        all.into_iter().any(|b| b.address == a.address)
     };
+    let lost = |a: &&Address| counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none() && !is_here(a);
     let add = |a: &Address| {
         let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
         let prefix = a.prefix;

@@ -43,8 +43,12 @@ pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
         let why =
             "the largest packets of one rail are dropped on another's path, or all go at the pace of the smallest";
         let fix = "set one MTU on all rails, and on their switch ports";
-        let lower = by_mtu.iter().rev().skip(1).flat_map(|(_, names)| names.iter());
-        let commands = lower.map(|name| format!("ip link set {name} mtu {largest}")).collect();
+        // What is too small is told to grow as far as this at least.
+        let all_carry = by_mtu.keys().all(|mtu| roce_mtu(*mtu) == Some(4096));
+        let own = by_mtu.keys().max().copied().unwrap_or(0);
+        let top = if all_carry { own } else { own.max(ENOUGH) };
+        let lower = by_mtu.iter().filter(|(mtu, _)| **mtu < top).flat_map(|(_, names)| names.iter());
+        let commands = lower.map(|name| format!("ip link set {name} mtu {top}")).collect();
         let seen = format!("the rails' MTUs differ: {}", seen.collect::<Vec<_>>().join(", "));
         found.push(Finding { run: commands, ..Finding::new(Check::Mtu, Severity::Warning, seen, why, fix) });
     }

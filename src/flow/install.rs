@@ -81,7 +81,7 @@ impl Site {
 
     /// Takes changes back because of an error, which it returns. The last one may not have come about.
     fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
-        let made = |c: &&Change| self.etc.content(&c.path).is_ok_and(|now| now != c.before);
+        let made = |c: &&Change| !self.etc.content(&c.path).is_ok_and(|now| now == c.before);
         let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&reversed(c)));
         match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
             None => e,

@@ -37,7 +37,9 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     main.is_alone(&path, &others)?;
     let own = main.section().and_then(runtimes).is_some_and(|r| r.contains_key(NAME));
     ensure!(!own, Fault::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
-    let known = Known::of(main.section().into_iter().chain(others.iter().filter_map(|(_, d)| main.section_of(d))));
+    // What is imported counts more.
+    let imported = others.iter().rev().filter_map(|(_, d)| main.section_of(d));
+    let known = Known::of(imported.chain(main.section()));
     if main.replaces() {
         let plugin = main.plugin;
         add(&mut main.document, plugin, &runtime, &known).map_err(about(&path))?;
@@ -73,21 +75,22 @@ struct Known {
     any: bool,
     /// Who makes control groups for the default runtime's containers.
     cgroup: Option<bool>,
-    /// The default runtime, and its program, where that is not runc.
+    /// The default runtime, and its program, where that is one besides runc's.
     other: Option<(String, String)>,
 }
 
 impl Known {
+    /// The first one that says something counts.
     fn of<'a>(sections: impl Iterator<Item = &'a Item>) -> Known {
         let sections: Vec<&Item> = sections.collect();
         let default = sections.iter().find_map(|s| default_runtime(s)).filter(|name| *name != NAME).unwrap_or(RUNC);
         let options = |name: &str| sections.iter().find_map(|s| runtimes(s)?.get(name)?.get("options"));
         let cgroup = |name: &str| options(name)?.get("SystemdCgroup")?.as_bool();
-        let binary = options(default).and_then(|o| o.get("BinaryName")?.as_str()).unwrap_or(default);
+        let binary = options(default).and_then(|o| o.get("BinaryName")?.as_str()).filter(|_| default != RUNC);
         Known {
             any: sections.iter().any(|s| runtimes(s).is_some()),
             cgroup: cgroup(default).or_else(|| cgroup(RUNC)),
-            other: (default != RUNC).then(|| (default.to_owned(), binary.to_owned())),
+            other: binary.map(|binary| (default.to_owned(), binary.to_owned())),
         }
     }
 }

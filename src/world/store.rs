@@ -213,7 +213,13 @@ impl Store {
     /// Writes a record; nothing that it speaks of may happen before this returns.
     pub fn save(&self, record: &Record) -> Result<()> {
         let path = self.records().join(record.file_name());
-        let text = record.print()?;
+        // A later version may have written it, and is to find again what it knew.
+        let old = files::read(&path).ok().flatten();
+        let earlier = old.as_deref().and_then(|text| Record::parse(text).ok());
+        let text = match old.zip(earlier).filter(|(_, earlier)| earlier.is_of(record)) {
+            Some((old, earlier)) => known::carried(&old, &earlier, record).context("writing the record as JSON")?,
+            None => record.print()?,
+        };
         faults::around("writing the record", || files::replace(&path, text.as_bytes(), 0o600))
     }
 

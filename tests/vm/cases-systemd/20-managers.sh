@@ -44,8 +44,8 @@ beside() {
 
 # fights: what the doctor says of who manages the plan's NICs.
 fights() {
-  rdmaprep doctor --json > "$verdict" 2> /dev/null || [ $? = 11 ]
-  said=$(jq -r '.findings[] | select(.check == "rename_fights") | "\(.severity): \(.seen)"' "$verdict")
+  rdmaprep doctor --json > "$verdict" 2> /dev/null || [ $? = 11 ] || die "doctor: exit $?"
+  said=$(jq -e .schema "$verdict" > /dev/null && jq -r '.findings[] | select(.check == "rename_fights") | "\(.severity): \(.seen)"' "$verdict") || die "no verdict"
 }
 
 quiet() { fights && [ -z "$said" ]; }
