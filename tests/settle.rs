@@ -91,12 +91,12 @@ fn who_may_be_about_to_act_is_waited_for() {
     let busy = root(&[(UDEV, ""), ("run/udev/queue", "")]);
     let (looks, drift, fought) = settled(busy.path(), |_| vec![], long);
     assert!((3..=12).contains(&looks) && drift == 0 && fought.is_none(), "{looks}");
-    // So does networkd, which knows two of three links.
+    // So does networkd, which is done with two of three links.
     let state = |index| format!("run/systemd/netif/links/{index}");
     let (one, two, three) = (state(100), state(101), state(102));
-    let known = [(one.as_str(), "ADMIN_STATE=configuring\n"), (&two, "ADMIN_STATE=unmanaged\n"), (NETWORKD, "")];
+    let known = [(one.as_str(), "ADMIN_STATE=configured\n"), (&two, "ADMIN_STATE=unmanaged\n"), (NETWORKD, "")];
     let (looks, drift, fought) = settled(root(&known).path(), |_| vec![], long);
-    assert!((3..=12).contains(&looks) && drift == 0 && fought.is_none(), "{looks}");
+    assert!((3..=22).contains(&looks) && drift == 0 && fought.is_none(), "{looks}");
     let all = [&known[..], &[(three.as_str(), "ADMIN_STATE=configured\n")]].concat();
     assert_eq!(settled(root(&all).path(), |_| vec![], long), (2, 0, None));
 }
@@ -165,7 +165,7 @@ fn managers_are_known_by_what_they_keep() {
     let root = files.path();
     fs::create_dir_all(root.join("run/systemd/netif/links")).unwrap();
     assert_eq!(managers::present(root), [Manager::NetworkManager]);
-    assert!(!managers::busy(root, &[7]), "networkd is stopped");
+    assert!(!managers::configures(root, &[7]), "networkd is stopped");
     let all = [7, 8, 9, 10, 11, 12];
     let manages = |manager| all.map(|index| managers::manages(root, manager, index));
     let spares = |manager| all.map(|index| managers::spares(root, manager, index));
@@ -184,11 +184,14 @@ fn managers_are_known_by_what_they_keep() {
     assert_eq!(manages(Manager::Networkd), [false, true, false, false, true, false]);
     assert_eq!(spares(Manager::Networkd), [true, false, false, false, false, false]);
     assert_eq!((manages(Manager::Udev), spares(Manager::Udev)), ([false; 6], [false; 6]));
-    assert!(!managers::busy(root, &[7, 8, 11]));
-    assert!(managers::busy(root, &[7, 12]), "of which networkd has not heard");
-    assert!(managers::busy(root, &[7, 9]) && managers::busy(root, &[7, 10]), "with which networkd has not begun");
+    assert!(!managers::configures(root, &[7, 8]) && !managers::busy(root));
+    assert!(managers::configures(root, &[7, 12]), "of which networkd has not heard");
+    assert!(
+        [9, 10, 11].iter().all(|index| managers::configures(root, &[7, *index])),
+        "with which networkd is not done"
+    );
     fs::write(root.join("run/udev/queue"), "").unwrap();
-    assert!(managers::busy(root, &[7, 8]));
+    assert!(managers::busy(root));
 }
 
 #[test]

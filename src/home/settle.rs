@@ -21,8 +21,10 @@ use crate::world::{Scope, World, managers};
 const MOMENT: Duration = Duration::from_millis(50);
 /// Between looks where only the kernel may be late.
 const PAUSE: Duration = Duration::from_millis(20);
-/// For who has yet to deal with our NICs. udev's events may be of anything, and networkd may have been stopped.
-const BUSY: Duration = Duration::from_millis(500);
+/// udev's events may be of anything: what it does to our NICs comes first.
+const UDEV: Duration = Duration::from_millis(500);
+/// networkd waits for a carrier with some of what it does.
+const NETWORKD: Duration = Duration::from_secs(1);
 
 /// NICs that stand still.
 #[derive(Debug, Default)]
@@ -49,7 +51,10 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
         let mut drift = verify::drift(&states, &host);
         drift.extend(verify::rdma_drift(held, &host));
         let over = begun.elapsed() >= patience;
-        let busy = watched && begun.elapsed() < BUSY && managers::busy(root, &numbers(held, &host));
+        let waited = begun.elapsed();
+        let busy = watched
+            && (waited < UDEV && managers::busy(root)
+                || waited < NETWORKD && managers::configures(root, &numbers(held, &host)));
         let still = over || !watched || (last.as_ref() == Some(&drift) && !busy);
         match &put_back {
             // A namespace that has yet to end may keep what a step needs: what fails is tried again.

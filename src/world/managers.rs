@@ -73,12 +73,22 @@ pub fn of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
     present(root).into_iter().find(by).map(word).or(ifupdown)
 }
 
-/// Whether somebody has yet to deal with links of these numbers. udev is at work on events as long as there is the file that
-/// `udevadm settle` waits for (event_queue_insert() in systemd's udev-manager.c). networkd notes each link, and first as one that
-/// it has not begun with: what it takes for foreign goes when it begins.
-pub fn busy(root: &Path, links: &[u32]) -> bool {
-    let begun = |index: &u32| says(root, Manager::Networkd, *index).is_some();
-    root.join("run/udev/queue").exists() || present(root).contains(&Manager::Networkd) && !links.iter().all(begun)
+/// Whether udev is at work on events: `udevadm settle` waits for this file to go (event_queue_insert() in systemd's
+/// udev-manager.c).
+pub fn busy(root: &Path) -> bool {
+    root.join("run/udev/queue").exists()
+}
+
+/// Whether networkd has yet to be done with links of these numbers. It notes each link, first as one that it has not begun with
+/// (link_save() in networkd-state-file.c, `link_state_table` in networkd-link.c): what it takes for foreign goes at some time before
+/// it is done.
+pub fn configures(root: &Path, links: &[u32]) -> bool {
+    let done = |index: &u32| {
+        let text = fs::read_to_string(root.join("run/systemd/netif/links").join(index.to_string())).unwrap_or_default();
+        let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
+        state.is_some_and(|state| !["pending", "initialized", "configuring"].contains(&state))
+    };
+    present(root).contains(&Manager::Networkd) && !links.iter().all(done)
 }
 
 /// The number of a link on this host.
