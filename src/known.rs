@@ -21,7 +21,7 @@ pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
 }
 
 /// The places in a JSON text of what the value that was read from it does not have: `held.0.lease`. What is there and says nothing
-/// (`null`, an empty list) is none.
+/// (`null`, `false`, an empty list) is none.
 pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     let mut places = Vec::new();
     let printed = serde_json::to_string(value)?;

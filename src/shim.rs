@@ -109,12 +109,15 @@ impl Own {
         toml::from_str(text).map_err(|e| Fault::Usage.error(e.message().replace('\n', ", ")))
     }
 
-    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one.
+    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
+    /// there are several, or that line says something else, nobody knows.
     pub fn salvage(text: &str) -> Option<Own> {
         let is_it = |line: &&str| line.trim_start().trim_start_matches(['"', '\'']).starts_with("runtime");
-        match text.lines().find(is_it) {
-            Some(line) => toml::from_str(line).ok(),
-            None => Some(Own::default()),
+        let mut lines = text.lines().filter(is_it);
+        match (lines.next(), lines.next()) {
+            (None, _) => Some(Own::default()),
+            (Some(line), None) => toml::from_str(line).ok().filter(|own: &Own| own.runtime.is_some()),
+            (Some(_), Some(_)) => None,
         }
     }
 }

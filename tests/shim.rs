@@ -882,7 +882,15 @@ fn whatever_the_config_file_is_containers_are_stopped() {
             }
             with(config, "rdmaprep-runtime-runc", &create).fails(2, &["config.toml"]);
         }
-        // Nor where a line of it does, or none is about that.
+        // Nor where a line of it does, or none is about that; but not by one of several, or by a line about something else.
+        let (config, ours) = (linked.to_str().unwrap(), fake.dir.join("runc"));
+        for text in [
+            format!("x = \nruntime = \"crun\"\nruntime = {ours:?}"),
+            format!("x = \nruntimes = 1\n# runtime = {ours:?}"),
+        ] {
+            fs::write(&linked, text).unwrap();
+            with(config, "rdmaprep-runtime", &["delete", "id"]).fails(2, &["config.toml"]);
+        }
         let config = linked.to_str().unwrap();
         for text in
             [format!("plan = \n  runtime = {:?}  # ours\n[x", fake.dir.join("runc")), "[policy]\ndeny = [".to_owned()]
