@@ -18,19 +18,20 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use netlink_packet_core::NetlinkMessage;
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::NicState;
+use rdma_netlink::rtnl;
 use rdmaprep::attach::{Attach, attach};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host, SelectConfig};
 use rdmaprep::journal::{Member, Phase, Record, SCHEMA};
-use rdmaprep::nccl::Options;
+use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
+use rdmaprep::precedence::Precedence;
 use rdmaprep::request::Request;
 use rdmaprep::restore::restore;
 use rdmaprep::select::select;
-use rdmaprep::snapshot::Snapshot;
-use rdmaprep::step::NicState;
 use rdmaprep::verify;
-use rdmaprep::world::rtnl;
 use serde_json::{Value, json};
 
 const COUNTS: [usize; 5] = [1, 8, 16, 64, 512];
@@ -64,8 +65,10 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         plan: plan.name.clone(),
         members: vec![Member { id: "c".into(), bundle: "/b".into(), pid: 2, start_time: 1 }],
         given: None,
+        held_back: Vec::new(),
         hold: None,
         held: held.clone(),
+        precedence: Precedence::default(),
     };
     let (links, stored) = (links(count)?, record.print()?);
 
@@ -133,8 +136,10 @@ fn host(count: usize) -> Result<Snapshot> {
     }));
     let mut netdevs = all(&netdev);
     netdevs.push(json!({"name": "uplink", "ifindex": 2, "link_type": 1, "up": true, "running": true}));
-    let text =
-        json!({"schema": 1, "boot_id": "b", "netns": 1, "hcas": all(&hca), "netdevs": netdevs, "routes": routes});
+    let text = json!({
+        "schema": 1, "boot_id": "b", "netns": 1, "hcas": all(&hca), "netdevs": netdevs, "routes": routes,
+        "paths": {"paths": []},
+    });
     Ok(serde_json::from_value(text)?)
 }
 

@@ -19,11 +19,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host, SelectConfig};
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
-use rdmaprep::snapshot::Snapshot;
 use rdmaprep::view::{self, Keep};
 use rdmaprep::world::sysfs::{self, Scope, Survey};
 use tempfile::TempDir;

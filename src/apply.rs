@@ -3,23 +3,23 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::step::Step;
 
-use crate::fault::{Fault, WithFault};
-use crate::step::Step;
 use crate::world::{World, faults};
 
 /// Does the steps in order and stops at the first that fails. What was done until then is for the caller to undo, from the
 /// record: [`crate::restore`] finds NICs wherever a failure left them.
 ///
 /// # Errors
-/// [`Fault::Kernel`] with the step that failed, [`Fault::Timeout`] when the deadline passed before a step.
+/// [`ErrorClass::Kernel`] with the step that failed, [`ErrorClass::Timeout`] when the deadline passed before a step.
 pub fn apply(steps: &[Step], world: &mut dyn World, deadline: Instant, mut done: impl FnMut(&Step)) -> Result<()> {
     for step in steps {
         if Instant::now() >= deadline {
-            return Err(Fault::Timeout.error(format!("the deadline passed before {step}")));
+            return Err(ErrorClass::Timeout.error(format!("the deadline passed before {step}")));
         }
-        perform(step, world, deadline).or_else(|e| match Fault::of(&e) {
-            Fault::Other => Err(e).fault(Fault::Kernel, step.to_string()),
+        perform(step, world, deadline).or_else(|e| match ErrorClass::of(&e) {
+            ErrorClass::Other => Err(e).class(ErrorClass::Kernel, step.to_string()),
             _ => Err(e),
         })?;
         done(step);

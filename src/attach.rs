@@ -1,27 +1,25 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
+mod inside;
 mod minors;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use anyhow::Result;
 
 use crate::exclusive;
-use crate::fault::Fault;
-use crate::ident::{HcaName, IfName};
-use crate::inherit;
 use crate::journal::Held;
 use crate::plan::{Identity, Nic, Plan};
+use crate::protected_ifaces::{self, Guarded};
 use crate::rails;
-use crate::snapshot::{Address, Hca, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use crate::stack;
-use crate::step::{
-    IFA_F_NOPREFIXROUTE, Made, NicState, Own, Side, Step, configure, connect, kernel_address, prefix_route,
-};
-use crate::uplink::{self, Guarded};
 use crate::verify;
+use inside::inside_state;
 pub use minors::{Minors, predict_uverbs, uverbs_number};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{Address, Hca, Netdev, Route, Snapshot};
+use rdma_model::step::{Made, NicState, Side, Step, configure, connect, generated, kernel_address, leave_groups};
 
 /// What one container's create takes.
 pub struct Attach {
@@ -36,7 +34,7 @@ pub struct Attach {
 /// Lowers a plan. `host` and `inside` are fresh. Every check is done here, before anything is changed.
 ///
 /// # Errors
-/// [`Fault::Refused`] when the plan is out of date or a name is taken inside.
+/// [`ErrorClass::Refused`] when the plan is out of date or a name is taken inside.
 pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach> {
     if plan.boot_id != host.boot_id {
         return refuse(plan, "it was made before the last boot");
@@ -44,14 +42,17 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let minors = exclusive::minors(&plan.nics, &plan.ib, host);
     rdma_is_as_planned(plan, host, &minors)?;
     // What the host lives on may have changed since the plan was made.
-    let guarded = uplink::uplinks(plan.allow_bootstrap, host)?;
+    let guarded = guarded(plan, host)?;
     let mut held =
         plan.nics.iter().map(|nic| check(plan, nic, host, inside, (&minors, &guarded))).collect::<Result<Vec<_>>>()?;
+    knows_all_routes(&held, host)?;
+    held.iter().try_for_each(|h| has_live_legs(&h.before, host))?;
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along, host)).collect();
     // In rail order still: it decides who gets which table.
     rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
-    let notes = rails::carry_default(plan.default_route, &mut states, inside);
+    let mut notes = rails::carry_default(plan.default_route, &mut states, inside);
+    notes.extend(host.strangers_gap.clone());
     for (h, state) in held.iter_mut().zip(states) {
         h.overruled = rails::overruled(&state, inside);
         h.inside = state;
@@ -63,9 +64,18 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     Ok(Attach { steps: steps(&held, plan, host), held, notes })
 }
 
+/// The links that the host uses now; of no interest to a plan that moves none.
+fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
+    match plan.nics.is_empty() {
+        true => Ok(Guarded::new()),
+        false => protected_ifaces::in_use(plan.allow_bootstrap, &plan.job, host),
+    }
+}
+
 /// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
 fn steps(held: &[Held], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
+    steps.extend(held.iter().flat_map(|h| leave_groups(Side::Host, &h.before.netdev)));
     let mut dissolved: Vec<&IfName> = Vec::new();
     for h in held {
         let name = &h.nic.identity.name;
@@ -112,7 +122,7 @@ fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<(
 }
 
 fn refuse<T>(plan: &Plan, why: impl std::fmt::Display) -> Result<T> {
-    Err(Fault::Refused.error(format!(
+    Err(ErrorClass::Refused.error(format!(
         "plan {:?} is out of date: {why}; run `rdmaprep prepare --plan {}` again",
         plan.name, plan.name
     )))
@@ -144,7 +154,7 @@ fn check(
     }
     // Kernel-made addresses come and go with the carrier: a NIC that is just back from a container may lack them.
     let normal = |addresses: &[Address]| {
-        let settings = addresses.iter().filter(|a| !kernel_address(a, &before.netdev));
+        let settings = addresses.iter().filter(|a| !kernel_address(a, &before.netdev) && !generated(a));
         let mut all: Vec<_> = settings.map(verify::address).collect();
         all.sort();
         all
@@ -153,19 +163,21 @@ fn check(
         return refuse(plan, format!("{name} has other addresses now"));
     }
     if !plan.freeze_lifetimes && before.netdev.addresses.iter().any(|a| a.valid_lft.is_some()) {
-        return Err(Fault::Refused.error(format!(
+        return Err(ErrorClass::Refused.error(format!(
             "an address of {name} would expire inside the container; make it permanent, or use --freeze-lifetimes"
         )));
     }
     if let Some(why) = guarded.get(name).filter(|_| !plan.allow_bootstrap) {
-        return Err(Fault::Refused.error(format!("{name} {why} now: the host would lose its network")));
+        return Err(ErrorClass::Refused.error(format!(
+            "the host would lose its network: {name} {why}; to insist: prepare with --ifaces and --allow-bootstrap-iface"
+        )));
     }
     stands_alone(plan, nic, host, &before.netdev, guarded)?;
     // A move takes the altnames along, and the kernel wants each name once.
     let taken = |wanted: &&String| inside.netdevs.iter().any(|n| n.is_called(wanted));
     let names = [name.to_string()];
     if let Some(wanted) = names.iter().chain(&before.netdev.altnames).find(taken) {
-        return Err(Fault::Refused.error(format!("the container has an interface {wanted} already")));
+        return Err(ErrorClass::Refused.error(format!("the container has an interface {wanted} already")));
     }
     if let (true, Some(hca), Some(planned)) = (nic.rxe || plan.exclusive, hca, &nic.uverbs) {
         let predicted = minors.get(hca.name.as_str());
@@ -175,7 +187,8 @@ fn check(
         }
     }
     let uverbs_before = hca.and_then(|h| h.uverbs.clone());
-    Ok(Held { nic: nic.clone(), inside: before.clone(), before, uverbs_before, overruled: BTreeMap::new() })
+    let (inside, overruled, stand_ins) = (before.clone(), BTreeMap::new(), Vec::new());
+    Ok(Held { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins })
 }
 
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in net/ipv6/addrconf.c).
@@ -186,34 +199,94 @@ fn has_stale_token(dev: &Netdev) -> bool {
     dev.token.is_some() && (!heard || value("router_solicitations") == "0")
 }
 
+/// What the kernel does not list would be lost with the NIC.
+fn knows_all_routes(held: &[Held], host: &Snapshot) -> Result<()> {
+    match unlisted_routes(host).filter(|_| !held.is_empty()) {
+        Some(why) => Err(ErrorClass::Refused.error(why)),
+        None => Ok(()),
+    }
+}
+
+/// Why no NIC of this host can be taken, if the kernel does not list all of its routes.
+pub(crate) fn unlisted_routes(host: &Snapshot) -> Option<String> {
+    let family = host.routes_cut.first()?;
+    Some(format!(
+        "the host has an IPv{family} route of more than 32 KiB, behind which the kernel lists no others: they would be lost; \
+         put its legs into a group of nexthop objects"
+    ))
+}
+
+/// A route keeps a leg whose link goes down, but the kernel takes none over a link that is down (fib_check_nh() in
+/// net/ipv4/fib_semantics.c, fib6_nh_init() in net/ipv6/route.c): it would be lost. To raise the link for a moment would put it
+/// on the wire against its owner's will, with its addresses: that is not ours to do.
+fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
+    let off = |dev: &Netdev| dev.sysctls.get("ipv6/conf/disable_ipv6").is_some_and(|v| v == "1");
+    let death = |r: &Route, dev: &Netdev| match dev {
+        d if !d.up => Some(("down", format!("ip link set {} up", d.name))),
+        d if r.destination.addr().is_ipv6() && off(d) => {
+            Some(("without IPv6", format!("sysctl net/ipv6/conf/{}/disable_ipv6=0", d.name)))
+        }
+        _ => None,
+    };
+    for route in before.routes.iter().filter(|r| r.hops.len() > 1 && r.nexthop().is_none()) {
+        let mut devs = route.hops.iter().filter_map(|h| host.netdev(h.dev.as_ref()?));
+        if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, death(route, d)?))) {
+            let (to, table, name) = (route.destination, route.table, &dead.name);
+            return Err(ErrorClass::Refused.error(format!(
+                "the route {to} of table {table} has a leg over {name}, which is {state}, and could not be brought back: \
+                 `{fix}`, or take that leg out"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What a NIC sits on, what sits on it, whose member it is and who hangs on it: as planned, or it cannot leave.
 fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: &Guarded) -> Result<()> {
     let name = &nic.identity.name;
     // Its VFs' links hang on it, and one of them may have become an uplink.
     let is_vf = |d: &&Netdev| guarded.contains_key(&d.name) && d.pci.is_some_and(|vf| nic.vfs.contains(&vf));
     if let Some(vf) = host.netdevs.iter().find(is_vf).filter(|_| !plan.allow_bootstrap) {
-        return Err(Fault::Refused.error(format!("{} is a VF of {name}: the host would lose its network", vf.name)));
+        return Err(
+            ErrorClass::Refused.error(format!("{} is a VF of {name}: the host would lose its network", vf.name))
+        );
     }
     let below = stack::lower(host, now).map(|d| &d.name);
     if now.made.is_some() && below != nic.over.as_ref() {
         return refuse(plan, format!("{name} sits on another device now"));
     }
-    let planned = |d: &&Netdev| plan.nics.iter().any(|n| n.identity.name == d.name);
+    // What the plan has besides, but not on this NIC, would be left or deleted as well.
+    let planned = |d: &&Netdev| {
+        plan.nics.iter().any(|n| n.identity.name == d.name && n.over.as_ref() == Some(name)) && stack::follows(d)
+    };
     if let Some(upper) = stack::upper(host, now).find(|d| !planned(d)) {
-        return Err(Fault::Refused.error(format!("{} sits on {name} now; delete it first", upper.name)));
+        let (upper, fate) = (stack::described(upper), stack::fate(upper));
+        return Err(
+            ErrorClass::Refused.error(format!("{upper} sits on {name} now, and would be {fate}; delete it first"))
+        );
+    }
+    if let Some(stranger) = stack::strangers(host, now).next() {
+        let text = format!("{stranger} sits on {name} now: two would share the card; delete it there first");
+        return Err(ErrorClass::Refused.error(text));
     }
     if has_stale_token(now) {
-        return Err(Fault::Refused.error(format!(
+        return Err(ErrorClass::Refused.error(format!(
             "the kernel would not take the IPv6 token of {name} again, since accept_ra or router_solicitations is off: \
              `ip token del dev {name}`, or turn them on"
         )));
     }
+    // What is no hardware is made again, without them.
+    if let Some(program) = now.programs.iter().flatten().next().filter(|_| now.made.is_some()) {
+        return Err(
+            ErrorClass::Refused.error(format!("a move would take the {program} from {name}; take it off first"))
+        );
+    }
     if let Some(lost) = &now.qdisc_lost {
-        return Err(Fault::Refused.error(format!("a move would take {lost} from {name}; delete it first")));
+        return Err(ErrorClass::Refused.error(format!("a move would take {lost} from {name}; delete it first")));
     }
     let is_whole = |m: &IfName| plan.nics.iter().any(|n| n.identity.name == *m && n.members.contains(name));
     if let Some(master) = now.master.as_ref().filter(|m| !is_whole(m)) {
-        return Err(Fault::Refused.error(format!("{name} belongs to {master} now")));
+        return Err(ErrorClass::Refused.error(format!("{name} belongs to {master} now")));
     }
     let members = || stack::members(host, now).map(|m| &m.name);
     if stack::is_bond(now) && !(members().eq(&nic.members)) {
@@ -242,70 +315,6 @@ pub fn same_nic(a: &Identity, b: &Identity) -> bool {
         (None, None) => a.name == b.name,
         _ => pci.unwrap_or(true) && mac.unwrap_or(true),
     }
-}
-
-/// Whether the host has no route to an address's subnet although the kernel had made one: somebody has deleted it, and inside
-/// it shall not come back.
-fn lacks_subnet(state: &NicState, address: &Address) -> bool {
-    /// SECONDARY, DADFAILED, TENTATIVE, NOPREFIXROUTE (include/uapi/linux/if_addr.h).
-    const UNROUTED: u32 = 0x01 | 0x08 | 0x40 | IFA_F_NOPREFIXROUTE;
-    let single = usize::from(address.prefix) == if address.address.is_ipv4() { 32 } else { 128 };
-    let far = address.address.is_ipv6() && address.peer.is_some();
-    let routed = state.netdev.up && address.flags & UNROUTED == 0 && !single && !far;
-    routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(|r| prefix_route(r, address))
-}
-
-/// What the NIC must look like inside: its state on the host, less what has no meaning there.
-fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicState {
-    let mut state = before.clone();
-    // Nobody renews them inside; what is finite came this far only by --freeze-lifetimes.
-    for address in state.netdev.addresses.iter_mut().filter(|a| lacks_subnet(before, a)) {
-        address.flags |= IFA_F_NOPREFIXROUTE;
-    }
-    state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
-    let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
-    // Linux refuses a preferred source that is no address of the namespace.
-    let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));
-    let carried = |route: &Route| {
-        let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
-        let prefsrc = route.prefsrc.filter(ours);
-        (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
-    };
-    let whole = state.routes.iter().filter_map(carried);
-    let own = Own::of(&before.netdev);
-    state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
-    state.nexthops.clear();
-    let mut sysctls = inherit::sysctls(&before.netdev, host);
-    if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
-        sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
-    }
-    state.netdev.sysctls = sysctls;
-    // A container has no routers to listen to.
-    state.netdev.token = None;
-    // Inside the kernel's default does; what a container attaches itself is its own.
-    (state.netdev.qdiscs, state.netdev.qdisc_lost) = (None, None);
-    // The kernel gives it one; the journal learns it when the attach is verified.
-    state.netdev.ifindex = 0;
-    state
-}
-
-/// IPv6 takes no legs without a gateway but through a nexthop object (ip6_route_multipath_add in net/ipv6/route.c): each of
-/// these becomes a route.
-fn parted(route: Route) -> Vec<Route> {
-    if route.destination.addr().is_ipv4() || route.hops.len() < 2 {
-        return vec![route];
-    }
-    let (by_gateway, direct): (Vec<Hop>, Vec<Hop>) = route.hops.iter().cloned().partition(|h| h.gateway.is_some());
-    let parts = direct.into_iter().map(|h| vec![h]).chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
-    parts.map(|hops| route.with(hops)).collect()
-}
-
-/// A route without what it had on the host alone: the nexthop object, whose legs it has itself now, and its end, as nobody
-/// renews it inside.
-fn plain(mut route: Route) -> Route {
-    route.other.remove(&RTA_NH_ID);
-    route.other.remove(&RTA_EXPIRES);
-    route
 }
 
 fn move_in(held: &Held, made: Option<Made>, exclusive: bool) -> Vec<Step> {

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::CharDevice;
 use serde::Deserialize;
 
-use crate::fault::{Fault, WithFault};
 use crate::inject::{self, view_name};
-use crate::nccl::topo_file;
+use crate::nccl_env::topo_file;
 use crate::outfit::Wearer;
-use crate::snapshot::CharDevice;
 
 /// A bundle as far as it matters to what its container finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,11 +82,11 @@ impl Bundle {
         let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
         ensure!(
             bytes <= most,
-            Fault::State.error(format!("config.json has {bytes} bytes; no more than {most} are read"))
+            ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read"))
         );
-        let spec: Spec =
-            serde_json::from_str(config_json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
-        let root = spec.root.ok_or_else(|| Fault::State.error("config.json has no root"))?;
+        let spec: Spec = serde_json::from_str(config_json)
+            .class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
+        let root = spec.root.ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
         let env = spec.process.and_then(|p| p.env).unwrap_or_default();
         let linux = spec.linux.unwrap_or(Linux { devices: None, mount_label: None });
         let mounts = spec.mounts.unwrap_or_default();

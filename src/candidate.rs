@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
 
 use crate::config::Family;
-use crate::ident::{HcaName, IfName};
+use crate::protected_ifaces::{self, Guarded};
 use crate::request::Request;
 use crate::select::Held;
-use crate::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
 use crate::stack;
-use crate::uplink::{self, Guarded};
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
 pub const INFINIBAND: u16 = 32;
@@ -27,9 +27,9 @@ pub struct Context<'a> {
     pub snapshot: &'a Snapshot,
     /// What containers hold.
     pub held: &'a [Held],
-    /// See [`uplink::uplinks`].
+    /// See [`protected_ifaces::uplinks`].
     pub uplinks: Guarded,
-    /// See [`uplink::bootstrap`].
+    /// See [`protected_ifaces::bootstrap`].
     pub bootstrap: Guarded,
 }
 
@@ -56,8 +56,12 @@ impl<'a> Context<'a> {
         held: &'a [Held],
         warnings: &mut Vec<String>,
     ) -> Result<Context<'a>> {
-        let uplinks = uplink::uplinks(request.allow_bootstrap, snapshot)?;
-        let bootstrap = uplink::bootstrap(request, snapshot, warnings)?;
+        let uplinks = protected_ifaces::uplinks(request.allow_bootstrap, snapshot)?;
+        if !request.allow_bootstrap {
+            let unclear = protected_ifaces::not_known(snapshot, &uplinks);
+            warnings.extend(unclear.into_iter().map(|why| unknown(snapshot, &why)));
+        }
+        let bootstrap = protected_ifaces::bootstrap(request, snapshot, warnings)?;
         Ok(Context { request, snapshot, held, uplinks, bootstrap })
     }
 
@@ -90,6 +94,14 @@ impl Candidate<'_> {
             (None, Some(hca), Some(port)) => port_label(hca, port),
             _ => self.key().to_owned(),
         }
+    }
+}
+
+/// The report of a question that could not be asked.
+fn unknown(snapshot: &Snapshot, why: &str) -> String {
+    match &snapshot.paths {
+        Some(_) => format!("which links the host uses is not known in full, and the create hook refuses that: {why}"),
+        None => format!("uplinks: {why}"),
     }
 }
 

@@ -13,9 +13,9 @@ mod rail;
 mod request;
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, WithFault};
 use crate::inject::{HookEdit, Stage};
 pub use rail::{Rail, RailName};
 
@@ -140,11 +140,11 @@ impl Spec {
     /// Reads a file that we wrote.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: somebody else did.
+    /// [`ErrorClass::Refused`]: another program wrote it.
     pub fn parse(text: &str) -> Result<Spec> {
-        ensure!(text.len() <= LIMIT, Fault::Refused.error(format!("has {} bytes: it is not ours", text.len())));
-        let spec: Spec = serde_json::from_str(text).fault(Fault::Refused, "is not ours")?;
-        ensure!(spec.kind == KIND, Fault::Refused.error(format!("is of kind {:?}, not {KIND}", spec.kind)));
+        ensure!(text.len() <= LIMIT, ErrorClass::Refused.error(format!("has {} bytes: it is not ours", text.len())));
+        let spec: Spec = serde_json::from_str(text).class(ErrorClass::Refused, "is not ours")?;
+        ensure!(spec.kind == KIND, ErrorClass::Refused.error(format!("is of kind {:?}, not {KIND}", spec.kind)));
         Ok(spec)
     }
 

@@ -20,10 +20,10 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use rdma_model::error_class::ErrorClass;
 
-use crate::fault::Fault;
 use crate::inject::Stage;
-use crate::nccl::format::Format;
+use crate::nccl_env::format::Format;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
 pub use check::{BootstrapArgs, CheckCommand};
 pub use doctor::{DoctorArgs, TryNodesArgs};
@@ -178,9 +178,10 @@ pub struct PrepareArgs {
     #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
     pub bundle: Option<PathBuf>,
     /// Timeout of the hooks that --bundle writes; their own deadline is this less the time that an undo takes
-    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    /// [default: 60, more for more than 225 NICs]
+    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub hook_timeout: u32,
+    pub hook_timeout: Option<u32>,
     /// Store and write nothing; show what would be, with a diff of config.json. With --rendezvous on all nodes, or they do not agree
     #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
@@ -226,9 +227,10 @@ pub struct SpecArgs {
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
     pub plan: Option<String>,
     /// Timeout of the hooks that it writes; their own deadline is this less the time that an undo takes
-    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    /// [default: 60, more for more than 225 NICs]
+    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub hook_timeout: u32,
+    pub hook_timeout: Option<u32>,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
@@ -243,10 +245,15 @@ pub struct HookArgs {
     /// The plan that this container uses; an annotation that names another one is refused
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
     pub plan: Option<String>,
-    /// Time to attach in; an undo comes on top, some 25 ms per NIC. The state on stdin tells no timeout
-    #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS", default_value_t = 10)]
+    /// Time to attach in; an undo comes on top, some 25 ms per NIC [default: what --hook-timeout leaves, at most 50 or what the
+    /// plan's NICs need; without that 10, and 0.1 for each of them]
+    #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub deadline: u32,
+    pub deadline: Option<u32>,
+    /// When the engine ends this hook, which the state on stdin does not tell
+    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub hook_timeout: Option<u32>,
     /// How much of the deadline to wait for NICs that other containers hold; `hook_wait_s` of the config file is its default,
     /// else 0
     #[arg(long, env = "RDMAPREP_WAIT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
@@ -323,6 +330,6 @@ pub fn complaint(error: &clap::Error) -> Option<String> {
 
 /// The table of exit codes.
 fn exit_codes() -> String {
-    let line = |f: Fault| format!("\n  {}  {}", f.code(), f.meaning());
-    Fault::ALL.into_iter().map(line).fold("Exit codes:\n  0  done".to_owned(), |text, line| text + &line)
+    let line = |f: ErrorClass| format!("\n  {}  {}", f.code(), f.meaning());
+    ErrorClass::ALL.into_iter().map(line).fold("Exit codes:\n  0  done".to_owned(), |text, line| text + &line)
 }

@@ -7,12 +7,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
 use regex::RegexBuilder;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::Global;
-use crate::fault::Fault;
-use crate::ident::IfName;
 use crate::policy::{Ask, Policy};
 use crate::rails::{NUMBERS, Numbers, Profile};
 use crate::view::Sysfs;
@@ -306,7 +306,7 @@ impl Config {
     pub fn parse(text: &str) -> Result<Config> {
         toml::from_str(text).map_err(|e| {
             let line = e.span().and_then(|s| text.get(..s.start)).map_or(1, |before| before.matches('\n').count() + 1);
-            Fault::Usage.error(format!("config file, line {line}: {}", e.message().replace('\n', ", ")))
+            ErrorClass::Usage.error(format!("config file, line {line}: {}", e.message().replace('\n', ", ")))
         })
     }
 }

@@ -3,30 +3,36 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use nccl_rules::ifname::Patterns;
+use nccl_rules::version::Version;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{Hca, JobAddresses, Netdev, Route, Snapshot};
+use rdma_model::step::Side;
+use rdma_model::tree::Tree;
 
 use crate::exclusive;
-use crate::fault::{Fault, WithFault};
 use crate::home;
-use crate::ident::{BusId, HcaName, IfName};
 use crate::journal::{Member, Record};
-use crate::nccl::Options;
-use crate::nccl::ifname::Patterns;
-use crate::nccl::version::Version;
+use crate::nccl_env::Options;
 use crate::plan::Plan;
+use crate::protected_ifaces::leads_everywhere;
 use crate::rails;
 use crate::request::Request;
 use crate::select::{self, Selection};
-use crate::snapshot::{Hca, Netdev, Route, Snapshot};
-use crate::step::Side;
-use crate::tree::Tree;
-use crate::uplink::leads_everywhere;
 use crate::view;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, boot_id};
 
+/// A fresh look at the host, with the links that it uses.
+pub fn look(live: &mut Live, job: &JobAddresses) -> Result<Snapshot> {
+    let seen = live.observe(Side::Host, &Scope::full())?;
+    Ok(Snapshot { paths: Some(live.host_paths(&seen, job)), ..seen })
+}
+
 /// A plan from a fresh look.
 pub fn fresh_plan(request: &Request, name: &str, live: &mut Live, store: &Store) -> Result<Plan> {
-    let snapshot = live.observe(Side::Host, &Scope::full())?;
+    let snapshot = look(live, &request.job())?;
     Ok(plan_with(request, name, &snapshot, store, options(request))?.0)
 }
 
@@ -137,7 +143,7 @@ pub fn of_namespace(netns: u64, store: &Store) -> Result<Option<Record>> {
 /// config.json was edited for.
 ///
 /// # Errors
-/// [`Fault::Locked`] with who holds one.
+/// [`ErrorClass::Locked`] with who holds one.
 pub fn named_free(request: &Request, store: &Store) -> Result<()> {
     let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
     match held(store)?.into_iter().find(|held| wanted(&held.netdev)) {
@@ -147,13 +153,13 @@ pub fn named_free(request: &Request, store: &Store) -> Result<()> {
 }
 
 fn taken(what: &str) -> anyhow::Error {
-    Fault::Locked.error(format!("{what}: stop that first, or wait for it with --wait"))
+    ErrorClass::Locked.error(format!("{what}: stop that first, or wait for it with --wait"))
 }
 
 /// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one.
 ///
 /// # Errors
-/// [`Fault::Locked`] with who holds it.
+/// [`ErrorClass::Locked`] with who holds it.
 pub fn free(plan: &Plan, store: &Store) -> Result<()> {
     let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
     for held in held(store)? {
@@ -175,7 +181,7 @@ pub fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
         let remains = store.remains(&path);
         let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
         if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
-            return Err(Fault::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
+            return Err(ErrorClass::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
         }
     }
     Ok(())
@@ -188,11 +194,11 @@ pub fn as_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
         let text = |d| {
             format!("plan {} is not the one that all nodes agreed on ({d:.12}): prepare it on all again", plan.name)
         };
-        return digest.map_or(Ok(()), |d| Err(Fault::Refused.error(text(d))));
+        return digest.map_or(Ok(()), |d| Err(ErrorClass::Refused.error(text(d))));
     };
-    agreement.check().fault(Fault::Refused, format!("plan {}", plan.name))?;
+    agreement.check().class(ErrorClass::Refused, format!("plan {}", plan.name))?;
     if let Some(other) = digest.filter(|d| *d != agreement.digest.as_str()) {
-        return Err(Fault::Refused.error(format!(
+        return Err(ErrorClass::Refused.error(format!(
             "plan {} is of digest {}, config.json of {other:.12}: prepare the bundle again, on all nodes",
             plan.name,
             agreement.digest.short()
@@ -204,7 +210,7 @@ pub fn as_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
     let given: Vec<&str> = nics.chain(plan.ib.iter().map(HcaName::as_str)).collect();
     if agreed != given {
         let (agreed, given) = (agreed.join(" "), given.join(" "));
-        return Err(Fault::Refused.error(format!(
+        return Err(ErrorClass::Refused.error(format!(
             "{} nodes agreed on {agreed}, but this container would get {given}: its annotations, or the host's policy, are not \
              those of then",
             agreement.nodes

@@ -20,12 +20,12 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::nccl::settings::Settings;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::select::{Held, absent, judge};
-use crate::snapshot::Snapshot;
+use nccl_rules::settings::Settings;
 use patient::{Patient, Rail};
+use rdma_model::snapshot::Snapshot;
 use seen::{Machine, Trace};
 
 /// Version of [`Diagnosis`]'s JSON form.
@@ -164,13 +164,15 @@ enum Needs {
     Devices,
     /// Addresses and routes: a captured tree has none.
     Network,
+    /// Routes, or the kernel's word on them: a recording may have none.
+    Routes,
     /// Where all rails are, also those that containers have.
     Places,
     /// A live machine.
     Live,
 }
 
-use Needs::{Devices, Live, Network, Places};
+use Needs::{Devices, Live, Network, Places, Routes};
 
 const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&Patient) -> Vec<Finding>) -> Rule {
     Rule { check, run, inside, needs }
@@ -190,7 +192,7 @@ const RULES: [Rule; 20] = [
     rule(Check::Mtu, true, Network, wires::mtu),
     rule(Check::Arp, true, Network, arp::profiles),
     rule(Check::FlowControl, true, Network, wires::flow_control),
-    rule(Check::Uplink, false, Network, wires::uplink),
+    rule(Check::Uplink, false, Routes, wires::uplink),
     rule(Check::AsymmetricRails, true, Network, wires::asymmetric),
     rule(Check::Acs, false, Live, paths::acs),
     rule(Check::Numa, false, Places, paths::numa),
@@ -205,6 +207,7 @@ impl Rule {
         match self.needs {
             Devices => true,
             Network => patient.has_network(),
+            Routes => patient.has_network() && patient.has_routes(),
             Places => paths::places(patient).is_some(),
             Live => patient.of.machine.is_some(),
         }

@@ -8,21 +8,22 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use anyhow::Result;
+use nccl_rules::explain;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::BusId;
+use rdma_model::snapshot::{CharDevice, Snapshot};
+use rdma_model::step::Side;
+use rdma_model::tree::{Node, Tree};
 
 use crate::bundle::Bundle;
 use crate::decide::{inside, view_of};
-use crate::fault::{Fault, WithFault};
 use crate::hook::Hook;
-use crate::ident::BusId;
-use crate::nccl::format::{self, Format};
-use crate::nccl::{self, explain, topo_file};
+use crate::nccl_env::format::{self, Format};
+use crate::nccl_env::{self, topo_file};
 use crate::outfit::{Cover, Dressed, Given, Outfit};
 use crate::plan::Plan;
 use crate::report::Report;
-use crate::snapshot::{CharDevice, Snapshot};
 use crate::state::State;
-use crate::step::Side;
-use crate::tree::{Node, Tree};
 use crate::view::{self, Keep, Sysfs};
 use crate::world::dress::dress;
 use crate::world::{Live, Scope, World, files, handle};
@@ -58,7 +59,7 @@ pub fn fit(
     };
     let views = hook.store.views();
     let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default())
-        .fault(Fault::State, format!("reading {}", dir.join("config.json").display()))?;
+        .class(ErrorClass::State, format!("reading {}", dir.join("config.json").display()))?;
     // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its own.
     let sandboxed = handle::parent_program().is_some_and(|name| name.starts_with("runsc"));
     if let Some(name) = &bundle.topology {
@@ -78,10 +79,10 @@ pub fn fit(
     };
     // A namespace has lo at least: of one that was not looked at nothing is guessed.
     if !within.netdevs.is_empty() {
-        nccl::meet(&mut plan.env, &bundle.env, &plan.nics, Some(within));
+        nccl_env::meet(&mut plan.env, &bundle.env, &plan.nics, Some(within));
     }
     let mut conf = plan.env.clone();
-    nccl::yield_to(&mut conf, &bundle.env);
+    nccl_env::yield_to(&mut conf, &bundle.env);
     conf.retain(|v| !bundle.env.contains_key(&v.name));
     let nodes = bundle.lacking(&plan.devices);
     Ok(Some(Fitting { bundle, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
@@ -90,7 +91,7 @@ pub fn fit(
 /// The bundle's folder and its config.json.
 pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
     for dir in [Some(PathBuf::from(&state.bundle)), handle::parent_bundle()].into_iter().flatten() {
-        let read = |dir: &Path| files::read(&dir.join("config.json")).fault(Fault::State, "reading the bundle");
+        let read = |dir: &Path| files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle");
         if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
             return Ok(Some((dir, text)));
         }
@@ -106,7 +107,7 @@ fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool, report: &mut R
             "config.json mounts a /sys for other HCAs than those of plan {}: prepare the bundle again",
             plan.name
         );
-        return Err(Fault::Refused.error(text));
+        return Err(ErrorClass::Refused.error(text));
     }
     // A tree of files has places with files in them; of places, a live view has those that it empties.
     let is_told = |(path, node): (&str, &Node)| path.starts_with("devices/") && matches!(node, Node::File(_));
@@ -126,7 +127,7 @@ fn placed(hook: &Hook, plan: &Plan, name: &str, report: &mut Report) -> Result<(
     let others = |xml: &str| topo_file::nets(xml).any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net));
     if tree.as_ref().and_then(topo_file::xml).is_some_and(others) {
         let text = format!("config.json mounts a topology file with other HCAs than those of plan {}", plan.name);
-        return Err(Fault::Refused.error(format!("{text}: prepare the bundle again")));
+        return Err(ErrorClass::Refused.error(format!("{text}: prepare the bundle again")));
     }
     Ok(())
 }
@@ -150,7 +151,7 @@ fn off(asked: Sysfs, why: &str, report: &mut Report) -> Result<()> {
     match asked {
         Sysfs::Off => {}
         Sysfs::Auto => report.sysfs = Some(format!("off: {why}")),
-        Sysfs::Live | Sysfs::Snapshot => return Err(Fault::Refused.error(format!("--sysfs: {why}"))),
+        Sysfs::Live | Sysfs::Snapshot => return Err(ErrorClass::Refused.error(format!("--sysfs: {why}"))),
     }
     Ok(())
 }
@@ -202,8 +203,8 @@ impl Dressing {
     pub fn end(self, hook: &Hook, netns: u64, report: &mut Report) -> Result<()> {
         let left = hook.deadline.saturating_duration_since(Instant::now());
         let put = self.done.recv_timeout(left).map_err(|e| match e {
-            RecvTimeoutError::Timeout => Fault::Timeout.error("looking at the container's root took too long"),
-            RecvTimeoutError::Disconnected => Fault::Other.error("a thread panicked"),
+            RecvTimeoutError::Timeout => ErrorClass::Timeout.error("looking at the container's root took too long"),
+            RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
         })?;
         self.fitting.conclude(put?, hook, netns, report)
     }
@@ -257,7 +258,7 @@ impl Fitting {
         if let Some(flags) = flags(&dressed.lacking) {
             let text =
                 format!("the container lacks device nodes: add {flags} to its engine's command, or prepare its bundle");
-            return Err(Fault::Refused.error(text));
+            return Err(ErrorClass::Refused.error(text));
         }
         report.sysfs = match (bare, self.outfit.covers.len()) {
             (Some(why), _) => Some(format!("off: {why}")),

@@ -5,15 +5,15 @@
 //! namespace that dies back to the initial one by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
+use rdma_model::step::{Side, Step};
 
 use crate::attach::{Minors, predict_uverbs, uverbs_number};
 use crate::candidate::INFINIBAND;
-use crate::fault::Fault;
-use crate::ident::{HcaName, IfName};
 use crate::journal::Held;
 use crate::plan::{Nic, Plan};
-use crate::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
-use crate::step::{Side, Step};
 use crate::verify::Drift;
 
 /// The way out of every refusal here. The kernel changes the mode only as long as the initial namespace is the only one
@@ -66,16 +66,25 @@ fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
 /// not survive that.
 ///
 /// # Errors
-/// [`Fault::Refused`] with the way out.
+/// [`ErrorClass::Refused`] with the way out.
 pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
     if !is(host) {
         return Ok(());
+    }
+    // Without a netdev there is nothing that the guard of links could keep.
+    let mut uses = host.paths.iter().flat_map(|paths| &paths.rdma);
+    if let Some(one) = uses.find(|one| ib.contains(&one.hca)) {
+        return Err(ErrorClass::Refused.error(format!(
+            "{} would have to move, since RDMA devices belong to one namespace each here, and {} of this host uses it: leave it \
+             out, {WAY_OUT}",
+            one.hca, one.user
+        )));
     }
     let stays = |dev: &&IfName| !nics.iter().any(|n| n.identity.name == **dev);
     for hca in hcas(nics, ib, host) {
         let left = hca.ports.iter().find_map(|p| Some((p.number, p.netdev.as_ref().filter(stays)?)));
         if let Some((port, dev)) = left {
-            return Err(Fault::Refused.error(format!(
+            return Err(ErrorClass::Refused.error(format!(
                 "{} moves with all its ports, since RDMA devices belong to one namespace each here, but {dev} of its port \
                  {port} is not taken: take the netdevs of all its ports, {WAY_OUT}",
                 hca.name
@@ -84,7 +93,7 @@ pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
         // ipoib_remove_one and ipoib_add_one in drivers/infiniband/ulp/ipoib/ipoib_main.c.
         let on_it = host.netdevs.iter().find(|d| d.link_type == INFINIBAND && d.pci.is_some() && d.pci == hca.pci);
         if let Some(dev) = on_it {
-            return Err(Fault::Refused.error(format!(
+            return Err(ErrorClass::Refused.error(format!(
                 "{} would have to move, since RDMA devices belong to one namespace each here, and the kernel would delete {}, \
                  which sits on it: leave {} out, {WAY_OUT}",
                 hca.name, dev.name, hca.name

@@ -25,26 +25,27 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::{self, JobAddresses, Snapshot};
+use rdma_model::strict_json;
 
 use crate::cdi::asked::Asked;
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::{CONFIG, Config, Host};
+use crate::deadline;
+use crate::decide;
 use crate::dressing::config_json;
-use crate::fault::{Fault, WithFault};
 use crate::handle::Handle;
 use crate::hook::{self, Hook};
 use crate::inject::Stage;
-use crate::known;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
-use crate::snapshot::{self, Snapshot};
 use crate::state::{self, State};
-use crate::step::Side;
 use crate::verify;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, files, privilege, sysfs as sys};
+use crate::world::{Live, files, privilege, sysfs as sys};
 
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
@@ -83,10 +84,10 @@ fn config(global: &Global) -> Result<Config> {
     let followed = files::followed(global.config.clone(), Path::new(CONFIG));
     let path = followed.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
-    match files::read(path).fault(Fault::Usage, doing())? {
-        Some(text) => Config::parse(&text).fault(Fault::Usage, doing()),
+    match files::read(path).class(ErrorClass::Usage, doing())? {
+        Some(text) => Config::parse(&text).class(ErrorClass::Usage, doing()),
         None if global.config.is_none() => Ok(Config::default()),
-        None => Err(Fault::Usage.error(format!("the config file {} does not exist", path.display()))),
+        None => Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
     }
 }
 
@@ -107,18 +108,18 @@ fn look(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     }
     match file {
         Some(file) => recorded(file),
-        None => Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full()),
+        None => decide::look(&mut Live::open(Netns::current()?, None)?, &JobAddresses::default()),
     }
 }
 
 /// A file made by `snapshot --json`.
 fn recorded(file: &Path) -> Result<Snapshot> {
     let doing = || format!("reading snapshot {}", file.display());
-    let text = files::read(file).fault(Fault::Usage, doing())?;
-    let text = text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", file.display())))?;
-    let snapshot: Snapshot = known::strict(&text).fault(Fault::Usage, doing())?;
+    let text = files::read(file).class(ErrorClass::Usage, doing())?;
+    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("there is no {}", file.display())))?;
+    let snapshot: Snapshot = strict_json::strict(&text).class(ErrorClass::Usage, doing())?;
     if snapshot.schema != snapshot::SCHEMA {
-        return Err(Fault::Usage.error(format!("{}: schema {} is unknown", file.display(), snapshot.schema)));
+        return Err(ErrorClass::Usage.error(format!("{}: schema {} is unknown", file.display(), snapshot.schema)));
     }
     Ok(snapshot)
 }
@@ -146,7 +147,12 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     let state = read_state()?;
     let mut report = Report::new(format!("hook {}", args.stage.name()));
     report.container = Some(state.id.clone());
-    let deadline = Instant::now() + Duration::from_secs(args.deadline.into());
+    let begun = Instant::now();
+    let until = |nics: &dyn Fn() -> usize| {
+        // A deadline on the command line needs no plan.
+        let nics = if args.deadline.is_some() { 0 } else { nics() };
+        begun + Duration::from_secs(deadline::of(args.deadline, args.hook_timeout, nics).into())
+    };
     let (host, result) = match args.stage {
         Stage::Prestart | Stage::CreateRuntime => match asked(global, args, &state) {
             // A broken config file or a stray variable of the host must not keep every container from starting.
@@ -158,6 +164,7 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             Ok(Some(request)) => {
                 let store = store(&request.host).handed(handed(&args.handles));
                 let wait = args.wait.map_or(request.host.hook_wait, |s| Duration::from_secs(s.into()));
+                let deadline = until(&|| nics(&request, &store));
                 let patience = deadline.min(Instant::now() + wait);
                 let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
                 let hook = Hook { state: &state, store: &store, deadline, patience, agreed, keeper: None };
@@ -168,6 +175,7 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         _ => {
             let host = Host::new(global, &config_or_default(global));
             let store = store(&host);
+            let deadline = until(&|| hook::nics_of(&state, &store));
             let hook =
                 Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None, keeper: None };
             let result = match args.stage {
@@ -185,6 +193,13 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     result
 }
 
+/// The most NICs that a plan may come to: its own, or of one that is yet to be made all of the host.
+fn nics(request: &Request, store: &Store) -> usize {
+    let plan = request.plan().and_then(|name| store.plan(name.as_str()).ok().flatten());
+    let all = || files::list(Path::new("/sys/class/net")).map_or(0, |links| links.len());
+    plan.map_or_else(all, |plan| plan.nics.len())
+}
+
 /// What is asked for a container, by the host and less what its annotations take away; or why not, with what the host settled
 /// as far as that can be read. Nothing where the hook of another of its devices does the work.
 fn asked(
@@ -199,8 +214,9 @@ fn asked(
             let config = if mine.plan().is_some() { config_json(state).ok().flatten() } else { None };
             return Ok((!config.is_some_and(|(_, text)| Asked::any(&text))).then_some(mine));
         }
-        let (_, text) = config_json(state)?
-            .ok_or_else(|| Fault::State.error("--rail: the bundle has no config.json to tell all that is asked for"))?;
+        let (_, text) = config_json(state)?.ok_or_else(|| {
+            ErrorClass::State.error("--rail: the bundle has no config.json to tell all that is asked for")
+        })?;
         mine.narrowing.devices = Asked::first(&text, args.stage, args.plan.as_deref(), &args.rail)?;
         Ok(mine.narrowing.devices.is_some().then_some(mine))
     };
@@ -247,7 +263,7 @@ fn read_state() -> Result<State> {
     std::io::stdin()
         .take(limit)
         .read_to_end(&mut text)
-        .fault(Fault::State, "reading the runtime's state from stdin")?;
+        .class(ErrorClass::State, "reading the runtime's state from stdin")?;
     State::parse(&text)
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
-use crate::ident::IfName;
 use crate::verify::Drift;
 
 /// A program that configures links as they appear.
@@ -38,9 +38,9 @@ pub enum Outcome {
 }
 
 /// What was changed after NICs came home, and what is known of who did it; nothing where only HCAs differ, which nobody but
-/// the kernel moves.
+/// the kernel moves, or settings of devices.
 pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Option<String> {
-    let changed: Vec<&Drift> = changed.iter().filter(|d| d.field != "hca").collect();
+    let changed: Vec<&Drift> = changed.iter().filter(|d| d.field != "hca" && !d.is_of_device()).collect();
     let devs: BTreeSet<&str> = changed.iter().map(|d| d.dev.as_str()).collect();
     if devs.is_empty() {
         return None;
@@ -82,7 +82,7 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
                 .to_owned(),
         ),
         // What it does, it does to a link's name and hardware settings.
-        Manager::Udev if any(&|f| matches!(f, "link" | "name" | "altnames" | "mtu" | "mac" | "txqlen" | "alias")) => {
+        Manager::Udev if any(&|f| f.starts_with("link ") || matches!(f, "link" | "name" | "altnames" | "mtu" | "mac" | "txqlen" | "alias")) => {
             Some(format!(
                 "udev, unless a .link file in /etc/systemd/network has [Match] OriginalName={} and [Link] NamePolicy=keep",
                 names.join(" ")

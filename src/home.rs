@@ -1,5 +1,7 @@
 //! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
 
+mod arrange;
+mod children;
 mod settle;
 mod strays;
 
@@ -8,19 +10,21 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::step::Side;
 
 use crate::apply::apply_all;
 use crate::exclusive;
-use crate::fault::{Fault, WithFault};
-use crate::ident::{HcaName, IfName};
 use crate::journal::{Held, Member, Phase, Record};
-use crate::restore::{Homecoming, restore};
-use crate::step::Side;
-use crate::verify::Drift;
+use crate::restore::{Away, Homecoming, restore};
+use crate::verify::{self, Drift};
 use crate::world::netns::{self, Netns};
 use crate::world::store::Store;
 use crate::world::{Live, Scope, World, files, handle, mount};
 
+pub use arrange::{Arranged, arrange};
+use children::Children;
 pub use settle::{Settled, settle};
 
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
@@ -68,49 +72,120 @@ pub fn bring_again(store: &Store, record: Record) -> Result<Done> {
 fn bring_patiently(store: &Store, record: Record, patience: Duration) -> Result<Done> {
     let host = Netns::current()?;
     if host.inode() != record.host_netns {
-        return Err(Fault::Refused.error("the NICs belong to another namespace than this one: run it there"));
+        return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
-    let mut live = Live::open(host, namespace(store, &record)).fault(Fault::Incomplete, "opening both namespaces")?;
+    let mut live =
+        Live::open(host, namespace(store, &record)).class(ErrorClass::Incomplete, "opening both namespaces")?;
     bring_with(&mut live, store, record, patience)
 }
 
 /// Brings a record's NICs home and forgets the record when all of them are there and equal to what they were.
 ///
 /// # Errors
-/// [`Fault::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
+/// [`ErrorClass::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
 pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Duration) -> Result<Done> {
-    bring_all(live, store, record, patience).or_else(|e| match Fault::of(&e) {
-        Fault::Other => Err(e).fault(Fault::Incomplete, "bringing NICs home; `rdmaprep restore --all` tries again"),
+    bring_all(live, store, record, patience).or_else(|e| match ErrorClass::of(&e) {
+        ErrorClass::Other => {
+            Err(e).class(ErrorClass::Incomplete, "bringing NICs home; `rdmaprep restore --all` tries again")
+        }
         _ => Err(e),
     })
 }
 
 fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Duration) -> Result<Done> {
     let unheard = store.unheard(&record).unwrap_or_default();
+    let first = record.phase != Phase::Restoring;
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that the way home takes.
     let unsaved = store.save(&record).err();
-    let (home, strayed) = plan_home(live, &record, patience)?;
+    let others = others(store, &record)?;
+    let away = away(live, &others)?;
+    let (mut home, strayed) = plan_home(live, &away.view(&record), patience)?;
     let deadline = Instant::now() + SETTLE;
-    let errors = apply_all(&home.steps, live, deadline);
+    let mut errors = apply_all(&home.steps, live, deadline);
+    // Of 512 NICs there are many, and none is done again.
+    let steps = std::mem::take(&mut home.steps).len();
+    let arranged = put_in_order(live, store, &mut record, &away)?;
+    let view = away.view(&record);
+    errors.extend(arranged.errors);
     let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
-    let here: Vec<Held> = record.held.iter().filter(|h| !stuck(h)).cloned().collect();
-    let Settled { mut drift, fought } = settle(live, Path::new("/"), &here, patience)?;
+    let here: Vec<Held> = view.held.into_iter().filter(|h| !stuck(h)).collect();
+    let its = children::surely_its(&home.steps, &record.held, first);
+    let Children { notes: removed, left } = children::delete(live, &here, &its)?;
+    let Settled { mut drift, fought, notes } = settle(live, Path::new("/"), &here, &view.precedence, patience)?;
     drift.extend(bare_drift(live, &record)?);
     // Who cannot do what was planned need not look for others to blame.
     let fought = fought.filter(|_| errors.is_empty());
-    if home.stuck.is_empty() && drift.is_empty() {
+    if home.stuck.is_empty() && drift.is_empty() && left.is_empty() {
+        hand_over(store, &away, &record, others)?;
         let_go(store, &record)?;
         store.forget(&record)?;
-        let notes = strayed.into_iter().chain(home.notes).chain(fought).chain(beyond(&unheard)).collect();
-        return Ok(Done { steps: home.steps.len(), notes });
+        let made = home.notes.into_iter().chain(removed).chain(notes);
+        let notes = strayed.into_iter().chain(made).chain(fought).chain(beyond(&unheard)).collect();
+        return Ok(Done { steps: steps + arranged.steps, notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
-    what.extend(drift.iter().map(Drift::to_string).chain(fought));
+    what.extend(left.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
+    if home.stuck.is_empty() && verify::lacks_program(&drift) {
+        what.push("a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again".to_owned());
+    }
+    if home.stuck.is_empty() && !drift.is_empty() && drift.iter().all(Drift::is_of_device) {
+        what.push(
+            "what the driver or the kernel refuses can be set by hand; `rdmaprep restore --forget` gives it up"
+                .to_owned(),
+        );
+    }
+    // `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
+    record.held_back.clone_from(&what);
+    let _ = store.save(&record);
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
-    Err(Fault::Incomplete.error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+    Err(ErrorClass::Incomplete
+        .error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+}
+
+/// The records of other containers that have NICs of this host; one that cannot be read keeps nothing that we know of.
+fn others(store: &Store, record: &Record) -> Result<Vec<Record>> {
+    let all = store.all_records()?.into_iter().filter_map(|(_, r)| r.ok());
+    let other =
+        |r: &Record| r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns;
+    Ok(all.filter(other).collect())
+}
+
+fn away(live: &mut Live, others: &[Record]) -> Result<Away> {
+    if others.is_empty() {
+        return Ok(Away::default());
+    }
+    Ok(Away::of(others.iter(), &live.observe(Side::Host, &Scope::links())?))
+}
+
+/// Before the record goes: what it could not make whole is for those to do that keep the rest.
+fn hand_over(store: &Store, away: &Away, record: &Record, others: Vec<Record>) -> Result<()> {
+    for mut other in others {
+        if away.hand_over(record, &mut other) {
+            store.save(&other)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives equal routes and rules the order that they had. Those that the host got meanwhile are recorded first: they may be on
+/// their way to another place when a crash comes.
+fn put_in_order(live: &mut Live, store: &Store, record: &mut Record, away: &Away) -> Result<Arranged> {
+    if record.precedence.is_empty() {
+        return Ok(Arranged::default());
+    }
+    let host = live.observe(Side::Host, &Scope::links())?;
+    let met = record.precedence.met(&host);
+    let mut unsaved = None;
+    if met != record.precedence {
+        record.precedence = met;
+        unsaved = store.save(record).err();
+    }
+    let mut arranged = arrange(live, Side::Host, &away.view(record).precedence, &host)?;
+    arranged.errors.extend(unsaved);
+    Ok(arranged)
 }
 
 /// What a later version knew of the NICs, and nobody has given back.
@@ -172,8 +247,14 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Ho
     }
 }
 
+/// The way home as it would be now, while other containers have their NICs.
+pub fn foreseen(live: &mut Live, store: &Store, record: &Record) -> Result<Homecoming> {
+    let away = away(live, &others(store, record)?)?;
+    way(live, &away.view(record))
+}
+
 /// The way home as it is now, of HCAs without a NIC, too.
-pub fn way(live: &mut Live, record: &Record) -> Result<Homecoming> {
+fn way(live: &mut Live, record: &Record) -> Result<Homecoming> {
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
     let host = live.observe(Side::Host, &Scope::links())?;
     let mut home = restore(&record.held, &host, inside.as_ref());
@@ -234,5 +315,5 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
 }
 
 fn unpin(path: &Path) -> Result<()> {
-    mount::unpin(path).fault(Fault::Other, "dropping a pin that nothing uses")
+    mount::unpin(path).class(ErrorClass::Other, "dropping a pin that nothing uses")
 }

@@ -5,19 +5,19 @@ mod create;
 use std::time::Instant;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
 use crate::exclusive;
-use crate::fault::Fault;
 use crate::home::{self, alive, reclaim};
 use crate::journal::{Hold, Member, Record};
 use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::restore::reassert;
-use crate::snapshot::Snapshot;
 use crate::state::State;
-use crate::step::{NicState, Side};
 use crate::verify;
 use crate::world::handle::Process;
 use crate::world::netns::{self, Netns};
@@ -66,6 +66,22 @@ fn states_inside(record: &Record) -> Vec<NicState> {
     record.held.iter().map(|h| h.inside.clone()).collect()
 }
 
+/// Gives equal routes and rules inside the order that they had on the host; what cannot have it is reported.
+fn put_in_order(live: &mut Live, record: &Record, report: &mut Report) -> Result<()> {
+    let order = record.precedence.inside(&record.held);
+    if order.is_empty() {
+        return Ok(());
+    }
+    let now = live.observe(Side::Inside, &Scope::links())?;
+    let arranged = home::arrange(live, Side::Inside, &order, &now)?;
+    report.steps_done += arranged.steps;
+    if arranged.steps > 0 || !arranged.errors.is_empty() {
+        let now = live.observe(Side::Inside, &Scope::links())?;
+        report.notes.extend(order.drift(&now).iter().map(|d| format!("inside: {d}")));
+    }
+    Ok(())
+}
+
 fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Result<Snapshot> {
     let states = states_inside(record);
     let now = live.observe(Side::Inside, &Scope::against(&states))?;
@@ -80,7 +96,7 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     if drift.is_empty() {
         return Ok(now);
     }
-    Err(Fault::Kernel.error(format!("the NICs inside differ from the plan: {}", report.drift.join("; "))))
+    Err(ErrorClass::Kernel.error(format!("the NICs inside differ from the plan: {}", report.drift.join("; "))))
 }
 
 /// Whether it can do anything at all. A user's runtime calls hooks that are installed for all, of containers that never had a
@@ -117,7 +133,7 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
     report.plan = Some(record.plan.clone());
     report.nics = home::names(&record.held);
     let inside = home::namespace(hook.store, &record)
-        .ok_or_else(|| Fault::State.error("the container's network namespace has gone"))?;
+        .ok_or_else(|| ErrorClass::State.error("the container's network namespace has gone"))?;
     let mut live = Live::open(Netns::current()?, Some(inside))?;
     let states = states_inside(&record);
     let now = live.observe(Side::Inside, &Scope::against(&states))?;
@@ -130,6 +146,7 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
         return Ok(());
     }
     apply(&steps, &mut live, hook.deadline, |_| report.steps_done += 1)?;
+    put_in_order(&mut live, &record, report)?;
     watch.lap(PhaseName::Configure);
     verify_inside(&mut live, &record, report)?;
     watch.lap(PhaseName::Verify);
@@ -137,9 +154,18 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
 }
 
 fn of_container(hook: &Hook) -> Result<Option<Record>> {
+    record_of(hook.state, hook.store)
+}
+
+fn record_of(state: &State, store: &Store) -> Result<Option<Record>> {
     let boot = boot_id()?;
-    let ours = |r: &Record| r.boot_id == boot && r.members.iter().any(|m| is_of(m, hook.state));
-    Ok(records(hook.store)?.into_iter().find(ours))
+    let ours = |r: &Record| r.boot_id == boot && r.members.iter().any(|m| is_of(m, state));
+    Ok(records(store)?.into_iter().find(ours))
+}
+
+/// How many NICs a container has.
+pub fn nics_of(state: &State, store: &Store) -> usize {
+    record_of(state, store).ok().flatten().map_or(0, |record| record.held.len())
 }
 
 /// Whether this very process is a member of that namespace's record.

@@ -1,9 +1,7 @@
 //! Which per-device sysctls a NIC keeps inside: those in which it differs from what the host gives a new NIC, but for what
 //! says how the host itself stands in its network.
 
-use std::collections::BTreeMap;
-
-use crate::snapshot::{Netdev, Snapshot};
+use rdma_model::snapshot::{Netdev, Snapshot, SysctlValues};
 
 /// Leaves, or how they begin, that stay on the host, each with the reason.
 pub const STAY: [(&str, &str); 13] = [
@@ -42,7 +40,7 @@ fn stays(leaf: &str) -> bool {
 }
 
 /// The sysctls that a NIC takes along.
-pub fn sysctls(dev: &Netdev, host: &Snapshot) -> BTreeMap<String, String> {
+pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
     let default = |key: &str| {
         let (folder, leaf) = key.rsplit_once('/')?;
         host.sysctls.get(&format!("{folder}/default/{leaf}")).filter(|_| !stays(leaf))

@@ -15,13 +15,14 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
-use crate::ident::IfName;
+use crate::deadline;
 use crate::plan::{EnvVar, Plan};
 use crate::request::ANNOTATION;
-use crate::snapshot::CharDevice;
 use config::Config;
 pub use config::MAX_BYTES;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::CharDevice;
 use work::Work;
 pub use work::view_name;
 
@@ -120,8 +121,9 @@ pub struct Injected {
 }
 
 impl Edit {
-    /// What a container needs for this plan; `program` is our own absolute path, `timeout` the hooks' in seconds.
-    pub fn of(plan: &Plan, program: &str, timeout: u32) -> Edit {
+    /// What a container needs for this plan; `program` is our own absolute path, `timeout` the hooks' in seconds,
+    /// else one that goes by the number of NICs.
+    pub fn of(plan: &Plan, program: &str, timeout: Option<u32>) -> Edit {
         Edit {
             env: plan.env.clone(),
             stale: Vec::new(),
@@ -141,14 +143,14 @@ impl Edit {
             let numbered = d.name.strip_prefix("uverbs").is_some_and(|n| n.parse::<u32>().is_ok());
             ensure!(
                 numbered || d.name == "rdma_cm",
-                Fault::Refused.error(format!("device node {:?} is not for containers", d.name))
+                ErrorClass::Refused.error(format!("device node {:?} is not for containers", d.name))
             );
         }
         for h in &self.hooks {
             let usable = h.path.starts_with('/') && !h.args.is_empty() && h.timeout > 0;
             ensure!(
                 usable,
-                Fault::Usage.error(format!("hook {:?} needs an absolute path, arguments and a timeout", h.path))
+                ErrorClass::Usage.error(format!("hook {:?} needs an absolute path, arguments and a timeout", h.path))
             );
         }
         Ok(())
@@ -157,16 +159,14 @@ impl Edit {
 
 /// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and createRuntime are configured;
 /// the second to run finds the work done. The deadline that a hook keeps leaves it the time to undo before the runtime kills it.
-pub fn hooks(plan: &Plan, program: &str, timeout: u32) -> Vec<HookEdit> {
+pub fn hooks(plan: &Plan, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
     hooks_for(plan, plan.nics.len(), program, timeout)
 }
 
 /// The same for that many NICs.
-pub fn hooks_for(plan: &Plan, nics: usize, program: &str, timeout: u32) -> Vec<HookEdit> {
-    // A namespace change takes some 25 ms, and firmware adds to that; a NIC that is cut off halfway costs more than waiting
-    // a little less for a port.
-    let undo = (5 + (nics as u32).div_ceil(10)).min(timeout / 2);
-    let deadline = timeout.saturating_sub(undo).max(1).to_string();
+pub fn hooks_for(plan: &Plan, nics: usize, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
+    let timeout = timeout.unwrap_or_else(|| deadline::timeout(nics));
+    let deadline = deadline::before(timeout, nics).to_string();
     let hook = |stage: Stage| {
         let args = ["rdmaprep", "hook", stage.name(), "--plan", &plan.name, "--deadline", &deadline];
         let agreed = plan.agreement.iter().flat_map(|a| ["--agreed", a.digest.as_str()]);
@@ -278,7 +278,7 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
     let json = text::rewrite(config_json, &work.config.value, &work.new)
         .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))
-        .ok_or_else(|| Fault::Other.error("the edited config.json could not be written out"))?;
+        .ok_or_else(|| ErrorClass::Other.error("the edited config.json could not be written out"))?;
     Ok(Injected {
         json,
         changes: work.changes,

@@ -10,14 +10,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{CharDevice, Route};
+use rdma_model::step::NicState;
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
-use crate::ident::IfName;
 use crate::plan::{Nic, Plan};
+use crate::precedence::Precedence;
 use crate::rails::Overruled;
-use crate::snapshot::CharDevice;
-use crate::step::NicState;
 
 pub use remains::{Remains, remains};
 
@@ -66,6 +67,9 @@ pub struct Held {
     /// Values of `conf/all` in the container's namespace that would have defeated its own: written before it came.
     #[serde(default)]
     pub overruled: BTreeMap<String, Overruled>,
+    /// What the host has in place of routes with a leg over it, from another record whose NICs returned first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stand_ins: Vec<Route>,
 }
 
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
@@ -97,11 +101,17 @@ pub struct Record {
     /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
     #[serde(default)]
     pub given: Option<Box<Plan>>,
+    /// Why some did not return whole when that was last tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
     /// Where no container made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<Held>,
+    /// The order that the host's equal routes and rules had; that of older versions has none.
+    #[serde(default, skip_serializing_if = "Precedence::is_empty")]
+    pub precedence: Precedence,
 }
 
 impl Record {

@@ -26,6 +26,9 @@
 //! files of engines + Wanted  ─► Installation { changes }  and back, by the Ledger of what was there
 //! ```
 //!
+//! Three crates below this one know nothing of it: `rdma-model` (names, snapshots, trees, steps, error classes), `rdma-netlink`
+//! (codecs and one socket), `nccl-rules` (what NCCL makes of its settings).
+//!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
 //! [`world`] touches the machine, and the backends of [`peers`] their stores; [`flow`] and [`hook`] are the only composition.
 #![forbid(unsafe_code)]
@@ -41,19 +44,15 @@ pub mod shim;
 pub mod state;
 
 pub mod handle;
-pub mod ident;
-pub mod known;
-pub mod snapshot;
-pub mod tree;
 
 pub mod candidate;
+pub mod protected_ifaces;
 pub mod rules;
 pub mod select;
 pub mod stack;
-pub mod uplink;
 
 pub mod inject;
-pub mod nccl;
+pub mod nccl_env;
 pub mod outfit;
 pub mod peers;
 pub mod plan;
@@ -64,9 +63,9 @@ pub mod attach;
 pub mod exclusive;
 pub mod inherit;
 pub mod journal;
+pub mod precedence;
 pub mod reboot;
 pub mod restore;
-pub mod step;
 
 pub mod apply;
 pub mod verify;
@@ -75,11 +74,11 @@ pub mod world;
 pub mod install;
 
 pub mod doctor;
-pub mod fault;
 pub mod fought;
 pub mod picture;
 pub mod report;
 
+pub mod deadline;
 pub mod decide;
 pub mod dressing;
 pub mod flow;

@@ -4,8 +4,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::cli::{self, Cli};
-use rdmaprep::fault::Fault;
 use rdmaprep::shim::Call;
 use rdmaprep::{flow, report};
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         // Help and version are no errors: clap prints them and names their code.
         Err(e) => match cli::complaint(&e) {
-            Some(text) => return fail(&Fault::Usage.error(text)),
+            Some(text) => return fail(&ErrorClass::Usage.error(text)),
             None => e.exit(),
         },
     };
@@ -32,9 +32,9 @@ fn main() -> ExitCode {
 
 fn fail(error: &anyhow::Error) -> ExitCode {
     let text = format!("{error:#}");
-    let fault = Fault::of(error);
+    let fault = ErrorClass::of(error);
     // One line, but for the table that tells why no NIC is left.
-    let line = if fault == Fault::Nothing { report::printable_lines(&text) } else { report::printable(&text) };
+    let line = if fault == ErrorClass::Nothing { report::printable_lines(&text) } else { report::printable(&text) };
     // A runtime may have closed stderr; the hook's log has the line as well.
     let _ = writeln!(std::io::stderr(), "rdmaprep: {line}");
     ExitCode::from(fault.code())

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use rdma_model::snapshot::CharDevice;
+use rdma_model::tree::Tree;
+
 use crate::plan::EnvVar;
-use crate::snapshot::CharDevice;
-use crate::tree::Tree;
 
 /// A container as its config.json describes it, before its runtime changes to its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,12 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nccl_rules::levels::{Distance, Levels};
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{Hca, Snapshot};
 use serde::Serialize;
 
-use crate::ident::{BusId, HcaName, IfName};
-use crate::nccl::levels::{Distance, Levels};
 use crate::select::{self, Drop, DropCode, Selection};
-use crate::snapshot::{Hca, Snapshot};
 
 mod canvas;
 mod svg;

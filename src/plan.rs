@@ -1,88 +1,29 @@
 //! What shall be done, as data: the plan that `prepare` stores, and the steps that a hook derives from it.
 //!
 //! A [`Plan`] holds decisions (which NICs, which environment, which device nodes) and the identities they were made for.
-//! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`crate::step::Step`]s: the state that
+//! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
 //! has to come back is the state at the move, not at `prepare`.
 
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, JobAddresses, Snapshot};
+use rdma_model::step::NicState;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::identity;
 use crate::config::GidTimeout;
 use crate::exclusive;
-use crate::ident::{BusId, Guid, HcaName, IfName, Mac};
-use crate::nccl::{self, Options, Told};
+use crate::nccl_env::{self, Options, Told};
 use crate::peers::Agreement;
 use crate::rails::{self, ArpProfile, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
-use crate::snapshot::{Address, CharDevice, Gid, Snapshot};
 use crate::stack;
-use crate::step::NicState;
 use crate::view::Sysfs;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
 
-/// What identifies a NIC while names and indexes change around it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// Name on the host.
-    pub name: IfName,
-    /// Index on the host.
-    pub ifindex: u32,
-    /// Parent PCI function, where it has one.
-    pub pci: Option<BusId>,
-    /// IFLA_PERM_ADDRESS, where the driver tells one.
-    pub permanent_mac: Option<Mac>,
-    /// Node GUID of its HCA, where it has one.
-    pub node_guid: Option<Guid>,
-}
-
-/// A NIC that the container gets.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Nic {
-    /// Which one.
-    pub identity: Identity,
-    /// Its HCA; absent for a placeholder (`--ifaces` on a machine without any RDMA data).
-    pub hca: Option<HcaName>,
-    /// Port of the HCA.
-    pub port: Option<u32>,
-    /// How many ports the HCA has: NCCL_IB_HCA names the port only where there are several.
-    pub ports: usize,
-    /// Whether it is soft-RoCE.
-    pub rxe: bool,
-    /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
-    #[serde(default)]
-    pub over: Option<IfName>,
-    /// Its virtual functions, whose links hang on it.
-    #[serde(default)]
-    pub vfs: Vec<BusId>,
-    /// The members of a bond, which come along.
-    #[serde(default)]
-    pub members: Vec<IfName>,
-    /// Whether the HCA's port is that of the netdev below.
-    #[serde(default)]
-    pub borrowed: bool,
-    /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
-    pub gid: Option<Gid>,
-    /// NUMA node of the HCA.
-    pub numa: Option<i32>,
-    /// The verbs node that the HCA will have inside: soft-RoCE gets the lowest free minor when it is re-created.
-    pub uverbs: Option<CharDevice>,
-    /// Addresses when the plan was made: a plan whose NIC has others by now is out of date.
-    pub addresses: Vec<Address>,
-}
-
-/// An environment variable for the container, with the reason that the report gives.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EnvVar {
-    /// Name.
-    pub name: String,
-    /// Value.
-    pub value: String,
-    /// Why we set it: one clause.
-    pub why: String,
-}
+pub use rdma_model::nic::{EnvVar, Identity, Nic};
 
 /// The stored decision: everything that later moments need, made from one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,6 +72,9 @@ pub struct Plan {
     /// How long a port that is ACTIVE inside may take to show its GIDs (`--gid-timeout`).
     #[serde(default)]
     pub gid_timeout: GidTimeout,
+    /// The addresses whose links the create hook keeps for the job; a plan of an earlier version has none.
+    #[serde(default, skip_serializing_if = "JobAddresses::is_empty")]
+    pub job: JobAddresses,
     /// Whether an uplink or the bootstrap interface may be among them (`--allow-bootstrap-iface`).
     pub allow_bootstrap: bool,
     /// Whether addresses with a finite lifetime may be frozen inside.
@@ -159,7 +103,7 @@ impl Plan {
         let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
         let (arp, mut rails) = rails::decide(request.arp, request.host.rail_tables, &states);
         rails.told.extend(rails::default_told(request.default_route, &states));
-        let Told { env, gid_index, unset } = nccl::tell(&nics, &ib, snapshot, options);
+        let Told { env, gid_index, unset } = nccl_env::tell(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),
@@ -178,6 +122,7 @@ impl Plan {
             sysfs: request.sysfs,
             view: None,
             gid_timeout: request.gid_timeout,
+            job: request.job(),
             allow_bootstrap: request.allow_bootstrap,
             freeze_lifetimes: request.freeze_lifetimes,
         }
@@ -222,7 +167,7 @@ impl Plan {
         if !self.devices.iter().any(|d| d.name.starts_with("uverbs")) {
             self.devices.clear();
         }
-        nccl::renew(&mut self.env, &self.nics, &self.ib);
+        nccl_env::renew(&mut self.env, &self.nics, &self.ib);
         if self.nics.is_empty() && self.gid_index.take().is_some() {
             self.env.retain(|v| v.name != "NCCL_IB_GID_INDEX");
         }

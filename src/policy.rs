@@ -7,13 +7,13 @@
 use std::fmt;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::BusId;
+use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Pattern};
-use crate::fault::Fault;
-use crate::ident::BusId;
 use crate::plan::Plan;
-use crate::snapshot::{Hca, Netdev, Snapshot};
 use crate::stack;
 
 /// The config file's policy.
@@ -143,23 +143,23 @@ impl Policy {
     /// Whether an annotation counts.
     ///
     /// # Errors
-    /// [`Fault::Refused`] where it does not: who asks for less has to be told that they would not get it.
+    /// [`ErrorClass::Refused`] where it does not: who asks for less has to be told that they would not get it.
     pub fn hears(&self, ask: Ask, annotation: &str) -> Result<()> {
         if self.annotations.as_ref().is_none_or(|all| all.contains(&ask)) {
             return Ok(());
         }
         let text = format!("annotation {annotation:?} is not among `annotations` in the host's config file");
-        Err(Fault::Refused.error(text))
+        Err(ErrorClass::Refused.error(text))
     }
 
     /// Whether a container may have that many.
     ///
     /// # Errors
-    /// [`Fault::Refused`] where it may not; which ones to leave out is not ours to choose.
+    /// [`ErrorClass::Refused`] where it may not; which ones to leave out is not ours to choose.
     pub fn limits(&self, plan: &Plan) -> Result<()> {
         let count = plan.rails().count() + plan.ib.len();
         match self.max_nics {
-            Some(most) if count > most => Err(Fault::Refused.error(format!(
+            Some(most) if count > most => Err(ErrorClass::Refused.error(format!(
                 "plan {} gives a container {count} NICs, `max_nics` of the host's config file allows {most}: choose by \
                  --ifaces, or the container by its annotation rdmaprep.io/ifaces",
                 plan.name

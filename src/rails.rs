@@ -16,14 +16,14 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::Fault;
-use crate::snapshot::Snapshot;
-use crate::step::NicState;
 pub use default::{carry_default, default_told, winners};
 pub use effective::{ALL, Overruled, drift, effective, give_back, overrule, overruled, told};
 pub use groups::{Group, Why, groups};
+use rdma_model::step::NicState;
 use tables::tables;
 
 /// Numbers of tables and priorities unless the config file's `rail_tables` says otherwise: behind whatever a container's
@@ -221,7 +221,7 @@ fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
 /// Gives rails, as they come into the container, their profile and, where [`groups`] finds a reason, their tables and rules.
 ///
 /// # Errors
-/// [`Fault::Refused`] where no number is left for a table.
+/// [`ErrorClass::Refused`] where no number is left for a table.
 pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside: &Snapshot) -> Result<()> {
     let mut arp = arp;
     let numbers = how.tables.filter(|_| !groups(rails).is_empty());
@@ -233,7 +233,7 @@ pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside:
         } else if how.or_loose {
             arp = Some(ArpProfile::LOOSE);
         } else {
-            return Err(Fault::Refused.error(format!(
+            return Err(ErrorClass::Refused.error(format!(
                 "{} routing tables are needed, and of {numbers} the container's namespace leaves {}: set `rail_tables` in \
                  the host's config file, or use --arp-profile loose",
                 made.len(),

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::ident::IfName;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Address, Netdev, Route, Snapshot, SysctlValues};
+use rdma_model::step::{NicState, Side, Step, configure, connect, derived, kernel_address};
+
 use crate::journal::Held;
-use crate::snapshot::{Address, Netdev, Route, Snapshot};
 use crate::stack;
-use crate::step::{NicState, Side, Step, configure, connect, derived, kernel_address};
 use crate::verify;
 
 /// What can be added to NICs, and why not to the others.
@@ -106,7 +107,7 @@ fn lasting(dev: &Netdev) -> impl Iterator<Item = &Address> {
 }
 
 /// What the NIC had and lacks. A sysctl is missing where it has the value that every new NIC gets.
-fn missing(was: &NicState, dev: &Netdev, host: &Snapshot) -> (NicState, BTreeMap<String, String>) {
+fn missing(was: &NicState, dev: &Netdev, host: &Snapshot) -> (NicState, SysctlValues) {
     let mut add = verify::normal(was);
     let has = |a: &Address| dev.addresses.iter().any(|b| (b.address, b.prefix) == (a.address, a.prefix));
     add.netdev.addresses = lasting(&was.netdev).filter(|a| !has(a)).cloned().collect();

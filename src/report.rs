@@ -14,12 +14,12 @@ mod terminal;
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::exclusive;
-use crate::fault::Fault;
 use crate::handle::Handle;
-use crate::ident::IfName;
 use crate::inject::Injected;
 use crate::journal;
 use crate::peers::{Agreement, Rail};
@@ -56,7 +56,7 @@ pub struct Report {
     /// Name of the plan.
     #[serde(default)]
     pub plan: Option<String>,
-    /// `ok`, or the name of the [`Fault`].
+    /// `ok`, or the name of the [`ErrorClass`].
     pub outcome: String,
     /// What the error said.
     #[serde(default)]
@@ -120,8 +120,8 @@ impl Report {
 
     /// Takes over the end of a command: its outcome and its times.
     pub fn finish<T>(&mut self, result: &anyhow::Result<T>, watch: &Stopwatch) {
-        let fault = result.as_ref().err().map(|e| (Fault::of(e), format!("{e:#}")));
-        self.outcome = fault.as_ref().map_or("ok".to_owned(), |(fault, _)| name_of(fault));
+        let fault = result.as_ref().err().map(|e| (ErrorClass::of(e), format!("{e:#}")));
+        self.outcome = fault.as_ref().map_or("ok".to_owned(), |(fault, _)| fault.name().to_owned());
         self.exit_code = fault.as_ref().map_or(0, |(fault, _)| fault.code());
         self.message = fault.map(|(_, text)| text);
         self.micros = watch.elapsed().as_micros() as u64;
@@ -171,6 +171,9 @@ pub struct Holder {
     pub nics: Vec<String>,
     /// The last hook's report.
     pub last: Option<serde_json::Value>,
+    /// Why its NICs did not return whole when that was last tried.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
     /// What to do about it.
     pub advice: String,
 }
@@ -196,8 +199,9 @@ pub fn status_table(holders: &[Holder]) -> String {
         let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
         let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
         let kept = h.hold.as_ref().map(kept).unwrap_or_default();
+        let why = h.held_back.iter().map(|why| format!("  held back   {why}\n")).collect::<String>();
         printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}  to get back {}",
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{why}  to get back {}",
             h.nics.join(" "),
             h.plan,
             h.netns,

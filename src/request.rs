@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{JobAddresses, Snapshot};
 
 use crate::cdi::asked::Asked;
 use crate::cli::SelectArgs;
 use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, SelectConfig};
-use crate::fault::{Fault, WithFault};
-use crate::ident::{HcaName, IfName};
-use crate::nccl::HOST_ENV;
+use crate::nccl_env::HOST_ENV;
 use crate::plan::Plan;
 use crate::policy::{Ask, Device};
+use crate::protected_ifaces::Way;
 use crate::rails::Profile;
-use crate::snapshot::Snapshot;
-use crate::uplink::Way;
 use crate::view::Sysfs;
 
 /// Prefix of our annotations.
@@ -189,6 +189,15 @@ impl Request {
         self.plan.as_ref().or(self.host.plan.as_ref())
     }
 
+    /// The addresses that the job needs the host to reach.
+    pub fn job(&self) -> JobAddresses {
+        JobAddresses {
+            peers: self.peer_address.into_iter().collect(),
+            bootstrap: self.bootstrap_address.into_iter().collect(),
+            store: self.meeting.map(|way| (way.store, way.local)),
+        }
+    }
+
     /// Whether `--ifaces` names that netdev. (An annotation's list does not: it cannot override anything.)
     pub fn names(&self, name: &IfName) -> bool {
         self.ifaces.contains(name)
@@ -204,23 +213,23 @@ impl Request {
             match leaf {
                 "plan" => {
                     self.host.policy.hears(Ask::Plan, key)?;
-                    narrowed.opt_in(text.parse().fault(Fault::State, what())?)?;
+                    narrowed.opt_in(text.parse().class(ErrorClass::State, what())?)?;
                 }
                 "ifaces" => {
                     self.host.policy.hears(Ask::Ifaces, key)?;
-                    let only = interface_names(text).fault(Fault::State, what())?;
+                    let only = interface_names(text).class(ErrorClass::State, what())?;
                     let before = narrowed.narrowing.only.take();
                     let kept = only.into_iter().filter(|n| before.as_ref().is_none_or(|b| b.contains(n)));
                     narrowed.narrowing.only = Some(kept.collect());
                 }
                 "exclude" => {
                     self.host.policy.hears(Ask::Exclude, key)?;
-                    let pattern = (!text.is_empty()).then(|| text.parse().fault(Fault::State, what()));
+                    let pattern = (!text.is_empty()).then(|| text.parse().class(ErrorClass::State, what()));
                     narrowed.narrowing.exclude.extend(pattern.transpose()?);
                 }
                 _ => {
                     let text = format!("{} is unknown; there are {ANNOTATION}plan, ifaces and exclude", what());
-                    return Err(Fault::State.error(text));
+                    return Err(ErrorClass::State.error(text));
                 }
             }
         }
@@ -253,7 +262,7 @@ impl Request {
     fn opt_in(&mut self, name: PlanName) -> Result<()> {
         if let Some(host) = self.plan.as_ref().filter(|host| **host != name) {
             let text = format!("the container's annotation asks for plan {name}, but the host gave it plan {host}");
-            return Err(Fault::Refused.error(text));
+            return Err(ErrorClass::Refused.error(text));
         }
         self.plan = Some(name);
         Ok(())
@@ -282,7 +291,7 @@ pub fn boolean(text: &str) -> Result<bool> {
 
 /// A flag's names, else the file's.
 fn list(texts: &[String], flag: &str, file: Vec<IfName>) -> Result<Vec<IfName>> {
-    let names = interface_names(&texts.join(",")).fault(Fault::Usage, flag)?;
+    let names = interface_names(&texts.join(",")).class(ErrorClass::Usage, flag)?;
     Ok(if names.is_empty() { file } else { names })
 }
 
@@ -291,14 +300,14 @@ fn value<T: FromStr>(text: Option<&str>, flag: &str) -> Result<Option<T>>
 where
     T::Err: Into<anyhow::Error>,
 {
-    text.filter(|t| !t.is_empty()).map(|t| t.parse().fault(Fault::Usage, flag)).transpose()
+    text.filter(|t| !t.is_empty()).map(|t| t.parse().class(ErrorClass::Usage, flag)).transpose()
 }
 
 /// A flag's address, else the file's; an IPv4-mapped one is the IPv4 address that interfaces own.
 fn address(text: &Option<String>, flag: &str, file: Option<IpAddr>) -> Result<Option<IpAddr>> {
     let address = match text.as_deref() {
         None | Some("") => file,
-        Some(t) => Some(t.parse().map_err(|_| anyhow!("{t:?} is no IP address")).fault(Fault::Usage, flag)?),
+        Some(t) => Some(t.parse().map_err(|_| anyhow!("{t:?} is no IP address")).class(ErrorClass::Usage, flag)?),
     };
     Ok(address.map(|a| a.to_canonical()))
 }
@@ -310,13 +319,13 @@ fn truth(text: &Option<String>, flag: &str, otherwise: bool) -> Result<bool> {
 
 /// A flag's truth, if it has any; empty is unset.
 fn wish(text: &Option<String>, flag: &str) -> Result<Option<bool>> {
-    text.as_deref().filter(|t| !t.is_empty()).map(|t| boolean(t).fault(Fault::Usage, flag)).transpose()
+    text.as_deref().filter(|t| !t.is_empty()).map(|t| boolean(t).class(ErrorClass::Usage, flag)).transpose()
 }
 
 /// The exclusion regex: here, and only here, an empty text is a value.
 fn exclusion(flag: Option<&str>, file: Option<&str>) -> Result<Option<Pattern>> {
     match flag.or(file).unwrap_or(EXCLUDE) {
         "" => Ok(None),
-        text => Ok(Some(text.parse().fault(Fault::Usage, "--exclude (RDMA_EXCLUDE_REGEX)")?)),
+        text => Ok(Some(text.parse().class(ErrorClass::Usage, "--exclude (RDMA_EXCLUDE_REGEX)")?)),
     }
 }

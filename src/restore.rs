@@ -1,22 +1,27 @@
 //! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
 
 mod difference;
+mod legs;
 mod place;
 
 use std::collections::BTreeMap;
 
 use crate::attach::uverbs_number;
 use crate::exclusive;
-use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Nic;
 use crate::rails;
-use crate::snapshot::{Netdev, Nexthop, Rule, Snapshot};
 use crate::stack;
-use crate::step::{Made, NicState, Side, Step, configure, connect};
-use difference::{difference, differences, link_settings, remnants};
+use difference::{
+    device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
+    remnants,
+};
+pub use legs::Away;
 pub use place::is_surely_in;
-use place::{Place, double, in_place, name_taken, names_home, place};
+use place::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
+use rdma_model::step::{Made, NicState, Side, Step, configure, connect, leave_groups};
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
 const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
@@ -119,12 +124,20 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
     home.stuck.extend(spare(&mut connections, host));
     home.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
     home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
+    home.steps.extend(superseded(held, host));
     home.steps.extend(orphans(held, &home.stuck, inside));
     // What stays inside still needs them.
     if let Some(inside) = inside.filter(|_| home.stuck.is_empty()) {
         home.steps.extend(rails::give_back(held.iter().map(|h| &h.overruled), inside));
     }
     home
+}
+
+/// What was put in place of routes while a leg of theirs was here: the whole ones are there now.
+fn superseded(held: &[Held], host: &Snapshot) -> Vec<Step> {
+    let wanted = |r: &&Route| held.iter().any(|h| h.before.routes.contains(r));
+    let left = held.iter().flat_map(|h| &h.stand_ins).filter(|r| host.routes.contains(r) && !wanted(r));
+    left.map(|r| Step::RouteDelete { side: Side::Host, route: r.clone() }).collect()
 }
 
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.
@@ -142,6 +155,12 @@ pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
     differences(Side::Inside, here.map(|h| &h.inside), inside)
 }
 
+/// The steps that give NICs on the host the device settings that they had: what a container sets there stays over a move.
+pub fn devices(held: &[Held], host: &Snapshot) -> Vec<Step> {
+    let one = |h: &Held| device_differences(Side::Host, &h.before.netdev, host.netdev(&h.nic.identity.name)?);
+    held.iter().filter_map(one).collect()
+}
+
 fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
     let mut notes = Vec::new();
     if now.name != was.name {
@@ -153,19 +172,38 @@ fn notes(was: &Netdev, now: &Netdev) -> Vec<String> {
     if now.mtu != was.mtu {
         notes.push(format!("{} had been given MTU {} instead of {}", was.name, now.mtu, was.mtu));
     }
+    notes.extend(options_note(was, now));
     if now.promisc && !was.promisc {
         notes.push(format!("{} had been made promiscuous", was.name));
     }
     if let Some(qdisc) = now.qdisc.as_ref().filter(|q| now.qdisc != was.qdisc && !QDISCS.contains(&q.as_str())) {
         notes.push(format!("a queueing discipline {qdisc} was left on {} and is removed", was.name));
     }
-    if now.xdp && !was.xdp {
+    if now.xdp && !was.xdp && !foreign_xdp(was, now) {
         notes.push(format!("an XDP program was left on {} and is removed", was.name));
     }
+    let one = |hook| if hook == ProgramHook::XdpDriver { "an" } else { "a" };
+    let left = |p: &Program| format!("{} {} program was left on {} and is removed", one(p.hook), p.hook, was.name);
+    notes.extend(foreign(was, now).map(left));
     if let Some(master) = now.master.as_ref().filter(|_| now.master != was.master) {
         notes.push(format!("{} had been put into {master}", was.name));
     }
     notes
+}
+
+fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
+    let (before, after) = (was.options.as_ref()?, now.options.as_ref()?);
+    let set = |flag: u32| (before.flags ^ after.flags) & flag != 0;
+    let changed = [
+        (set(LinkOptions::NOARP), "arp"),
+        (set(LinkOptions::MULTICAST), "multicast"),
+        (set(LinkOptions::FLAGS & !(LinkOptions::NOARP | LinkOptions::MULTICAST)), "other flags"),
+        (before.mode != after.mode, "link mode"),
+        (before.broadcast != after.broadcast, "broadcast address"),
+        (before.sizes() != after.sizes(), "GSO or GRO sizes"),
+    ];
+    let changed: Vec<&str> = changed.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
+    (!changed.is_empty()).then(|| format!("{} had been given other settings: {}", was.name, changed.join(", ")))
 }
 
 /// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
@@ -173,16 +211,13 @@ fn bring(held: &Held, dev: &Netdev, seen: Seen) -> Vec<Step> {
     let was = &held.before.netdev;
     let here = &dev.name;
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
-    if dev.xdp && !was.xdp {
-        steps.push(Step::XdpDetach { side: Side::Inside, dev: here.clone() });
-    }
+    steps.extend(leave_groups(Side::Inside, dev));
+    steps.extend(foreign_programs(Side::Inside, was, dev));
     if dev.master.is_some() {
         steps.push(Step::Release { side: Side::Inside, dev: here.clone() });
     }
     // Alternative names of the container would travel along, and might be the name that the NIC needs.
-    for altname in dev.altnames.iter().filter(|a| !was.altnames.contains(a)) {
-        steps.push(Step::AltnameDelete { side: Side::Inside, dev: here.clone(), altname: altname.clone() });
-    }
+    steps.extend(foreign_altnames(Side::Inside, was, dev));
     steps.push(Step::Move {
         from: Side::Inside,
         dev: here.clone(),
@@ -193,6 +228,7 @@ fn bring(held: &Held, dev: &Netdev, seen: Seen) -> Vec<Step> {
         steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
     }
     steps.extend(link_settings(Side::Host, was, dev));
+    steps.extend(lost_programs(Side::Host, was, dev));
     steps.extend(configure(Side::Host, &stack::free(&held.before), was.sysctls.clone()));
     steps.extend(link(held));
     steps
@@ -226,6 +262,7 @@ fn anew(held: &Held, made: &Made) -> Vec<Step> {
 /// something else in its place, on top of what they like.
 fn replace(held: &Held, dev: &Netdev, made: &Made, seen: Seen) -> Vec<Step> {
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
+    steps.extend(leave_groups(Side::Inside, dev));
     steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
     steps.extend(anew(held, made));
     steps.extend(link(held));

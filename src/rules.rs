@@ -1,12 +1,16 @@
 //! The rules of the selection: one function per reason to drop a candidate, in one ordered array.
 
-use crate::candidate::{Candidate, Context, INFINIBAND, choose_gid, counts, port_label};
+mod stacked;
+
+use rdma_model::snapshot::Netdev;
+
+use crate::candidate::{Candidate, Context, choose_gid, counts, port_label};
 use crate::config::Family;
 use crate::policy::Device;
+use crate::protected_ifaces::Guarded;
 use crate::select::{Drop, DropCode, Verdict};
-use crate::snapshot::Netdev;
 use crate::stack;
-use crate::uplink::Guarded;
+use stacked::{carries, child, enslaved};
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`].
 const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
@@ -88,7 +92,11 @@ fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
     if !candidate.others.is_empty() {
         let first = candidate.port.map_or_else(|| hca.name.to_string(), |p| port_label(hca, p));
         let why = format!("{label} belongs to several HCA ports: {first}, {}", candidate.others.join(", "));
-        return because(DropCode::Ambiguous, why, "dissolve the bond or detach one of the devices");
+        let fix = match candidate.netdev.and_then(|n| n.kind.as_deref()) {
+            Some("bond") => "dissolve the bond or detach one of the devices",
+            _ => "detach one of the devices",
+        };
+        return because(DropCode::Ambiguous, why, fix);
     }
     let fix = "compare `rdma link` with /sys/class/infiniband; reload the driver";
     let why = format!("facts about {} disagree: {}", hca.name, hca.conflicts.join("; "));
@@ -162,93 +170,6 @@ fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: Drop
     let lifted = candidate.named(context) && context.request.allow_bootstrap;
     let fix = "leave it to the host; to insist: --ifaces with its name and --allow-bootstrap-iface";
     (!lifted).then(|| because(code, format!("{name} {why}"), fix))?
-}
-
-fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate.netdev?;
-    if let Some(master) = &netdev.master {
-        let why = format!("{} is a member of {master}", netdev.name);
-        return because(DropCode::Enslaved, why, &format!("take it out: ip link set {} nomaster", netdev.name));
-    }
-    if stack::is_bond(netdev) && candidate.named(context) {
-        // mlx5 makes a LAG of bonds in the initial namespace alone (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c).
-        let hca = candidate.hca.filter(|h| !h.is_rxe())?;
-        let why =
-            format!("{} is of a bond, {}, and no driver would make it again inside a container", hca.name, netdev.name);
-        return because(DropCode::Enslaved, why, "dissolve the bond and use its members");
-    }
-    // The kernel ties bonds, bridges and their like to their namespace.
-    let kind = netdev.kind.as_deref().filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
-    let has_members = context.snapshot.netdevs.iter().any(|n| n.master.as_ref() == Some(&netdev.name));
-    let kind = kind.or(has_members.then_some("master of other interfaces"))?;
-    let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
-    let fix = match (kind, stack::is_bond(netdev)) {
-        ("bond", true) => "name it in --ifaces to have it dissolved here and made anew inside, with its members",
-        ("bond", false) if netdev.made.is_none() => {
-            "dissolve it and use its members: one with a primary member is not made anew"
-        }
-        _ => "dissolve it and use its members",
-    };
-    because(DropCode::Enslaved, why, fix)
-}
-
-fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate.netdev.filter(|_| !candidate.named(context))?;
-    let kind = netdev.kind.as_deref();
-    if netdev.link_type == INFINIBAND {
-        let why = format!("{} is an IPoIB interface: RDMA over InfiniBand does without", netdev.name);
-        return because(DropCode::Child, why, "name it in --ifaces, with --ib, if the job needs IP over it");
-    }
-    let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
-    let lower = stack::lower(context.snapshot, netdev);
-    let why = format!(
-        "{} is a {} on top of {}",
-        netdev.name,
-        kind.unwrap_or("netdev"),
-        lower.map_or("another", |d| d.name.as_str())
-    );
-    (stacked || lower.is_some()).then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?
-}
-
-fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate.netdev?;
-    if let Some(held) = context.held.iter().find(|h| h.over.as_ref() == Some(&netdev.name)) {
-        let why = format!("{}, which {} holds, sits on {}", held.netdev, held.by, netdev.name);
-        return because(DropCode::Carries, why, "stop that container; if it is gone: rdmaprep restore");
-    }
-    if stack::is_bond(netdev) {
-        return carries_as_bond(context, netdev);
-    }
-    let (upper, why) = stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
-    let why = format!("{} sits on {}, and would be left without it{why}", upper.name, netdev.name);
-    because(DropCode::Carries, why, "delete what sits on it first")
-}
-
-/// A bond is deleted here, and what sits on it with it; its members have to be free to go.
-fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
-    let mut whole = std::iter::once(bond).chain(stack::members(context.snapshot, bond));
-    if let Some((upper, below)) = whole.find_map(|n| Some((stack::upper(context.snapshot, n).next()?, n))) {
-        let why = format!("{} sits on {}, and would be left without it", upper.name, below.name);
-        return because(DropCode::Carries, why, "delete what sits on it first");
-    }
-    let why = stack::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
-    because(DropCode::Forbidden, why, "ask the administrator of this host")
-}
-
-/// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
-fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<String> {
-    if !stack::follows(netdev) || height > 8 {
-        return Some(String::new());
-    }
-    let finite = !context.request.freeze_lifetimes && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
-    let member = netdev.master.as_ref().map(|master| format!("it is a member of {master}"));
-    let above = || stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));
-    let why = member
-        .or_else(|| policy_forbids(context, netdev))
-        .or_else(|| finite.then(|| "an address of it has a finite lifetime (--freeze-lifetimes)".to_owned()))
-        .or_else(|| netdev.qdisc_lost.as_ref().map(|lost| format!("a move would take {lost}")))
-        .or_else(|| above().map(|(u, why)| format!("{} sits on it{why}", u.name)))?;
-    Some(format!(": {why}"))
 }
 
 fn queueing_discipline(_: &Context, candidate: &Candidate) -> Option<Drop> {

@@ -3,14 +3,15 @@
 use std::fmt;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{Gid, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
+use crate::attach;
 use crate::candidate::{self, Context};
-use crate::fault::Fault;
-use crate::ident::{BusId, HcaName, IfName};
 use crate::request::Request;
 use crate::rules;
-use crate::snapshot::{Gid, Netdev, Snapshot};
 use crate::stack;
 
 /// Every NIC of a snapshot, kept or dropped.
@@ -138,7 +139,7 @@ impl Selection {
     /// That at least one is kept.
     ///
     /// # Errors
-    /// [`Fault::Nothing`] with every reason.
+    /// [`ErrorClass::Nothing`] with every reason.
     pub fn some(&self) -> Result<()> {
         if self.kept().next().is_some() {
             return Ok(());
@@ -147,7 +148,7 @@ impl Selection {
             none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
             reasons => reasons,
         };
-        Err(Fault::Nothing.error(format!("no NIC is left for the container:{reasons}")))
+        Err(ErrorClass::Nothing.error(format!("no NIC is left for the container:{reasons}")))
     }
 
     /// Every reason, a line each.
@@ -267,7 +268,7 @@ fn known(context: &Context) -> Result<()> {
     if unknown.is_empty() {
         return Ok(());
     }
-    Err(Fault::Usage.error(format!("--ifaces: there is no {}; there are: {}", join(&unknown), join(&there))))
+    Err(ErrorClass::Usage.error(format!("--ifaces: there is no {}; there are: {}", join(&unknown), join(&there))))
 }
 
 /// With `--no-auto-skip`, a NIC that lacks nothing but an address is an error.
@@ -277,7 +278,7 @@ fn addressed(request: &Request, selection: &Selection) -> Result<()> {
     if request.auto_skip_no_ipv4 || naked.is_empty() {
         return Ok(());
     }
-    Err(Fault::Refused.error(format!("--no-auto-skip: {}", naked.join(". "))))
+    Err(ErrorClass::Refused.error(format!("--no-auto-skip: {}", naked.join(". "))))
 }
 
 /// What the user should hear although it worked.
@@ -304,6 +305,9 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     let absent: Vec<&IfName> = request.peer_ifaces.iter().filter(|n| !kept(n)).collect();
     if !absent.is_empty() {
         said.push(format!("the peer has {}, which is not kept here", join(&absent)));
+    }
+    if selection.kept().any(|v| v.netdev.is_some()) {
+        said.extend(attach::unlisted_routes(context.snapshot).map(|why| format!("the hook will refuse: {why}")));
     }
     said
 }

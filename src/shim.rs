@@ -8,10 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::Deserialize;
 
 use crate::config::HOOK_LOG;
-use crate::fault::{Fault, WithFault};
 use crate::view::Sysfs;
 pub use grammar::read;
 
@@ -104,9 +104,9 @@ impl Own {
     /// Reads the config file's text.
     ///
     /// # Errors
-    /// [`Fault::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
+    /// [`ErrorClass::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
     pub fn parse(text: &str) -> Result<Own> {
-        toml::from_str(text).map_err(|e| Fault::Usage.error(e.message().replace('\n', ", ")))
+        toml::from_str(text).map_err(|e| ErrorClass::Usage.error(e.message().replace('\n', ", ")))
     }
 
     /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
@@ -125,11 +125,11 @@ impl Own {
 /// The runtime by our name and by `runtime` of the host's config file, and by nothing else: no container has a say.
 ///
 /// # Errors
-/// [`Fault::Usage`] for a name that is none, and for a path that depends on the folder of who calls.
+/// [`ErrorClass::Usage`] for a name that is none, and for a path that depends on the folder of who calls.
 pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
     if let Some(name) = configured {
         let good = if name.contains('/') { name.starts_with('/') } else { !name.is_empty() };
-        ensure!(good, Fault::Usage.error(format!("`runtime` is {name:?}: neither a name nor an absolute path")));
+        ensure!(good, ErrorClass::Usage.error(format!("`runtime` is {name:?}: neither a name nor an absolute path")));
     }
     let path = configured.filter(|name| name.contains('/')).map(PathBuf::from);
     let Some(suffix) = named else {
@@ -142,7 +142,7 @@ pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
     let all = || NAMED.map(|(name, _)| name).join(", ");
     let program = NAMED.iter().find(|(name, _)| *name == suffix).map(|(_, program)| *program);
     let unknown = || anyhow::anyhow!("{NAME}-{suffix} is before no runtime that is known: {}", all());
-    let program = program.ok_or_else(unknown).fault(Fault::Usage, "our own name")?;
+    let program = program.ok_or_else(unknown).class(ErrorClass::Usage, "our own name")?;
     let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
     Ok(path.filter(is_it).map_or_else(|| Wanted::Names(vec![program.to_owned()]), Wanted::Path))
 }

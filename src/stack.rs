@@ -3,21 +3,31 @@
 //! A VLAN outlives the move of the device below into another namespace (vlan_device_event() in net/8021q/vlan.c), down and
 //! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
 
-use crate::ident::{HcaName, IfName};
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{Netdev, Snapshot, Stranger};
+use rdma_model::step::{Made, NicState, Settings, Side, Step};
+
 use crate::journal::Held;
 use crate::plan::Nic;
-use crate::snapshot::{Netdev, Snapshot};
-use crate::step::{Made, NicState, Settings, Side, Step};
 
 /// No stack is higher; indexes of other namespaces can make a snapshot's links go round.
 const MOST: usize = 8;
 
-/// The device below a VLAN, macvlan, tunnel and the like. A veth's or netkit's link is its peer, which may live in
-/// another namespace under an index that means something else here.
+/// The device below a VLAN, macvlan, tunnel and the like: the one that it is made on, if any.
 pub fn lower<'a>(snapshot: &'a Snapshot, device: &Netdev) -> Option<&'a Netdev> {
     let link = device.link.filter(|l| *l != device.ifindex)?;
-    let paired = matches!(device.kind.as_deref(), Some("veth" | "netkit"));
-    snapshot.netdevs.iter().find(|n| !paired && n.ifindex == link)
+    snapshot.netdevs.iter().find(|n| !device.is_paired() && n.ifindex == link)
+}
+
+/// Whether a netdev sits on another one or sends through it. What was recorded or captured earlier has `link` alone.
+fn sits_on(device: &Netdev, below: &Netdev) -> bool {
+    let linked = device.link == Some(below.ifindex) && !device.is_paired();
+    device.ifindex != below.ifindex && (linked || device.lowers.contains(&below.ifindex))
+}
+
+/// All devices that a netdev sits on or sends through, of whatever kind it is. Members of a master: see [`members`].
+pub fn lowers<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
+    snapshot.netdevs.iter().filter(|below| sits_on(device, below))
 }
 
 /// A netdev, and the devices below it.
@@ -25,15 +35,34 @@ pub fn down<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Ite
     std::iter::successors(Some(device), |dev| lower(snapshot, dev)).take(MOST)
 }
 
-/// What sits on a netdev: VLANs, macvlans and the like, which a move of it would leave behind.
+/// What sits on a netdev: VLANs, macvlans, vxlans and the like, which a move of it would leave behind or delete.
 pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
-    snapshot.netdevs.iter().filter(|n| lower(snapshot, n).is_some_and(|l| l.ifindex == device.ifindex))
+    snapshot.netdevs.iter().filter(|above| sits_on(above, device))
+}
+
+/// Links of other namespaces that sit on a netdev: who has them shares the card with who has the NIC.
+pub fn strangers<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Stranger> {
+    snapshot.strangers.iter().filter(|s| s.lowers.contains(&device.ifindex))
 }
 
 /// Whether a netdev is a part of the NIC below: a VLAN, an IPoIB partition. Macvlans and ipvlans are made to be given away, and
 /// whose they are is not known.
 pub fn follows(device: &Netdev) -> bool {
     matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
+}
+
+/// A netdev with its kind, for a sentence.
+pub fn described(device: &Netdev) -> String {
+    device.kind.as_ref().map_or_else(|| device.name.to_string(), |kind| format!("{} ({kind})", device.name))
+}
+
+/// What becomes of a netdev when the one below leaves the namespace, as the rest of a sentence.
+pub fn fate(device: &Netdev) -> &'static str {
+    match device.kind.as_deref() {
+        // A move is a NETDEV_UNREGISTER for vxlan_netdevice_event(), macsec_notify() and amt_device_event() (drivers/net).
+        Some("vxlan" | "macsec" | "amt") => "deleted, with all that is set on it",
+        _ => "left without it",
+    }
 }
 
 /// Whether a netdev is IPoIB's.
@@ -107,7 +136,10 @@ pub fn make(side: Side, held: &Held, made: Made) -> Vec<Step> {
     let dev = || was.name.clone();
     let mut steps = vec![Step::Make { side, dev: dev(), made }];
     steps.extend(was.altnames.iter().map(|a| Step::AltnameAdd { side, dev: dev(), altname: a.clone() }));
-    steps.push(Step::Settings { side, dev: dev(), settings: Settings::of(was) });
+    let mut settings = Settings::of(was);
+    // It has that of the device below, or of its kind.
+    settings.options.iter_mut().for_each(|o| o.broadcast = None);
+    steps.push(Step::Settings { side, dev: dev(), settings });
     steps.extend(gather(side, held, &Snapshot::default()));
     steps
 }

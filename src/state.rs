@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use serde::Deserialize;
 
-use crate::fault::{Fault, WithFault};
+use rdma_model::error_class::{ErrorClass, WithClass};
 
 /// No runtime writes a larger one; annotations are what may grow.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -36,18 +36,18 @@ impl State {
     /// Reads a state.
     ///
     /// # Errors
-    /// [`Fault::State`] with one line that says what is wrong with it.
+    /// [`ErrorClass::State`] with one line that says what is wrong with it.
     pub fn parse(text: &[u8]) -> Result<State> {
         if text.len() > MAX_BYTES {
-            return Err(Fault::State.error(format!("the runtime's state has more than {MAX_BYTES} bytes")));
+            return Err(ErrorClass::State.error(format!("the runtime's state has more than {MAX_BYTES} bytes")));
         }
         if text.iter().all(u8::is_ascii_whitespace) {
-            return Err(Fault::State.error("stdin is empty: a hook expects the runtime's state there"));
+            return Err(ErrorClass::State.error("stdin is empty: a hook expects the runtime's state there"));
         }
         let state: State =
-            serde_json::from_slice(text).fault(Fault::State, "reading the runtime's state from stdin")?;
+            serde_json::from_slice(text).class(ErrorClass::State, "reading the runtime's state from stdin")?;
         if state.id.is_empty() {
-            return Err(Fault::State.error("the runtime's state has an empty id"));
+            return Err(ErrorClass::State.error("the runtime's state has an empty id"));
         }
         Ok(state)
     }
@@ -60,9 +60,9 @@ impl State {
     /// The pid of a container that is being created.
     ///
     /// # Errors
-    /// [`Fault::State`] if it is absent, no pid, the system's init, or this process.
+    /// [`ErrorClass::State`] if it is absent, no pid, the system's init, or this process.
     pub fn init(&self) -> Result<i32> {
-        let refuse = |why: &str| Err(Fault::State.error(format!("the runtime's state of {:?} {why}", self.id)));
+        let refuse = |why: &str| Err(ErrorClass::State.error(format!("the runtime's state of {:?} {why}", self.id)));
         match self.pid.map(i32::try_from) {
             None => refuse("names no pid"),
             Some(Ok(1)) => refuse("names pid 1, the system's init"),
@@ -77,8 +77,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn fault(text: &str) -> Option<Fault> {
-        State::parse(text.as_bytes()).and_then(|s| s.init()).err().map(|e| Fault::of(&e))
+    fn fault(text: &str) -> Option<ErrorClass> {
+        State::parse(text.as_bytes()).and_then(|s| s.init()).err().map(|e| ErrorClass::of(&e))
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         }
         for stop in [r#"{"id":"a"}"#, r#"{"id":"a","pid":0}"#, r#"{"id":"a","pid":-1}"#] {
             assert!(State::parse(stop.as_bytes()).is_ok(), "{stop}");
-            assert_eq!(fault(stop), Some(Fault::State), "{stop}");
+            assert_eq!(fault(stop), Some(ErrorClass::State), "{stop}");
         }
     }
 
@@ -101,12 +101,12 @@ mod tests {
         for bad in ["", " \n", "{", "[]", "null", "nonsense", r#"{"id":""}"#, r#"{"id":"a","pid":"7"}"#, r#"{"pid":7}"#]
         {
             let e = State::parse(bad.as_bytes()).err();
-            assert_eq!(e.as_ref().map(Fault::of), Some(Fault::State), "{bad}");
+            assert_eq!(e.as_ref().map(ErrorClass::of), Some(ErrorClass::State), "{bad}");
             assert_eq!(e.map(|e| format!("{e:#}").lines().count()), Some(1), "{bad}");
         }
-        assert_eq!(fault(r#"{"id":"a","pid":1}"#), Some(Fault::State));
-        assert_eq!(fault(r#"{"id":"a","pid":99999999999}"#), Some(Fault::State));
-        assert_eq!(fault(&format!(r#"{{"id":"a","pid":{}}}"#, std::process::id())), Some(Fault::State));
-        assert_eq!(fault(&" ".repeat(MAX_BYTES + 1)), Some(Fault::State));
+        assert_eq!(fault(r#"{"id":"a","pid":1}"#), Some(ErrorClass::State));
+        assert_eq!(fault(r#"{"id":"a","pid":99999999999}"#), Some(ErrorClass::State));
+        assert_eq!(fault(&format!(r#"{{"id":"a","pid":{}}}"#, std::process::id())), Some(ErrorClass::State));
+        assert_eq!(fault(&" ".repeat(MAX_BYTES + 1)), Some(ErrorClass::State));
     }
 }

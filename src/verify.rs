@@ -1,26 +1,32 @@
 //! "Equal", defined once: the normal form of a NIC's network state, and the difference between two.
 //!
 //! The normal form compares, per NIC: name, kind, MTU, queue length, group, alias, altnames, current and permanent
-//! link-layer address, up, promiscuous and all-multicast flags, master, XDP, queueing disciplines, addresses, routes, nexthop
-//! objects that lead over it and their groups, rules that name it or its addresses, neighbours that somebody set, IPv6
-//! token, and its sysctls. [`LEFT_OUT`] lists what it leaves out, each with the reason.
+//! link-layer address, up, and all flags that a user sets, link mode, broadcast address, GSO and GRO sizes, master, BPF programs
+//! (XDP, tcx), queueing disciplines, addresses, routes, nexthop objects that lead over it and their groups, rules that name it or
+//! its addresses, neighbours that a user set, IPv6 token, its sysctls, and the device's settings by ethtool, sysfs, DCB and of
+//! its VFs; of a host, the order of equal routes and rules besides ([`precedence`]). [`LEFT_OUT`] lists what it leaves out, each
+//! with the reason.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
+use rdma_model::ids::Mac;
+use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Snapshot, UNTOLD};
+use rdma_model::step::{NicState, derived, generated, kernel_address};
 use serde::{Deserialize, Serialize};
 
-use crate::ident::Mac;
 use crate::journal::Held;
-use crate::snapshot::{Address, RTA_EXPIRES, Snapshot};
+use crate::precedence;
 use crate::stack;
-use crate::step::{NicState, derived, kernel_address};
 
 /// Fields that the normal form leaves out, each with its reason.
-pub const LEFT_OUT: [(&str, &str); 13] = [
+pub const LEFT_OUT: &[(&str, &str)] = &[
     ("an IPoIB interface's queue pair number", "a new one when it is made anew; it is in the address"),
     ("queue_id and prio of a bond's members", "not carried: neither counts for RDMA"),
-    ("ifindex, link", "the kernel gives another index when the old one is taken meanwhile"),
+    ("ifindex, link, lowers", "the kernel gives another index when the old one is taken meanwhile"),
+    ("who set a name or address last (name_assign_type, addr_assign_type)", "the kernel takes no word back of it"),
+    ("the order of alternative names", "each is found by itself; one that was taken away is added behind the others"),
+    ("the order of links in lists of the kernel's", "a link that comes back is the last; nothing goes by it"),
     ("operstate, running, port state", "the carrier follows the link, some time after the call"),
     ("the default queueing discipline", "the kernel attaches it by itself, and none to a link that was never up"),
     ("queueing disciplines inside", "those of the host come back to it; a container has the default, or its own"),
@@ -30,8 +36,26 @@ pub const LEFT_OUT: [(&str, &str); 13] = [
         "multicast and secondary link-layer addresses",
         "a move flushes them, and `ip maddr` has an ioctl alone to set them",
     ),
-    ("protodown, gso_max_size and the like", "a move keeps them, and few drivers let anybody set them"),
+    ("protodown, carrier", "a move keeps them, and no driver of an RDMA NIC lets anybody set them"),
+    ("GSO and GRO sizes of VLANs and the like", "they follow the device below"),
+    (
+        "flow rules, further RSS contexts, tunables and time stamping of ethtool",
+        "an ioctl alone sets them, or asking for them stops some kernels",
+    ),
+    (
+        "rx-flow-hash, coalescing of single queues, shapers, lanes, master-slave, PSP and QCN",
+        "few drivers have them, and each has an interface of its own",
+    ),
+    ("firmware and EEPROM of a card", "CAP_NET_ADMIN of a container that has the NIC is enough to write them"),
+    ("adaptive moderation and counters of an RDMA device", "a container that has the RDMA device may set them"),
+    ("MPLS routes, nft chains and flow tables on a NIC", "not read: a move ends them, or leaves them without the NIC"),
+    ("settings that the kernel, the driver or the peer decides on", "interrupt rates that adapt, what was negotiated"),
+    ("sizes of a port's buffers, and CEE", "drivers derive them; RoCE does not use it"),
     ("kernel-made link-local addresses", "made again from the link-layer address when the link goes up"),
+    (
+        "the order of equal routes that are learned, or lead to link-local or multicast addresses",
+        "a router's next message changes it; and a socket for such an address names the interface",
+    ),
     ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
     ("RDMA device indexes and minors", "handed out anew when soft-RoCE is re-created"),
 ];
@@ -54,6 +78,13 @@ pub struct Drift {
     pub observed: Option<String>,
 }
 
+impl Drift {
+    /// Whether it is of a setting of the device, which no manager of links is known to change.
+    pub fn is_of_device(&self) -> bool {
+        ["ethtool ", "sysfs ", "napi ", "dcb ", "vf "].iter().any(|source| self.field.starts_with(source))
+    }
+}
+
 impl fmt::Display for Drift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_nothing = |v: &Option<String>| v.clone().unwrap_or_else(|| "nothing".into());
@@ -74,6 +105,7 @@ pub fn normal(state: &NicState) -> NicState {
     let dev = &mut n.netdev;
     dev.ifindex = 0;
     dev.link = None;
+    (dev.lowers, dev.tunnel) = (Vec::new(), None);
     dev.operstate = None;
     dev.running = false;
     dev.qdisc = None;
@@ -85,16 +117,42 @@ pub fn normal(state: &NicState) -> NicState {
         dev.permanent_mac = None;
     }
     dev.altnames.sort();
+    // Those of one hook stay in their order.
+    dev.programs.iter_mut().for_each(|p| p.sort_by_key(|p| p.hook));
     dev.qdiscs.iter_mut().for_each(|q| q.sort());
     dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();
     dev.addresses.sort();
     dev.neighbours.sort();
     n.routes.retain(|r| !derived(r));
     n.routes.iter_mut().for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
+    // The kernel shows no weight of a group's only member; the group itself has it.
+    let through = n.routes.iter_mut().filter(|r| r.nexthop().is_some() && r.hops.len() == 1);
+    through.flat_map(|r| &mut r.hops).for_each(|h| h.weight = 0);
     n.routes.sort();
     n.nexthops.sort();
     n.rules.sort();
     n
+}
+
+/// Two states in normal form, to be compared. Link-local addresses of the kernel's count only where it has made another one
+/// than was recorded: it makes one some time after a link goes up, and none without a carrier.
+pub fn beside(want: &NicState, have: &NicState) -> (NicState, NicState) {
+    let (was, is) = (&want.netdev, &have.netdev);
+    let has = |dev: &Netdev, a: &Address| dev.addresses.iter().any(|x| x.address == a.address);
+    let recorded = was.addresses.iter().any(generated);
+    let knows_mode = is.sysctls.contains_key("ipv6/conf/addr_gen_mode");
+    let strange = recorded && is.addresses.iter().any(|a| generated(a) && !has(was, a));
+    let (mut wanted, mut found) = (normal(want), normal(have));
+    let counts = |a: &&Address| !kernel_address(a, was) || strange && !has(is, a);
+    wanted.netdev.addresses = was.addresses.iter().filter(counts).map(address).collect();
+    let counts = |a: &&Address| match has(was, a) {
+        true => !kernel_address(a, was),
+        false => recorded || !kernel_address(a, is) && (knows_mode || !generated(a)),
+    };
+    found.netdev.addresses = is.addresses.iter().filter(counts).map(address).collect();
+    wanted.netdev.addresses.sort();
+    found.netdev.addresses.sort();
+    (wanted, found)
 }
 
 /// The normal form of an address.
@@ -104,12 +162,22 @@ pub fn address(a: &Address) -> Address {
 
 /// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
 pub fn lines(state: &NicState) -> BTreeMap<String, String> {
-    let n = normal(state);
+    lines_of(normal(state))
+}
+
+fn lines_of(n: NicState) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let link = serde_json::to_value(&n.netdev).unwrap_or_default();
-    let listed_below = ["addresses", "neighbours", "sysctls"];
+    let listed_below = ["addresses", "neighbours", "sysctls", "options", "programs", "device"];
     let fields = link.as_object().into_iter().flatten().filter(|(key, _)| !listed_below.contains(&key.as_str()));
     lines.extend(fields.map(|(key, value)| (key.clone(), value.to_string())));
+    let options = serde_json::to_value(&n.netdev.options).unwrap_or_default();
+    lines.extend(
+        options.as_object().into_iter().flatten().map(|(key, value)| (format!("link {key}"), value.to_string())),
+    );
+    for (hook, programs) in by_hook(&n.netdev) {
+        lines.insert(format!("{PROGRAMS}{hook}"), format!("program {}", programs.join(" ")));
+    }
     for a in &n.netdev.addresses {
         let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
         lines.insert(format!("address {}/{}{peer}", a.address, a.prefix), text(a));
@@ -134,7 +202,25 @@ pub fn lines(state: &NicState) -> BTreeMap<String, String> {
     for (key, value) in &n.netdev.sysctls {
         lines.insert(format!("sysctl {key}"), value.clone());
     }
+    lines.extend(n.netdev.device.into_iter().flatten());
     lines
+}
+
+/// What the fields of BPF programs begin with.
+const PROGRAMS: &str = "programs at ";
+
+/// The numbers of its BPF programs at each hook, in the order in which they run.
+fn by_hook(dev: &Netdev) -> BTreeMap<ProgramHook, Vec<String>> {
+    let mut all = BTreeMap::<ProgramHook, Vec<String>>::new();
+    for program in dev.programs.iter().flatten() {
+        all.entry(program.hook).or_default().push(program.id.to_string());
+    }
+    all
+}
+
+/// Whether a NIC lacks a BPF program that it had: one that has ended cannot be put back.
+pub fn lacks_program(drift: &[Drift]) -> bool {
+    drift.iter().any(|d| d.field.starts_with(PROGRAMS) && d.expected.is_some())
 }
 
 /// One line of JSON.
@@ -157,14 +243,25 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
             });
             continue;
         };
-        now.netdev.sysctls.retain(|k, _| state.netdev.sysctls.contains_key(k));
+        now.netdev.sysctls.keep_named(&state.netdev.sysctls);
+        // A program may have learned more since.
+        now.netdev.neighbours.retain(|n| !n.extern_learn || state.netdev.neighbours.contains(n));
+        if state.netdev.programs.is_none() || now.netdev.programs.is_none() {
+            now.netdev.programs.clone_from(&state.netdev.programs);
+        }
+        if state.netdev.options.is_none() {
+            now.netdev.options = None;
+        }
         if state.netdev.qdiscs.is_none() {
             (now.netdev.qdiscs, now.netdev.qdisc_lost) = (None, None);
         }
-        if normal(state) == normal(&now) {
+        all.extend(device_drift(&state.netdev, &now.netdev));
+        now.netdev.device.clone_from(&state.netdev.device);
+        let (want, have) = beside(state, &now);
+        if want == have {
             continue;
         }
-        let (want, have) = (lines(state), lines(&now));
+        let (want, have) = (lines_of(want), lines_of(have));
         let keys: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
         all.extend(keys.into_iter().filter(|k| want.get(*k) != have.get(*k)).map(|k| Drift {
             dev: name.to_string(),
@@ -174,6 +271,23 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
         }));
     }
     all
+}
+
+/// Which settings of a NIC's device are not what they were; none where they were not looked at.
+pub fn device_drift(was: &Netdev, is: &Netdev) -> Vec<Drift> {
+    let (Some(want), Some(have)) = (&was.device, &is.device) else { return Vec::new() };
+    let is_untold = |value: Option<&String>| value.is_some_and(|v| v == UNTOLD);
+    let differs = |(key, value): &(&String, &String)| {
+        let now = have.get(*key);
+        now != Some(*value) && !is_untold(now) && !is_untold(Some(*value))
+    };
+    let drift = |(key, value): (&String, &String)| Drift {
+        dev: was.name.to_string(),
+        field: key.clone(),
+        expected: Some(value.clone()),
+        observed: have.get(key).cloned(),
+    };
+    want.iter().filter(differs).map(drift).collect()
 }
 
 /// The normal form of everything in a namespace, one line per fact: two equal hosts print equal texts.
@@ -190,6 +304,7 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
     for rule in rules {
         all.push_str(&format!("rule {}\n", text(&rule)));
     }
+    precedence::lines(snapshot).iter().for_each(|line| all.push_str(&format!("{line}\n")));
     for hca in &snapshot.hcas {
         for port in &hca.ports {
             let dev = port.netdev.as_ref().map_or("-".to_owned(), ToString::to_string);

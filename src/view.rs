@@ -12,13 +12,13 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
+use rdma_model::tree::{Node, Tree, parent};
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{BusId, HcaName, IfName};
 use crate::outfit::Cover;
 use crate::plan::{Nic, Plan};
-use crate::snapshot::{CharDevice, Hca, Snapshot};
-use crate::tree::{Node, Tree, parent};
 
 mod hidden;
 

@@ -163,7 +163,7 @@ fn another_interface_and_another_subnet_are_told() {
 fn who_waits_in_vain_and_what_cannot_be_meant() {
     alone(|host| {
         let there = pair(host);
-        check(host, &["--listen", "--timeout", "1"]).fails(7, &["nobody came to 10.9.0.1:29500 in 1 s"]);
+        check(host, &["--listen", "--timeout", "1"]).fails(7, &["no connection came to 10.9.0.1:29500 in 1 s"]);
         let said = check(host, &["--listen", "4001", "--timeout", "1", "--json"]);
         let wait: Value = serde_json::from_str(&said.out).unwrap();
         assert!(wait["at"] == "10.9.0.1:4001" && wait["by_id"] == false, "{wait}");

@@ -18,17 +18,17 @@ use std::process;
 
 use anyhow::Result;
 use proptest::prelude::*;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::cdi::asked::Asked;
 use rdmaprep::cdi::{ALL, Device, Edits, FLAG, Rail, RailName, Spec};
 use rdmaprep::cli::{Cli, Command, Global};
 use rdmaprep::config::{Config, Host as Policy, SelectConfig};
-use rdmaprep::fault::Fault;
 use rdmaprep::inject::{Stage, hooks};
-use rdmaprep::nccl::Options;
+use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
-use rdmaprep::snapshot::Snapshot;
 use serde_json::{Value, json};
 use support::{Container, Host, alone, sh};
 
@@ -60,7 +60,7 @@ fn golden_cases() {
     for case in &cases {
         let (name, text) = match made(case) {
             Ok(value) => ("expected.json", serde_json::to_string_pretty(&value).unwrap() + "\n"),
-            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", Fault::of(&e).code())),
+            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", ErrorClass::of(&e).code())),
         };
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(case.join(name), &text).unwrap();
@@ -178,7 +178,7 @@ fn rails(count: usize) -> Vec<Rail> {
 /// A file with them.
 fn spec(count: usize) -> Spec {
     let plan: Plan = serde_json::from_str(include_str!("../examples/plan.json")).unwrap();
-    Spec::of(&rails(count), &hooks(&Plan { name: "default".into(), ..plan }, "/usr/bin/rdmaprep", 60)).0
+    Spec::of(&rails(count), &hooks(&Plan { name: "default".into(), ..plan }, "/usr/bin/rdmaprep", None)).0
 }
 
 proptest! {
@@ -214,8 +214,8 @@ proptest! {
     #[test]
     fn a_strange_config_is_one_line(text in "\\PC{0,200}") {
         let result = Asked::first(&text, Stage::CreateRuntime, Some("default"), &["r0".to_owned()]);
-        let error = result.err().map(|e| (Fault::of(&e), format!("{e:#}").lines().count()));
-        prop_assert_eq!(error, Some((Fault::State, 1)));
+        let error = result.err().map(|e| (ErrorClass::of(&e), format!("{e:#}").lines().count()));
+        prop_assert_eq!(error, Some((ErrorClass::State, 1)));
     }
 
     /// A rail's name comes back from an argument.
@@ -249,7 +249,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
     let bad = json!({"path": "/x", "args": ["x", "hook", "createRuntime", "--plan", "default", FLAG, "a/b"]});
     config["hooks"]["createRuntime"].as_array_mut().unwrap().push(bad);
     let e = Asked::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()]).unwrap_err();
-    assert_eq!(Fault::of(&e), Fault::State);
+    assert_eq!(ErrorClass::of(&e), ErrorClass::State);
 }
 
 /// In exclusive mode a joiner's share cannot be told any more: the host has none of the HCAs, and knows no place to hide.

@@ -27,7 +27,7 @@ fn help_fits_a_terminal_and_tells_the_exit_codes() {
     let help = rdmaprep(&["--help"]).ok().out;
     // What follows it is the runtime's, `--help` as well.
     assert!(help.contains("\n  runtime ") && rdmaprep(&["help", "runtime"]).ok().out.contains("Usage: rdmaprep"));
-    for fault in rdmaprep::fault::Fault::ALL {
+    for fault in rdma_model::error_class::ErrorClass::ALL {
         assert!(help.contains(&format!("\n  {}  {}", fault.code(), fault.meaning())), "{fault:?} in\n{help}");
     }
     for command in [

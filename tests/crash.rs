@@ -8,15 +8,12 @@
     reason = "a test fails by panicking"
 )]
 mod support;
-
-use std::fs;
-use std::process::Command;
+mod support_crash;
 
 use support::rich::rich;
-use support::{Container, Host, Look, Said, abreast, run, same, sh};
+use support::{Container, Host, Look, Said, abreast, same, sh};
+use support_crash::{Crash, EVERYWHERE, Point, crashes, passed, passed_so_far, steps, struck};
 
-/// Where the program tells the points that it passes.
-const POINTS: &str = "/run/points";
 /// The NICs of the plan.
 const NICS: &str = "r0,r1,m0";
 /// Sets of namespaces at a time: most of them sleep. A prime, so that each gets its share of every way.
@@ -24,103 +21,13 @@ const ABREAST: usize = 13;
 /// Deadline of a hook that is not to be late, on a machine however busy, in seconds.
 const PATIENT: &str = "60";
 
-/// How a program may end at any point: by itself, by another's hand, with an error, and after its time.
-const EVERYWHERE: [&str; 4] = ["abort", "kill", "error", "hang"];
-
-/// A fault point as the program told it.
-#[derive(Clone, Debug, PartialEq)]
-struct Point {
-    number: usize,
-    /// What was chosen for it.
-    way: Option<String>,
-    name: String,
-}
-
-/// One way to fail at one point.
-#[derive(Clone, Debug)]
-struct Crash {
-    point: Point,
-    way: &'static str,
-    /// Whether the container is dead when the NICs are fetched.
-    dead: bool,
-}
-
-/// The points that the last command passed.
-fn passed() -> Vec<Point> {
-    let points = passed_so_far();
-    let _ = fs::remove_file(POINTS);
-    points
-}
-
-fn passed_so_far() -> Vec<Point> {
-    let text = fs::read_to_string(POINTS).unwrap_or_default();
-    let point = |line: &str| {
-        let mut words = line.splitn(3, ' ');
-        let number = words.next().unwrap().parse().unwrap();
-        let way = Some(words.next().unwrap().to_owned()).filter(|w| w != "-");
-        // The files of a container are named after its namespace.
-        let name = words.next().unwrap();
-        let name = name.find("/run/").map_or(name, |path| name[path..].rfind('/').map_or(name, |n| &name[..path + n]));
-        Point { number, way, name: name.to_owned() }
-    };
-    text.lines().map(point).collect()
-}
-
-/// The names of the steps, all of which were begun and done.
-fn steps(points: &[Point]) -> Vec<&str> {
-    let begun: Vec<&str> = points.iter().filter_map(|p| p.name.strip_prefix("before step ")).collect();
-    let done: Vec<&str> = points.iter().filter_map(|p| p.name.strip_prefix("after step ")).collect();
-    assert_eq!(begun, done);
-    begun
-}
-
-/// Every point in every way that has a meaning there: only what writes finds a disk full.
-fn crashes(points: &[Point]) -> Vec<Crash> {
-    let ways = |p: &Point| {
-        let full = p.name.contains("writing") || p.name.contains("pinning");
-        EVERYWHERE.into_iter().chain(full.then_some("full"))
-    };
-    let every = points.iter().flat_map(|p| ways(p).map(move |way| (p, way)));
-    every
-        .map(|(point, way)| Crash { point: point.clone(), way, dead: (point.number / 2 + way.len()) % 2 == 0 })
-        .collect()
-}
-
-/// Runs it with this chosen for it.
-fn struck(command: &mut Command, stdin: &str, fault: &str) -> Said {
-    run(command.env("RDMAPREP_FAULT", fault).env("RDMAPREP_FAULT_POINTS", POINTS), stdin)
-}
-
-impl Crash {
-    /// As the program reads it: a hang lasts longer than the deadline, of `seconds`.
-    fn chosen(&self, seconds: u32) -> String {
-        let hang = format!("hang={}100", seconds);
-        format!("{}:{}", self.point.number, if self.way == "hang" { &hang } else { self.way })
-    }
-
-    /// Insists that it has struck, at the point that was meant, and that the program ended accordingly.
-    fn has_struck(&self, said: &Said) {
-        let points = passed();
-        assert!(self.is_among(&points), "{self:?} was not reached: {said:?} {points:#?}");
-        match self.way {
-            "abort" | "kill" => assert_eq!(said.code, None, "{self:?}: {said:?}"),
-            "hang" => assert!(matches!(said.code, Some(0 | 1 | 7)), "{self:?}: {said:?}"),
-            _ => assert!(said.code.is_some(), "{self:?}: {said:?}"),
-        }
-    }
-
-    fn is_among(&self, points: &[Point]) -> bool {
-        points.iter().any(|p| (p.number, &p.name) == (self.point.number, &self.point.name) && p.way.is_some())
-    }
-}
-
 /// What the host was.
 struct Was {
     look: Look,
     left: String,
 }
 
-/// Files of ours, mounts, and the order of addresses: the first one of a subnet is its primary.
+/// Files of ours, those of killed writers included, mounts, and the order of addresses: the first one of a subnet is its primary.
 fn left() -> String {
     sh("find /run/run /run/state -printf '%y %m %p\n' | sort; cut -d' ' -f1-4 /proc/self/mounts
         ip -o -4 address | awk '{print $2, $4}'; ip -o -6 address show scope global | awk '{print $2, $4}'")
@@ -168,7 +75,7 @@ fn hook(host: &Host, c: &Container, fault: &str) -> Said {
 }
 
 /// A hook that a crash strikes, `first` by something else. A busy machine may let its deadline pass before it comes to where
-/// it hangs: then it has undone everything, and is given more time.
+/// it hangs: then it has undone everything, or left that to `restore`, and is given more time.
 fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) -> Said {
     if crash.way != "hang" {
         let said = hook(host, c, &format!("{first}{}", crash.chosen(0)));
@@ -183,7 +90,10 @@ fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) ->
             crash.has_struck(&said);
             return said;
         }
-        assert_eq!(said.code, Some(7), "{crash:?}: {said:?}");
+        assert!(matches!(said.code, Some(7 | 8)), "{crash:?}: {said:?}");
+        if said.code == Some(8) {
+            host.rdmaprep(&["restore", "--all"]).ok();
+        }
         was.is_again(host);
         passed();
     }
@@ -191,14 +101,15 @@ fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) ->
 }
 
 /// Points of an attach: two a step, as the hook counts them, three for each time that it writes the record, first and last,
-/// and three for the pin.
+/// three for the pin, and at its end one for its report.
 fn of_attach(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     hook(host, &c, "").ok();
     let points = passed();
     let done = host.report("c")["steps_done"].as_u64().unwrap() as usize;
     assert_eq!(steps(&points).len(), done);
-    assert_eq!(points.len(), 2 * done + 2 * 3 + 3, "{points:#?}");
+    assert_eq!(points.len(), 2 * done + 2 * 3 + 3 + 1, "{points:#?}");
+    assert!(points.last().unwrap().is_report(), "{points:#?}");
     host.rdmaprep(&["restore", "--all"]).ok();
     points
 }
@@ -213,10 +124,11 @@ fn an_attach_that_ends_anywhere() {
                 let mut c = Container::new("c");
                 let said = crashed(host, &was, &c, "", crash);
                 if matches!(crash.way, "error" | "full") {
-                    assert_ne!(said.code, Some(0), "{crash:?}");
+                    assert_eq!(said.code == Some(0), crash.point.is_report(), "{crash:?}: {said:?}");
                 }
-                // A hook that can still tell that it failed has undone everything.
-                if said.code.is_some_and(|code| code != 0) {
+                // A hook that can still tell that it failed has undone everything; after its deadline it may say that it has not.
+                let incomplete = crash.way == "hang" && said.code == Some(8);
+                if said.code.is_some_and(|code| code != 0) && !incomplete {
                     was.is_again(host);
                 }
                 if crash.dead {
@@ -243,43 +155,78 @@ fn of_restore(host: &Host) -> Vec<Point> {
     points
 }
 
+/// A restore that ends at each of these points, with its container alive or dead; the next one restores the host.
+fn restores(host: &Host, number: usize, points: &[Point], was: &Was) {
+    each(number, points, |crash| {
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        if crash.dead {
+            c.kill();
+        }
+        let said = struck(&mut host.command(&["restore", "--all"]), "", &crash.chosen(5));
+        crash.has_struck(&said);
+        if said.code == Some(0) {
+            was.is_again(host);
+        }
+        was.restored(host);
+    });
+}
+
 #[test]
 fn a_restore_that_ends_anywhere() {
     tell(
         "restore",
         &abreast(ABREAST, |host, number| {
             let was = Was::prepared(host);
-            each(number, &of_restore(host), |crash| {
-                let mut c = Container::new("c");
-                c.create(host).ok();
-                if crash.dead {
-                    c.kill();
-                }
-                let said = struck(&mut host.command(&["restore", "--all"]), "", &crash.chosen(5));
-                crash.has_struck(&said);
-                if said.code == Some(0) {
-                    was.is_again(host);
-                }
-                was.restored(host);
-            });
+            restores(host, number, &of_restore(host), &was);
         }),
     );
 }
 
-/// The last thing that an attach does fails, and then its undo is cut short as well.
+/// Equals of NICs that stay are put back in their order by several messages: whatever ends it between two of them, the next
+/// restore repairs.
+#[test]
+fn an_order_of_equals_that_ends_anywhere() {
+    tell(
+        "order",
+        &abreast(ABREAST, |host, number| {
+            for (i, nic) in ["up0", "r0", "up1"].iter().enumerate() {
+                host.ip(&format!(
+                    "link add {nic} type veth peer name p{nic}\nlink set {nic} up\nlink set p{nic} up\n\
+                     address add 192.168.1.{i}/24 dev {nic}\naddress add fd00::1{i}/64 dev {nic} nodad\n\
+                     rule add oif {nic} table 100 priority 5"
+                ));
+            }
+            host.prepare("r0");
+            let was = Was { look: host.look(), left: String::new() };
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            c.stop(host).ok();
+            let was = Was { left: left(), ..was };
+            Container::new("c").create(host).ok();
+            struck(&mut host.command(&["restore", "--all"]), "", "").ok();
+            let points = passed();
+            let of_order = |p: &Point| p.name.contains("step putting") || p.name.contains("192.168.1.0/24");
+            let first = points.iter().position(of_order).unwrap();
+            restores(host, number, &points[first..], &was);
+        }),
+    );
+}
+
+/// The last thing that an attach does before its report fails, and then its undo is cut short as well.
 #[test]
 fn an_undo_that_ends_anywhere() {
     tell(
         "undo",
         &abreast(ABREAST, |host, number| {
             let was = Was::prepared(host);
-            let last = of_attach(host).len();
+            let last = of_attach(host).len() - 1;
             let undone = hook(host, &Container::new("c"), &format!("{last}:error"));
             assert_eq!(undone.code, Some(1), "{undone:?}");
             let all = passed();
             let points = &all[last..];
             let home = of_restore(host);
-            assert_eq!((points.len(), steps(points)), (home.len(), steps(&home)));
+            assert_eq!((points.len(), steps(points)), (home.len() + 1, steps(&home)));
             each(number, points, |crash| {
                 let mut c = Container::new("c");
                 let said = crashed(host, &was, &c, &format!("{last}:error,"), crash);

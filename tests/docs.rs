@@ -1,7 +1,7 @@
 //! What README tells from the types is regenerated and compared; `UPDATE_GOLDEN=1` rewrites it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::world::privilege::KEPT;
 
 /// The part of `text` between a section's markers.
@@ -27,7 +27,7 @@ fn is_told(file: &str, name: &str, table: &str) {
 #[test]
 fn exit_codes_in_readme_are_those_of_the_program() {
     let mut table = "| code | meaning |\n|---|---|\n| 0 | done, or nothing to do |\n".to_owned();
-    table.extend(Fault::ALL.iter().map(|f| format!("| {} | {} |\n", f.code(), f.meaning())));
+    table.extend(ErrorClass::ALL.iter().map(|f| format!("| {} | {} |\n", f.code(), f.meaning())));
     is_told("README.md", "exit-codes", &table);
 }
 

@@ -6,14 +6,14 @@ mod support;
 use std::fs::{self, File};
 use std::path::Path;
 
+use nccl_rules::settings::Settings;
 use nix::fcntl::{Flock, FlockArg};
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{self, Config};
 use rdmaprep::doctor::seen::Machine;
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Finding, Severity, doctor};
-use rdmaprep::nccl::settings::Settings;
 use rdmaprep::request::Request;
-use rdmaprep::snapshot::Snapshot;
 use serde_json::Value;
 use support::{Container, Host, alone, sh};
 

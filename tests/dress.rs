@@ -12,10 +12,10 @@ mod support_dress;
 
 use std::time::Instant;
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::CharDevice;
+use rdma_model::tree::{Node, Tree};
 use rdmaprep::outfit::{Cover, Outfit, Wearer};
-use rdmaprep::snapshot::CharDevice;
-use rdmaprep::tree::{Node, Tree};
 use rdmaprep::world::dress::dress;
 use support::{alone, same, sh};
 use support_dress::{Container, ROOTFS, image, outside, vars};
@@ -118,7 +118,7 @@ fn what_would_reach_the_host_or_nobody_is_refused() {
         let refused = |container: &Container, outfit: &Outfit, word: &str| {
             let before = outside();
             let error = dress(&container.wearer(), outfit, &[]).unwrap_err();
-            assert_eq!(Fault::of(&error), Fault::Refused, "{error:#}");
+            assert_eq!(ErrorClass::of(&error), ErrorClass::Refused, "{error:#}");
             assert!(format!("{error:#}").contains(word), "{error:#}");
             same("the outside", &before, &outside());
         };
@@ -206,11 +206,11 @@ fn a_bound_sys_of_the_host_is_covered_in_the_container_alone() {
             assert!(!sh("ls /sys/class/net").contains("sub"));
             // A mount that came from a namespace with more privileges cannot be moved in one with less.
             let outfit = Outfit { covers: vec![below], conf: Vec::new() };
-            let moved = dress(&container.wearer(), &outfit, &[]).map_err(|e| (Fault::of(&e), format!("{e:#}")));
+            let moved = dress(&container.wearer(), &outfit, &[]).map_err(|e| (ErrorClass::of(&e), format!("{e:#}")));
             match moved {
                 Ok(_) => assert!(!container.apart),
                 Err((fault, why)) => {
-                    assert!(container.apart && fault == Fault::Kernel, "{why}");
+                    assert!(container.apart && fault == ErrorClass::Kernel, "{why}");
                     assert!(why.contains("moving the mount at /sys/devices/virtual/mem/null up"), "{why}");
                 }
             }

@@ -14,16 +14,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use rdma_model::snapshot::Snapshot;
+use rdma_model::tree::Tree;
 use rdmaprep::bundle::Bundle;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host as Policy, SelectConfig};
 use rdmaprep::inject::{self, NoMounts};
-use rdmaprep::nccl::Options;
+use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
-use rdmaprep::snapshot::Snapshot;
-use rdmaprep::tree::Tree;
 use rdmaprep::view::{self, Keep, Sysfs};
 use serde_json::{Value, json};
 use support::{Container, Host, alone};
@@ -66,7 +66,7 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
 fn a_view_for_other_hcas_is_told_from_the_right_one() {
     let (plan, _) = plan();
     let keep = Keep::of(&plan);
-    let link = |name: &str| (format!("class/infiniband/{name}"), rdmaprep::tree::Node::Link("x".into()));
+    let link = |name: &str| (format!("class/infiniband/{name}"), rdma_model::tree::Node::Link("x".into()));
     let view = |names: &[&str]| names.iter().map(|n| link(n)).collect::<Tree>();
     assert!(view::shows(&Tree::default(), &keep), "nothing is hidden");
     assert!(view::shows(&view(&["rxe0", "rxe1"]), &keep));

@@ -5,12 +5,12 @@
 use std::io::Write;
 use std::process::{Command, Output};
 
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
+use rdma_model::step::{Side, Step};
 use rdmaprep::config::GidTimeout;
 use rdmaprep::exclusive;
-use rdmaprep::ident::HcaName;
 use rdmaprep::plan::{Identity, Nic};
-use rdmaprep::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
-use rdmaprep::step::{Side, Step};
 
 fn node(number: u32) -> CharDevice {
     CharDevice { name: format!("uverbs{number}"), major: 231, minor: 192 + number }
@@ -90,7 +90,7 @@ fn a_device_moves_with_all_its_ports() {
 
 #[test]
 fn what_sits_on_infiniband_is_not_deleted_unasked() {
-    let pci: rdmaprep::ident::BusId = "0000:0c:00.0".parse().unwrap();
+    let pci: rdma_model::ids::BusId = "0000:0c:00.0".parse().unwrap();
     let mut ib = hca("mlx5_0", 0, &[]);
     ib.pci = Some(pci);
     let name: HcaName = ib.name.clone();
@@ -101,6 +101,19 @@ fn what_sits_on_infiniband_is_not_deleted_unasked() {
     host.netdevs.push(ipoib);
     let said = exclusive::check(&[], &[name], &host).unwrap_err().to_string();
     assert!(said.contains("the kernel would delete ib0"), "{said}");
+}
+
+#[test]
+fn infiniband_that_the_host_has_storage_over_stays() {
+    let ib = hca("mlx5_0", 0, &[]);
+    let name: HcaName = ib.name.clone();
+    let json = serde_json::json!({ "paths": [], "rdma": [{ "hca": "mlx5_0", "user": "ko2iblnd" }] });
+    let paths = serde_json::from_value(json).unwrap();
+    let host = Snapshot { paths: Some(paths), ..host(RdmaMode::Exclusive, &[ib]) };
+    let said = exclusive::check(&[], std::slice::from_ref(&name), &host).unwrap_err().to_string();
+    assert!(said.contains("ko2iblnd of this host uses it") && said.contains("system set netns shared"), "{said}");
+    let shared = Snapshot { rdma_mode: Some(RdmaMode::Shared), ..host };
+    exclusive::check(&[], &[name], &shared).unwrap();
 }
 
 #[test]

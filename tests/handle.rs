@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::handle::{Handle, Mark};
 use rdmaprep::world::handle::{Process, fetch, give, lives, start_time};
 use rdmaprep::world::memfd::sealed;
@@ -56,7 +56,7 @@ fn text(fd: OwnedFd) -> String {
 /// Insists that it is refused, with these words.
 fn refused(handle: &Handle, word: &str) {
     let e = fetch(handle, None).unwrap_err();
-    assert_eq!(Fault::of(&e), Fault::Refused, "{e:#}");
+    assert_eq!(ErrorClass::of(&e), ErrorClass::Refused, "{e:#}");
     assert!(format!("{e:#}").contains(word), "no {word:?} in: {e:#}");
 }
 

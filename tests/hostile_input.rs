@@ -12,23 +12,24 @@ use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 
+use nccl_rules::conf::merge;
+use nccl_rules::explain::check;
+use nccl_rules::ifname::Patterns;
+use nccl_rules::version::Version;
+use rdma_model::ids::{Hex, IfName};
+use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
+use rdma_netlink::nexthop;
 use rdmaprep::bundle::Bundle;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host};
-use rdmaprep::ident::{Hex, IfName};
 use rdmaprep::inject::{self, Edit};
 use rdmaprep::journal::{Held, Record, remains};
-use rdmaprep::nccl::conf::merge;
-use rdmaprep::nccl::explain::check;
-use rdmaprep::nccl::ifname::Patterns;
-use rdmaprep::nccl::version::Version;
 use rdmaprep::request::Request;
 use rdmaprep::restore::{reassert, restore};
 use rdmaprep::select::judge;
-use rdmaprep::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
 use rdmaprep::state::State;
 use rdmaprep::verify::drift;
-use rdmaprep::world::{mountinfo, nexthop};
+use rdmaprep::world::mountinfo;
 use serde_json::json;
 
 /// Nanoseconds that this thread has run: what else the machine does is not in it.

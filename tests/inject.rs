@@ -11,7 +11,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::inject::{self, Edit, Stage};
 use rdmaprep::plan::Plan;
 use rdmaprep::rails::ArpProfile;
@@ -45,7 +45,7 @@ fn golden_cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
         let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
         let result = inject::apply(&config, &edit);
-        let error = result.as_ref().err().map(|e| format!("{}: {e:#}\n", Fault::of(e).code()));
+        let error = result.as_ref().err().map(|e| format!("{}: {e:#}\n", ErrorClass::of(e).code()));
         golden(&dir.join("expected.err"), error.as_deref());
         let once = result.ok();
         golden(&dir.join("expected.json"), once.as_ref().map(|i| i.json.as_str()));
@@ -127,7 +127,7 @@ fn truncated_text_is_refused() {
     let text = include_str!("../examples/spec.json");
     for end in 0..text.trim_end().len() {
         let error = inject::apply(&text[..end], &Edit::default()).unwrap_err();
-        assert_eq!(Fault::of(&error), Fault::State);
+        assert_eq!(ErrorClass::of(&error), ErrorClass::State);
         assert!(!format!("{error:#}").contains('\n'));
     }
 }
@@ -136,9 +136,9 @@ fn truncated_text_is_refused() {
 fn huge_text_is_refused() {
     let text = format!("{}{}", include_str!("../examples/spec.json"), " ".repeat(inject::MAX_BYTES));
     let error = inject::apply(&text, &Edit::default()).unwrap_err();
-    assert_eq!(Fault::of(&error), Fault::State);
+    assert_eq!(ErrorClass::of(&error), ErrorClass::State);
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert_eq!(Fault::of(&inject::apply(&deep, &Edit::default()).unwrap_err()), Fault::State);
+    assert_eq!(ErrorClass::of(&inject::apply(&deep, &Edit::default()).unwrap_err()), ErrorClass::State);
 }
 
 #[test]
@@ -157,6 +157,7 @@ fn a_plan_becomes_an_edit() {
         rails: Default::default(),
         sysfs: Default::default(),
         view: None,
+        job: Default::default(),
         allow_bootstrap: false,
         gid_timeout: Default::default(),
         exclusive: false,
@@ -164,9 +165,13 @@ fn a_plan_becomes_an_edit() {
         agreement: None,
         freeze_lifetimes: false,
     };
-    let edit = Edit::of(&plan, "/usr/bin/rdmaprep", 60);
+    let edit = Edit::of(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);
     assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "55"]);
+    // 512 NICs take their time, and so does their undo; a timeout that is asked for stays.
+    let many = |timeout| inject::hooks_for(&plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1);
+    assert_eq!((many(None).timeout, many(None).args[6].as_str()), (119, "62"));
+    assert_eq!((many(Some(100)).timeout, many(Some(100)).args[6].as_str()), (100, "50"));
     assert_eq!(edit.annotations, [("rdmaprep.io/plan".to_owned(), "rails".to_owned())]);
     let injected = inject::apply(include_str!("../examples/spec.json"), &edit).unwrap();
     serde_json::from_str::<oci_spec::runtime::Spec>(&injected.json).unwrap();

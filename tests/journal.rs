@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rdma_model::strict_json::unheard;
 use rdmaprep::journal::{Record, SCHEMA, remains};
-use rdmaprep::known::unheard;
 use serde_json::{Value, json};
 use support::hold::{Hold, POOL};
 use support::{Container, Host, alone, sh};
@@ -184,7 +184,7 @@ fn a_field_of_a_later_version_is_left_aside_and_a_schema_is_refused_by_name() {
 fn with_more(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            let names = ["sysctls", "other", "handles", "overruled"];
+            let names = ["sysctls", "device", "other", "handles", "overruled"];
             map.iter_mut().filter(|(key, _)| !names.contains(&key.as_str())).for_each(|(_, value)| with_more(value));
             map.insert("lease".to_owned(), json!({ "until": 7 }));
         }

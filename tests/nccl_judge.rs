@@ -24,10 +24,10 @@ use judge_support::case::{Case, Env, FILES, HOME, HOSTS, USER, words};
 use judge_support::library::{Judges, RELEASES, place, wheels};
 use judge_support::rules::{RULES, reached};
 use judge_support::{envs, worlds};
+use nccl_rules::version::Version;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
-use rdmaprep::nccl::version::Version;
-use rdmaprep::snapshot::Snapshot;
+use rdma_model::snapshot::Snapshot;
 use support::{Host, alone, sh};
 
 /// Environments per release, and per rule, that are the least to have judged.

@@ -13,7 +13,7 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Container, Host, alone, same, sh};
+use support::{Container, Host, alone, same, sh, until};
 
 /// Where ip and tc tell state of a NIC.
 const TOLD: [&str; 12] = [
@@ -397,6 +397,133 @@ fn addresses_and_neighbours() {
     });
 }
 
+/// The kernel leaves a group when its address is deleted, not when the link leaves, and joins none twice by one index.
+#[test]
+fn multicast_addresses_are_joined_again() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add 239.1.1.7/32 dev r0 autojoin\naddress add ff05::77/128 dev r0 autojoin");
+        let groups = || sh("ip maddr show dev r0 | grep -e 239.1.1.7 -e ff05::77 | sort");
+        let before = groups();
+        assert_eq!(before.lines().count(), 2, "{before}");
+        journey(host, "r0", |c| {
+            assert_eq!(c.sh("ip address show dev r0 | grep -c autojoin").trim(), "2");
+            same("the groups inside", &before, &c.sh("ip maddr show dev r0 | grep -e 239.1.1.7 -e ff05::77 | sort"));
+        });
+        same("the groups", &before, &groups());
+        // By the same container: its namespace, too, has to leave the groups.
+        let c = Container::new("again");
+        for _ in 0..2 {
+            c.create(host).ok();
+            host.rdmaprep(&["restore", "--all"]).ok();
+        }
+        same("the groups after that container", &before, &groups());
+    });
+}
+
+/// Neighbours as `ip` shows them, without what passes: how far the kernel is with asking for one, and what it has heard.
+fn neighbours() -> String {
+    let mut all = Vec::new();
+    for command in
+        ["ip -4 -j neighbour", "ip -6 -j neighbour", "ip -4 -j neighbour show proxy", "ip -6 -j neighbour show proxy"]
+    {
+        let out = sh(command);
+        let listed: Value = serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
+        for mut one in listed.as_array().unwrap().clone() {
+            let is_set = |key: &str| one.get(key).is_some();
+            if !["managed", "extern_learn", "proxy"].iter().any(|k| is_set(k)) {
+                continue;
+            }
+            let lasting =
+                one["state"] == serde_json::json!(["PERMANENT"]) || one["state"] == serde_json::json!(["NOARP"]);
+            let managed = is_set("managed");
+            let fields = one.as_object_mut().unwrap();
+            if !lasting {
+                fields.remove("state");
+            }
+            if managed {
+                fields.remove("lladdr");
+            }
+            all.push(one.to_string());
+        }
+    }
+    all.sort();
+    all.join("\n")
+}
+
+#[test]
+fn neighbours_of_programs_return_with_their_flags() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00::1/64 dev r0 nodad
+            neighbour add 10.0.0.50 lladdr 02:00:00:00:00:50 dev r0 extern_learn
+            neighbour add 10.0.0.51 lladdr 02:00:00:00:00:51 dev r0 extern_learn nud reachable
+            neighbour add 10.0.0.52 dev r0 managed
+            neighbour add 10.0.0.53 dev r0 managed extern_learn
+            neighbour add 10.0.0.54 dev r0 use managed
+            neighbour add 10.0.0.58 lladdr 02:00:00:00:00:58 dev r0 extern_learn nud noarp
+            neighbour add 10.0.0.59 lladdr 02:00:00:00:00:59 dev r0 extern_learn nud stale protocol zebra
+            neighbour add proxy 10.0.0.60 dev r0 extern_learn
+            neighbour add fd00::50 lladdr 02:00:00:00:00:5a dev r0 extern_learn router
+            neighbour add fd00::51 lladdr 02:00:00:00:00:5b dev r0 extern_learn router nud stale");
+        let before = neighbours();
+        assert_eq!(before.lines().count(), 10, "{before}");
+        host.prepare("r0");
+        let normal = host.normal();
+        for round in ["stop", "restore"] {
+            let mut c = Container::new(round);
+            c.create(host).ok();
+            match round {
+                "stop" => drop(c.stop(host).ok()),
+                _ => drop(host.rdmaprep(&["restore", "--all"]).ok()),
+            }
+            same(&format!("neighbours after {round}"), &before, &neighbours());
+            same(&format!("the normal form after {round}"), &normal, &host.normal());
+            host.is_clean();
+        }
+    });
+}
+
+/// By whatever mode the kernel makes link-local addresses: after several stops they are those from before the first.
+#[test]
+fn link_local_addresses_stay_the_same_after_many_stops() {
+    alone(|host| {
+        let secret = "echo 2001:db8:1:2:3:4:5:6 > stable_secret";
+        for set in [
+            "ip link set r0 down; echo 3 > addr_gen_mode; ip link set r0 up",
+            "echo 3 > addr_gen_mode",
+            &format!("ip link set r0 down; {secret}; ip link set r0 up"),
+            &format!("ip link set r0 down; {secret}; echo 0 > addr_gen_mode; ip link set r0 up"),
+            &format!("{secret}; echo 0 > addr_gen_mode; echo 2 > addr_gen_mode"),
+            &format!("ip link set r0 down; {secret}; ip link set r0 up; echo 0 > addr_gen_mode"),
+            secret,
+            "ip link set r0 address 02:00:00:00:00:77",
+            "ip link set r0 down; echo 1 > addr_gen_mode; ip link set r0 up; ip address add fe80::5/64 dev r0 nodad",
+        ] {
+            host.rails(1);
+            sh(&format!("cd /proc/sys/net/ipv6/conf/r0; {set}"));
+            let all = || {
+                sh(
+                    "ip -6 -o address show dev r0 | awk '{print $4}' | sort; cat /proc/sys/net/ipv6/conf/r0/addr_gen_mode",
+                )
+            };
+            // The kernel makes them when it has seen the carrier.
+            until("there is a link-local address", || all().contains("fe80"));
+            let before = all();
+            host.prepare("r0");
+            for round in 0..3 {
+                let mut c = Container::new("c");
+                c.create(host).ok();
+                c.stop(host).ok();
+                until("they are there again", || all().lines().count() >= before.lines().count());
+                same(&format!("addresses of {set:?} after stop {round}"), &before, &all());
+            }
+            host.is_clean();
+            host.ip("link delete r0");
+        }
+    });
+}
+
 /// The kernel lets a token stand that it would not take again: it could not be given back.
 #[test]
 fn a_token_that_could_not_be_given_back() {
@@ -407,5 +534,32 @@ fn a_token_that_could_not_be_given_back() {
         host.prepare("r0");
         Container::new("c").create(host).fails(3, &["would not take the IPv6 token of r0 again"]);
         host.is_as(&before);
+    });
+}
+
+#[test]
+fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
+    alone(|host| {
+        host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad
+            route add 172.22.0.0/16 nexthop via 10.0.0.9 dev r0 nexthop via 10.1.0.9 dev r1");
+        let attempt = |nics: &str, words: &[&str]| {
+            let before = host.look();
+            host.prepare(nics);
+            Container::new("c").create(host).fails(3, words);
+            host.is_as(&before);
+            host.is_clean();
+        };
+        host.ip("link set r0 down");
+        let words = ["172.22.0.0/16 of table 254", "a leg over r0, which is down", "ip link set r0 up"];
+        attempt("r0", &words);
+        // Its other leg cannot leave, either: the route is made as a whole.
+        attempt("r1", &words);
+        host.ip("link set r0 up\nroute del 172.22.0.0/16\naddress replace fd00::1/64 dev r0 nodad
+            route append fd21::/32 via fd00::9 dev r0\nroute append fd21::/32 via fd01::9 dev r1");
+        sh("echo 1 > /proc/sys/net/ipv6/conf/r1/disable_ipv6");
+        if sh("ip -6 route show fd21::/32").contains("dev r1") {
+            attempt("r0,r1", &["fd21::/32 of table 254", "a leg over r1, which is without IPv6", "disable_ipv6=0"]);
+        }
     });
 }

@@ -11,10 +11,11 @@
 
 use nix::errno::Errno;
 use proptest::prelude::*;
-use rdmaprep::ident::Guid;
-use rdmaprep::snapshot::RdmaMode;
-use rdmaprep::world::nldev::{CharDev, CharKind, Device, Port, Request, netns_mode};
-use rdmaprep::world::nlreplies::Replies;
+use rdma_model::ids::Guid;
+use rdma_model::snapshot::RdmaMode;
+use rdma_netlink::nldev::{CharDev, CharKind, Device, Port, Request, netns_mode};
+use rdma_netlink::nldev_users::kernel_uses;
+use rdma_netlink::reply::Replies;
 use rdmaprep::world::rdma::{Rdma, errno};
 
 #[rustfmt::skip]
@@ -71,6 +72,10 @@ fn requests_are_these_bytes() {
     ]);
     assert_eq!(Request::Ports { device: 3 }.encode(2), [
         24, 0, 0, 0,   0x05, 0x14,   0x01, 0x03,   2, 0, 0, 0,   0, 0, 0, 0,
+        8, 0, 1, 0,   3, 0, 0, 0,
+    ]);
+    assert_eq!(Request::Connections { device: 3 }.encode(2), [
+        24, 0, 0, 0,   0x0b, 0x14,   0x01, 0x03,   2, 0, 0, 0,   0, 0, 0, 0,
         8, 0, 1, 0,   3, 0, 0, 0,
     ]);
     assert_eq!(Request::System.encode(0x01020304), [
@@ -132,6 +137,55 @@ fn devices_ports_and_nodes_are_read() {
     assert_eq!(netns_mode(&[5, 0, 66, 0, 0, 0, 0, 0]).unwrap(), Some(RdmaMode::Exclusive));
     assert_eq!(netns_mode(&[]).unwrap(), None);
     assert!(netns_mode(&[5, 0, 66, 0, 9, 0, 0, 0]).is_err());
+}
+
+/// An attribute with its padding.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let mut bytes = [&((4 + value.len()) as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// An entry of RES_CM_ID: port 1, the queue pair, its type, RDMA_PS_TCP, the state, both ends, and a module.
+fn connection(number: u32, state: u8, user: &[u8]) -> Vec<u8> {
+    let end = |last: u8| [&2u16.to_ne_bytes()[..], &[0x11, 0x44, 10, 0, 0, last], &[0; 120]].concat();
+    let all = [
+        attribute(3, &1u32.to_ne_bytes()),
+        attribute(21, &number.to_ne_bytes()),
+        attribute(26, &[2]),
+        attribute(32, &0x106u32.to_ne_bytes()),
+        attribute(27, &[state]),
+        attribute(33, &end(1)),
+        attribute(34, &end(9)),
+        attribute(29, user),
+    ];
+    attribute(31, &all.concat())
+}
+
+#[test]
+fn connections_of_the_kernel_are_told_from_those_of_processes() {
+    let answer = |table: u16, entries: &[Vec<u8>]| {
+        let device = [attribute(1, &3u32.to_ne_bytes()), attribute(2, b"mlx5_3\0")].concat();
+        vec![[device, attribute(table, &entries.concat())].concat()]
+    };
+    let connections = answer(
+        30,
+        &[
+            connection(12, 5, b"nvme_rdma\0"),
+            connection(13, 5, b"nvme_rdma\0"),
+            connection(0, 8, b"rpcrdma\0"),
+            connection(0, 6, b"ib_iser\0"),
+            connection(14, 5, b"ib_ipoib\0"),
+            connection(15, 5, b"\0"),
+        ],
+    );
+    let seen = kernel_uses(&connections).unwrap();
+    let seen: Vec<_> = seen.iter().map(|u| (u.user.as_str(), u.port, u.peer.map(|p| p.to_string()))).collect();
+    let expected = [("nvme_rdma", Some(1), Some("10.0.0.9".to_owned()))];
+    assert_eq!(seen, expected);
+    assert!(kernel_uses(&[]).unwrap().is_empty());
+    let cut = vec![connections[0][..connections[0].len() - 4].to_vec()];
+    assert!(kernel_uses(&cut).is_err());
 }
 
 #[test]

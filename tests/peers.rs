@@ -5,7 +5,7 @@ mod support_peers;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::peers::message::{self, Ack, Proposal, Verdict};
 use rdmaprep::peers::node::Agreement;
 use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, Store, Waiting, agree};
@@ -69,7 +69,7 @@ fn without_a_common_rail_nobody_moves_and_all_know_why() {
     sim.add(setup(2, 3, &["rdma1"], 1), 0, 60_000, None);
     for (_, result) in sim.run().0.into_iter().flatten() {
         let e = result.unwrap_err();
-        assert_eq!(Fault::of(&e), Fault::Disagreed);
+        assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
         let text = format!("{e:#}");
         assert!(text.contains("no rail is on all nodes: rdma0: missing on node-2: no such NIC"), "{text}");
     }
@@ -130,16 +130,16 @@ fn a_node_that_cannot_do_with_what_all_have_says_no_and_nobody_holds_anything() 
             sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, None);
         }
         sim.judge = Box::new(move |a: &Agreement| match a.rank == victim {
-            true => Err(Fault::Refused.error(format!("no room for {} NICs", a.rails.len()))),
+            true => Err(ErrorClass::Refused.error(format!("no room for {} NICs", a.rails.len()))),
             false => Ok(()),
         });
         for (rank, (when, result)) in sim.run().0.into_iter().flatten().enumerate() {
             let e = result.unwrap_err();
             let (fault, text) = match rank as u32 == victim {
-                true => (Fault::Refused, "no room for 4 NICs".to_owned()),
-                false => (Fault::Disagreed, format!("node-{victim} (rank {victim}) refused: no room for 4 NICs")),
+                true => (ErrorClass::Refused, "no room for 4 NICs".to_owned()),
+                false => (ErrorClass::Disagreed, format!("node-{victim} (rank {victim}) refused: no room for 4 NICs")),
             };
-            assert_eq!((Fault::of(&e), format!("{e:#}")), (fault, text));
+            assert_eq!((ErrorClass::of(&e), format!("{e:#}")), (fault, text));
             assert!(when < Duration::from_secs(3), "{when:?}");
         }
     }
@@ -302,7 +302,7 @@ fn a_no_is_heard_although_another_node_has_died() {
             sim.add(setup(rank, 3, &RAILS, 1), 0, 60_000, (rank == 2).then_some(4));
         }
         sim.judge = Box::new(|a: &Agreement| match a.rank {
-            1 => Err(Fault::Refused.error("no room")),
+            1 => Err(ErrorClass::Refused.error("no room")),
             _ => Ok(()),
         });
         let (when, result) = sim.run().0.swap_remove(0).unwrap();
@@ -497,8 +497,8 @@ fn a_store_that_is_lost_is_an_error_of_its_own() {
     let e = agree(&mut Lost, setup(1, 2, &RAILS, 1), Instant::now() + Duration::from_secs(5), &mut |_| Ok(()), None)
         .unwrap_err();
     assert_eq!(
-        (Fault::of(&e), format!("{e:#}").as_str()),
-        (Fault::Disagreed, "the rendezvous store: connection reset")
+        (ErrorClass::of(&e), format!("{e:#}").as_str()),
+        (ErrorClass::Disagreed, "the rendezvous store: connection reset")
     );
 }
 
@@ -530,7 +530,7 @@ fn a_store_that_is_lost_with_the_commit_leaves_rank_0_unsure_of_the_others() {
     };
     let (zero, one) = (part(0), part(1));
     let e = zero.join().unwrap().unwrap_err();
-    assert_eq!(Fault::of(&e), Fault::Disagreed);
+    assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
     let text = format!("{e:#}");
     assert!(text.contains("others may have committed") && text.ends_with(": connection reset"), "{text}");
     assert_eq!(keys(&one.join().unwrap().unwrap()), RAILS);
@@ -541,7 +541,7 @@ fn wrong_ranks_counts_and_run_ids_are_wrong_usage() {
     for (rank, nodes) in [(1, 1), (7, 3), (0, 0), (0, 16385)] {
         let e = agree(&mut Memory::default(), setup(rank, nodes, &RAILS, 1), Instant::now(), &mut |_| Ok(()), None)
             .unwrap_err();
-        assert_eq!(Fault::of(&e), Fault::Usage, "{rank} of {nodes}");
+        assert_eq!(ErrorClass::of(&e), ErrorClass::Usage, "{rank} of {nodes}");
     }
     for bad in ["", "none", "a/b", "a b", "a\n", "é", &"x".repeat(129)] {
         assert!(bad.parse::<RunId>().is_err(), "{bad:?}");
@@ -653,7 +653,7 @@ proptest! {
                 Err(e) => {
                     let text = format!("{e:#}");
                     prop_assert!(!text.contains(char::is_control) && text.len() < 5000, "{}", text);
-                    prop_assert_eq!(Fault::of(&e), Fault::Disagreed);
+                    prop_assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
                 }
             }
         }

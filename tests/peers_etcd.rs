@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::peers::etcd::{Cluster, Etcd, Login};
 use rdmaprep::peers::{MAX_VALUE, Store, agree};
 use serde_json::{Value as Json, json};
@@ -215,7 +215,7 @@ fn a_node_that_never_comes_is_named_in_time() {
     });
     for thread in all {
         let e = thread.join().unwrap();
-        assert!(Fault::of(&e) == Fault::Disagreed && format!("{e:#}").contains("rank 1"), "{e:#}");
+        assert!(ErrorClass::of(&e) == ErrorClass::Disagreed && format!("{e:#}").contains("rank 1"), "{e:#}");
     }
 }
 
@@ -230,7 +230,10 @@ fn a_server_that_dies_in_the_middle_is_an_error_in_time() {
     server.stop();
     let e = waiting.join().unwrap().unwrap_err();
     let said = format!("{e:#}");
-    assert!(Fault::of(&e) == Fault::Disagreed && said.contains("no answer in 1") && said.contains("refused"), "{said}");
+    assert!(
+        ErrorClass::of(&e) == ErrorClass::Disagreed && said.contains("no answer in 1") && said.contains("refused"),
+        "{said}"
+    );
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
 }
 

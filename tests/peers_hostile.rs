@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::peers::c10d::C10d;
 use rdmaprep::peers::{Agreement, RunId, Store, agree, gather::Gathering};
 use support_peers::fake::{Fake, Manner, rude};
@@ -179,7 +179,7 @@ fn a_store_that_says_something_else_each_time_ends_nobody_well() {
     });
     for rank in [0, 2] {
         let start = Instant::now();
-        assert_eq!(Fault::of(&part(to, rank, 3, 2).unwrap_err()), Fault::Disagreed);
+        assert_eq!(ErrorClass::of(&part(to, rank, 3, 2).unwrap_err()), ErrorClass::Disagreed);
         assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     }
 }

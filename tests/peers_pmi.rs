@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::peers::node::{Act, Event, Node, Stage};
 use rdmaprep::peers::pmi::Pmi;
 use rdmaprep::peers::{Agreement, Rail, Store, agree};
@@ -110,7 +110,7 @@ fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked(
     };
     for thread in [part(0, first), part(1, second)] {
         let e = thread.join().unwrap().unwrap_err();
-        assert_eq!(Fault::of(&e), Fault::Disagreed);
+        assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
         assert!(format!("{e:#}").contains("not all processes of the step have come to the barrier in time"), "{e:#}");
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
@@ -122,7 +122,7 @@ fn a_no_is_heard_by_all_within_a_few_barriers() {
     let start = Instant::now();
     let part = |(rank, socket): (usize, File)| {
         std::thread::spawn(move || {
-            let judge = &mut |_: &Agreement| if rank == 1 { Err(Fault::Refused.error("no room")) } else { Ok(()) };
+            let judge = &mut |_: &Agreement| if rank == 1 { Err(ErrorClass::Refused.error("no room")) } else { Ok(()) };
             let mut store = Pmi::over(socket, soon(60)).unwrap();
             agree(&mut store, setup(rank as u32, 3, &["rdma0"], 1), soon(60), judge, None).unwrap_err()
         })
@@ -131,9 +131,12 @@ fn a_no_is_heard_by_all_within_a_few_barriers() {
     for (rank, thread) in all.into_iter().enumerate() {
         let e = thread.join().unwrap();
         let own = rank == 1;
-        let (fault, words) =
-            if own { (Fault::Refused, "no room") } else { (Fault::Disagreed, "node-1 (rank 1) refused: no room") };
-        assert_eq!((Fault::of(&e), format!("{e:#}").as_str()), (fault, words), "rank {rank}");
+        let (fault, words) = if own {
+            (ErrorClass::Refused, "no room")
+        } else {
+            (ErrorClass::Disagreed, "node-1 (rank 1) refused: no room")
+        };
+        assert_eq!((ErrorClass::of(&e), format!("{e:#}").as_str()), (fault, words), "rank {rank}");
     }
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
@@ -172,7 +175,7 @@ fn a_commit_that_nobody_comes_to_hear_of_is_none() {
         };
     }
     let e = leader.join().unwrap().unwrap_err();
-    assert_eq!(Fault::of(&e), Fault::Disagreed);
+    assert_eq!(ErrorClass::of(&e), ErrorClass::Disagreed);
     assert!(format!("{e:#}").contains("not all nodes have come to hear of the commit in time"), "{e:#}");
     assert!(start.elapsed() >= Duration::from_secs(3), "{:?}", start.elapsed());
     drop(store);

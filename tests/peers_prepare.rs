@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rdmaprep::step::Side;
-use rdmaprep::uplink::Way;
+use rdma_model::step::Side;
+use rdmaprep::protected_ifaces::Way;
 use rdmaprep::world::netns::Netns;
 use rdmaprep::world::route::RouteSocket;
 use rdmaprep::world::{Live, Scope, World};
@@ -387,12 +387,14 @@ fn a_node_that_is_killed_leaves_the_others_with_nothing_stored_or_all_with_the_s
         let _ = all[victim].kill();
         let all: Vec<Said> = all.into_iter().map(ends).collect();
         assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+        // A recorded host without routes is told to be unchecked besides.
+        let errors = |said: &Said| said.err.lines().filter(|l| !l.starts_with("rdmaprep: warning: ")).count();
         let left: Vec<_> = all.iter().enumerate().filter(|(rank, _)| *rank != victim).collect();
         for (rank, said) in &left {
             let stored = folder.path().join(format!("run-{rank}/plans/default.json")).exists();
             match said.code {
                 Some(0) => assert!(stored),
-                Some(10) => assert!(!stored && said.err.lines().count() == 1, "{said:?}"),
+                Some(10) => assert!(!stored && errors(said) == 1, "{said:?}"),
                 _ => panic!("{victim} killed after {millis} ms: {said:?}"),
             }
         }

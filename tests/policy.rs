@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host};
-use rdmaprep::fault::Fault;
-use rdmaprep::nccl::Options;
+use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::policy::Device;
 use rdmaprep::request::Request;
 use rdmaprep::select::{Selection, judge};
-use rdmaprep::snapshot::Snapshot;
 
 const SELECT: &str = "[select]\nexclude = ''\nfamily = 'any'\nib = true\n";
 
@@ -126,7 +126,7 @@ fn a_container_gets_no_more_than_its_share() {
     let all = plan(&request, &seen);
     assert_eq!(all.nics.len(), 3);
     let e = request.host.policy.limits(&all).unwrap_err();
-    assert_eq!(Fault::of(&e), Fault::Refused);
+    assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
     assert!(format!("{e:#}").contains("3 NICs, `max_nics` of the host's config file allows 2"), "{e:#}");
     let asked = BTreeMap::from([("rdmaprep.io/ifaces".to_owned(), "rdma0 rdma2".to_owned())]);
     let some = request.narrow(&asked).unwrap().narrowed_plan(all, &seen);
@@ -138,15 +138,15 @@ fn an_annotation_that_does_not_count_is_refused() {
     let request = request("annotations = ['plan', 'ifaces']");
     let narrow = |leaf: &str, value: &str| {
         let asked = BTreeMap::from([(format!("rdmaprep.io/{leaf}"), value.to_owned())]);
-        request.narrow(&asked).map_err(|e| (Fault::of(&e), format!("{e:#}")))
+        request.narrow(&asked).map_err(|e| (ErrorClass::of(&e), format!("{e:#}")))
     };
     assert!(narrow("plan", "x").is_ok() && narrow("ifaces", "rdma0").is_ok());
     for value in ["", "^x$"] {
         let (fault, text) = narrow("exclude", value).unwrap_err();
-        assert_eq!(fault, Fault::Refused);
+        assert_eq!(fault, ErrorClass::Refused);
         assert!(text.contains("\"rdmaprep.io/exclude\" is not among `annotations`"), "{text}");
     }
-    assert_eq!(narrow("other", "").unwrap_err().0, Fault::State);
+    assert_eq!(narrow("other", "").unwrap_err().0, ErrorClass::State);
 }
 
 /// The keys that a table has, by what the reader says of one that it has not.

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
+use rdma_model::step::{NicState, Side, Step};
 use rdmaprep::apply::apply;
 use rdmaprep::attach::{Attach, attach};
-use rdmaprep::fault::Fault;
 use rdmaprep::plan::Plan;
 use rdmaprep::rails::{self, ArpProfile, NUMBERS, Numbers, Profile};
-use rdmaprep::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
-use rdmaprep::step::{NicState, Side, Step};
 use rdmaprep::verify;
 use support_kernel::hosts::{name, plan_for};
 use support_kernel::{Kernel, naked, plain, v4, v6};
@@ -317,7 +317,7 @@ fn what_comes_from_a_rail_leaves_by_its_own_gateway() {
 #[test]
 fn a_leg_that_is_alone_in_its_table_has_nothing_of_its_own() {
     let mut kernel = support_kernel::hosts::three();
-    let realm = |i: u8| BTreeMap::from([(11, rdmaprep::ident::Hex(vec![i, 0, 0, 0]))]);
+    let realm = |i: u8| BTreeMap::from([(11, rdma_model::ids::Hex(vec![i, 0, 0, 0]))]);
     let leg = |i: u8| Hop {
         dev: Some(name(i.into())),
         gateway: Some(v4(i, 0, 9)),
@@ -399,7 +399,7 @@ fn numbers_in_use_are_left_alone() {
     assert_eq!(tables("29000-29255", Profile::Auto).unwrap(), (vec![29002, 29004, 29005], "1".into()));
     // Two numbers are free of the three that it takes.
     let e = tables("29002-29004", Profile::Strict).unwrap_err();
-    assert_eq!(Fault::of(&e), Fault::Refused);
+    assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
     assert!(format!("{e:#}").contains("rail_tables"), "{e:#}");
     assert_eq!(tables("29002-29004", Profile::Auto).unwrap(), (vec![], "0".into()));
 }

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Hop, Netdev, Route, Rule};
+use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::apply_all;
 use rdmaprep::attach::attach;
-use rdmaprep::ident::IfName;
 use rdmaprep::journal::Held;
 use rdmaprep::reboot::{Aftermath, after_reboot};
-use rdmaprep::snapshot::{Hop, Netdev, Route, Rule};
-use rdmaprep::step::{NicState, Settings, Side, Step};
 use rdmaprep::verify;
 use rdmaprep::world::managers;
 use support_kernel::hosts::{name, plan_for, three};
@@ -60,7 +60,7 @@ fn rule(i: usize) -> Rule {
 }
 
 fn announce(i: usize) -> Step {
-    let values = BTreeMap::from([("ipv4/conf/arp_announce".to_owned(), "2".to_owned())]);
+    let values = BTreeMap::from([("ipv4/conf/arp_announce".to_owned(), "2".to_owned())]).into();
     Step::Sysctls { side: HOST, dev: name(i), values }
 }
 
@@ -133,7 +133,7 @@ fn what_the_system_has_configured_stays_as_it_is() {
     let configure = |kernel: &mut Kernel, step: Step| kernel.does(step).unwrap();
     let settings = Settings { mtu: 9000, ..Settings::of(&cards()[0]) };
     configure(&mut kernel, Step::Settings { side: HOST, dev: name(0), settings });
-    let values = BTreeMap::from([("ipv4/conf/arp_announce".to_owned(), "1".to_owned())]);
+    let values = BTreeMap::from([("ipv4/conf/arp_announce".to_owned(), "1".to_owned())]).into();
     configure(&mut kernel, Step::Sysctls { side: HOST, dev: name(0), values });
     configure(&mut kernel, Step::AddressAdd { side: HOST, dev: name(0), address: plain(v4(0, 0, 1), 24) });
     configure(&mut kernel, Step::Link { side: HOST, dev: name(0), up: true });

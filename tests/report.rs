@@ -11,12 +11,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use rdmaprep::fault::Fault;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use rdmaprep::plan::{EnvVar, Identity, Nic, Plan};
 use rdmaprep::rails::ArpProfile;
 use rdmaprep::report::{self, PhaseName, Report, Stopwatch};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
-use rdmaprep::snapshot::{Hca, Netdev, Snapshot};
 use serde_json::json;
 
 fn golden(name: &str, actual: &str) {
@@ -153,6 +153,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         rails: Default::default(),
         sysfs: Default::default(),
         view: None,
+        job: Default::default(),
         allow_bootstrap: false,
         gid_timeout: Default::default(),
         exclusive: false,
@@ -184,7 +185,7 @@ fn snapshot_of_forty_nics_with_long_names() {
         hca.ports[0].gids[3].address = "2001:db8:1111:2222:3333:4444:5555:6666".parse().unwrap();
         for index in 4..20 {
             let gid = hca.ports[0].gids[3].clone();
-            hca.ports[0].gids.push(rdmaprep::snapshot::Gid { index, ..gid });
+            hca.ports[0].gids.push(rdma_model::snapshot::Gid { index, ..gid });
         }
         hca.conflicts = vec!["netlink says ".to_owned() + &"one thing, sysfs another; ".repeat(6)];
         dev.driver = Some("a-driver-with-a-name-that-nobody-would-choose".into());
@@ -285,7 +286,7 @@ fn reports_say_how_it_ended_and_where_time_went() {
     let mut report = Report::new("hook createRuntime");
     report.container = Some("trainer 0\n".into());
     report.nics = vec!["rdma0".parse().unwrap(), "rdma1".parse().unwrap()];
-    report.finish(&Err::<(), _>(Fault::Kernel.error("moving rdma0: EBUSY")), &watch);
+    report.finish(&Err::<(), _>(ErrorClass::Kernel.error("moving rdma0: EBUSY")), &watch);
     report.micros = 2345;
     assert_eq!(
         report.line(),

@@ -21,16 +21,17 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use rdma_model::ids::{IfName, Mac};
+use rdma_model::snapshot::{Address, LinkOptions, Program, ProgramHook, Qdisc, Route, Rule, Snapshot, SysctlValues};
+use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
-use rdmaprep::home::settle;
-use rdmaprep::ident::{IfName, Mac};
+use rdmaprep::home::{arrange, settle};
 use rdmaprep::journal::Held;
 use rdmaprep::plan::Plan;
+use rdmaprep::precedence::Precedence;
 use rdmaprep::rails::{self, ArpProfile, Profile};
 use rdmaprep::restore::{Homecoming, restore};
-use rdmaprep::snapshot::{Address, Qdisc, Route, Rule, Snapshot};
-use rdmaprep::step::{NicState, Settings, Side, Step};
 use rdmaprep::verify::{self, Drift};
 use rdmaprep::world::{Scope, World};
 use support_kernel::hosts::{Host, host, name};
@@ -77,14 +78,17 @@ fn names(held: &[Held]) -> Vec<IfName> {
     held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 
-/// What `home::bring_with` does: one restore, and one more of what differs then.
-fn home(kernel: &mut Kernel, held: &[Held]) -> (Homecoming, Vec<Drift>) {
+/// What `home::bring_with` does: one restore, the order of equals, and one more of what differs then.
+fn home(kernel: &mut Kernel, held: &[Held], order: &Precedence) -> (Homecoming, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
     let home = restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
     apply_all(&home.steps, kernel, soon());
+    let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
+    let order = order.met(&now);
+    arrange(kernel, Side::Host, &order, &now).unwrap();
     // Nobody else configures links there.
     let nobody = Path::new("/proc/self/fd/none");
-    (home, settle(kernel, nobody, held, Duration::ZERO).unwrap().drift)
+    (home, settle(kernel, nobody, held, &order, Duration::ZERO).unwrap().drift)
 }
 
 fn form(snapshot: &Snapshot) -> String {
@@ -121,6 +125,7 @@ fn diff(before: &str, after: &str) -> String {
 struct Case {
     kernel: Kernel,
     attach: Attach,
+    precedence: Precedence,
     host: String,
     inside: String,
     order: String,
@@ -137,7 +142,8 @@ impl Case {
         let attach = attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
         let (host, inside) = (form(&kernel.see(Side::Host)), form(&kernel.see(Side::Inside)));
         let order = order(&kernel.see(Side::Host));
-        Case { kernel, attach, host, inside, order }
+        let precedence = Precedence::of(&kernel.see(Side::Host), attach.held.iter().map(|h| &h.before), &[]);
+        Case { kernel, attach, precedence, host, inside, order }
     }
 
     /// The container has its NICs; `None` where the attach was refused for the one reason that is known (see
@@ -169,7 +175,7 @@ impl Case {
     fn assert_equal(&self, mut kernel: Kernel, when: &str, ours: impl Fn(&str) -> bool) -> Kernel {
         point();
         kernel.log.clear();
-        let (home, drift) = home(&mut kernel, &self.attach.held);
+        let (home, drift) = home(&mut kernel, &self.attach.held, &self.precedence);
         assert_eq!(home.stuck, [], "{when}");
         let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
         assert!(told.is_empty(), "{when}: {told:#?}\nfailed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
@@ -245,6 +251,13 @@ fn the_way_home_cut_off_anywhere() {
             case.assert_equal(refused, &format!("home, step {k} refused: {step}"), |_| true);
             let _ = kernel.perform(step, soon());
         }
+        // And in the middle of giving equals their order.
+        let now = kernel.see(Side::Host);
+        for step in case.precedence.met(&now).steps(Side::Host, &now).concat() {
+            case.assert_home(kernel.clone(), &format!("order, cut off before {step}"));
+            kernel.perform(&step, soon()).unwrap();
+        }
+        case.assert_home(kernel, "in order");
     });
     told("points of the way home");
 }
@@ -259,7 +272,13 @@ fn what_the_container_has_is_what_was_planned() {
         let case = Case::new(&h);
         let Some(kernel) = case.attached() else { return };
         point();
+        let mut kernel = kernel;
+        let order = case.precedence.inside(&case.attach.held);
+        let now = kernel.see(Side::Inside);
+        let arranged = arrange(&mut kernel, Side::Inside, &order, &now).unwrap();
+        assert!(arranged.errors.is_empty(), "{:?}", arranged.errors);
         let inside = kernel.see(Side::Inside);
+        assert_eq!(order.drift(&inside), []);
         let states: Vec<NicState> = case.attach.held.iter().map(|h| h.inside.clone()).collect();
         let mut drift = verify::drift(&states, &inside);
         drift.extend(verify::rdma_drift(&case.attach.held, &inside));
@@ -334,13 +353,17 @@ struct Mischief {
 }
 
 fn mischief() -> impl Strategy<Value = Vec<Mischief>> {
-    let one = (0..6usize, 0..19usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
+    let one = (0..6usize, 0..20usize, 0..4usize).prop_map(|(nic, what, value)| Mischief { nic, what, value });
     prop::collection::vec(one, 1..6)
 }
 
 /// Rules that a container made itself, and keeps.
 fn own_rule(line: &str) -> bool {
-    line.contains("\"priority\":333")
+    line.contains("\"priority\":333") || line.contains("rules of priority 333")
+}
+
+fn no_ipv6() -> SysctlValues {
+    BTreeMap::from([("ipv6/conf/disable_ipv6".to_owned(), "1".to_owned())]).into()
 }
 
 impl Mischief {
@@ -356,7 +379,14 @@ impl Mischief {
                 let space = kernel.space(Side::Inside).unwrap();
                 let id = space.id(&dev).unwrap();
                 let dev = &mut space.link(id).dev;
-                if self.what == 16 { dev.xdp = true } else { dev.master = Some("eth0".parse().unwrap()) }
+                let foreign = |id| Program { hook: ProgramHook::TcxEgress, id };
+                match (self.what, self.value) {
+                    (16, 0) => dev.xdp = true,
+                    // Its own, and none of the host's.
+                    (16, 1) => dev.programs = Some(vec![foreign(99)]),
+                    (16, _) => dev.programs.get_or_insert_default().insert(0, foreign(98)),
+                    _ => dev.master = Some("eth0".parse().unwrap()),
+                }
             }
             _ => {
                 let Some(step) = self.step(&kernel.see(Side::Inside), was, dev) else { return };
@@ -377,6 +407,7 @@ impl Mischief {
         let _ = kernel.does(Step::RdmaLinkAdd { side, hca, dev, uverbs: None });
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table of tricks")]
     fn step(&self, inside: &Snapshot, was: &Held, dev: IfName) -> Option<Step> {
         let side = Side::Inside;
         let is = inside.netdev(&dev).unwrap();
@@ -401,11 +432,7 @@ impl Mischief {
                 settings: Settings { mtu: [1000, 1300, 1500, 9000][self.value], ..settings },
             },
             4 if hardware || !renamed => Step::Mac { side, dev, mac: Mac(vec![2, 2, 2, 2, 2, self.value as u8]) },
-            5 => Step::Settings {
-                side,
-                dev,
-                settings: Settings { promisc: true, alias: Some(text("mine")), ..settings },
-            },
+            5 => Step::Settings { side, dev, settings: spoilt(settings) },
             6 => match is.addresses.get(self.value) {
                 Some(a) => Step::AddressDelete { side, dev, address: a.clone() },
                 None => Step::AddressAdd { side, dev, address: plain(v4(77, 0, 1), 24) },
@@ -415,7 +442,7 @@ impl Mischief {
             9 => Step::AltnameAdd { side, dev, altname: to },
             10 => Step::AltnameAdd { side, dev, altname: was.nic.identity.name.to_string() },
             11 => match is.altnames.first() {
-                Some(a) => Step::AltnameDelete { side, dev, altname: a.clone() },
+                Some(a) => Step::AltnamesDelete { side, dev, altnames: vec![a.clone()] },
                 None => Step::AltnameAdd { side, dev, altname: text("eth8") },
             },
             12 => Step::RuleAdd { side, rule: rule_333(&dev) },
@@ -424,11 +451,27 @@ impl Mischief {
                 dev,
                 qdisc: Qdisc { kind: "htb".into(), handle: 0x20000, parent: u32::MAX, options: None },
             },
-            13 => Step::Sysctls { side, dev, values: BTreeMap::from([(text("ipv6/conf/disable_ipv6"), text("1"))]) },
+            19 => Step::Device {
+                side,
+                dev,
+                values: BTreeMap::from([(text("ethtool rings rx"), format!("{}", 64 << self.value))]),
+            },
+            13 => Step::Sysctls { side, dev, values: no_ipv6() },
             _ => return None,
         };
         Some(step)
     }
+}
+
+fn spoilt(settings: Settings) -> Settings {
+    let options = LinkOptions {
+        flags: LinkOptions::NOARP,
+        mode: Some(1),
+        broadcast: Some(Mac(vec![2; 6])),
+        gso_max_size: Some(9000),
+        ..LinkOptions::default()
+    };
+    Settings { promisc: true, alias: Some("mine".to_owned()), options: Some(options), ..settings }
 }
 
 fn rule_333(dev: &IfName) -> Rule {
@@ -498,7 +541,7 @@ fn a_dead_namespace_returns_hardware() {
             let (lost, kept): (Vec<_>, Vec<_>) = case.attach.held.iter().partition(lost);
             kernel.die();
             kernel.log.clear();
-            let (home, _) = home(&mut kernel, &case.attach.held);
+            let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
             let mut stuck: Vec<&IfName> = home.stuck.iter().map(|(n, _)| n).collect();
             stuck.sort();
             let mut expected: Vec<&IfName> = lost.iter().map(|h| &h.nic.identity.name).collect();
@@ -535,7 +578,7 @@ fn without(routes: &mut Vec<Route>, lost: &[&Held]) {
 /// The smallest hosts on which a property once failed.
 mod found {
     use super::*;
-    use rdmaprep::snapshot::Hop;
+    use rdma_model::snapshot::Hop;
     use support_kernel::hosts::{plan_for, three};
 
     const SIDE: Side = Side::Host;
@@ -615,7 +658,7 @@ mod found {
     #[test]
     fn link_local_addresses_that_only_look_made_by_the_kernel() {
         let (side, dev) = (SIDE, name(0));
-        let values = BTreeMap::from([("ipv6/conf/addr_gen_mode".to_owned(), "1".to_owned())]);
+        let values = BTreeMap::from([("ipv6/conf/addr_gen_mode".to_owned(), "1".to_owned())]).into();
         let eui64 = std::net::IpAddr::from([0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, 1]);
         let address = Address { scope: 253, ..plain(eui64, 64) };
         let add = Step::AddressAdd { side, dev: dev.clone(), address };
@@ -628,7 +671,7 @@ mod found {
     /// What differs from the host's defaults comes along, but for what says how the host stands in its network.
     #[test]
     fn sysctls_that_differ_from_the_default_come_along() {
-        let all = |values: &[(&str, &str)]| -> BTreeMap<String, String> {
+        let all = |values: &[(&str, &str)]| -> SysctlValues {
             values.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
         };
         let own = [("ipv6/conf/disable_ipv6", "0")];
@@ -659,7 +702,7 @@ mod found {
         attached.does(Step::Rename { side, dev: name(2), name: "x".parse().unwrap() }).unwrap();
         attached.does(Step::AltnameAdd { side, dev: name(0), altname }).unwrap();
         attached.die();
-        let (home, drift) = home(&mut attached, &case.attach.held);
+        let (home, drift) = home(&mut attached, &case.attach.held, &case.precedence);
         assert_eq!((home.stuck, drift), (Vec::new(), Vec::new()));
         assert_eq!(diff(&case.host, &form(&attached.see(SIDE))), "");
     }
@@ -675,7 +718,7 @@ mod found {
         dead.die();
         for mut kernel in [attached, dead] {
             let before = form(&kernel.see(SIDE));
-            let (home, _) = home(&mut kernel, &case.attach.held);
+            let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
             assert_eq!(home.stuck.len(), 1);
             assert_eq!(texts(&home.steps), [""; 0]);
             assert_eq!(diff(&before, &form(&kernel.see(SIDE))), "");
@@ -686,9 +729,9 @@ mod found {
 /// VLANs on a NIC, and a bond of two others: whatever is cut off or refused, and whenever the namespace dies.
 mod stacked {
     use super::*;
-    use rdmaprep::ident::Hex;
-    use rdmaprep::snapshot::Hop;
-    use rdmaprep::step::Made;
+    use rdma_model::ids::Hex;
+    use rdma_model::snapshot::Hop;
+    use rdma_model::step::Made;
     use support_kernel::hosts::{plan_of, three};
 
     const SIDE: Side = Side::Host;
@@ -750,7 +793,7 @@ mod stacked {
         if kernel.has_inside() {
             kernel.die();
             kernel.log.clear();
-            let (found, drift) = home(&mut kernel, &case.attach.held);
+            let (found, drift) = home(&mut kernel, &case.attach.held, &case.precedence);
             let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
             assert_eq!((found.stuck, told), (Vec::new(), Vec::new()), "dead, {when}: {:#?}", kernel.log);
             assert_eq!(diff(&case.host, &form(&kernel.see(SIDE))), "", "dead, {when}: {:#?}", kernel.log);
@@ -805,11 +848,11 @@ mod stacked {
     }
 }
 
-/// The normal form does not see an order, and sees every single field.
+/// The normal form of a NIC does not see an order, and sees every single field.
 mod normal_form {
     use super::*;
-    use rdmaprep::ident::Hex;
-    use rdmaprep::snapshot::{Hop, Member, Neighbour, Netdev, Nexthop};
+    use rdma_model::ids::Hex;
+    use rdma_model::snapshot::{Hop, Member, Neighbour, Netdev, Nexthop};
 
     type Change = (&'static str, fn(&mut NicState));
 
@@ -833,9 +876,11 @@ mod normal_form {
             router: false,
             noarp: false,
             managed: false,
+            extern_learn: false,
+            stale: false,
         };
         dev.neighbours = vec![neighbour(50), neighbour(51)];
-        dev.sysctls = BTreeMap::from([("ipv4/conf/rp_filter".into(), "1".into())]);
+        dev.sysctls = BTreeMap::from([("ipv4/conf/rp_filter".into(), "1".into())]).into();
         let hop = |n| Hop { dev: Some(dev.name.clone()), gateway: Some(v4(0, 0, n)), ..Hop::default() };
         let route = |net: &str, n| Route {
             destination: net.parse().unwrap(),
@@ -871,7 +916,7 @@ mod normal_form {
     }
 
     /// Every field that counts.
-    const CHANGES: [Change; 67] = [
+    const CHANGES: &[Change] = &[
         ("name", |s| s.netdev.name = "rail1".parse().unwrap()),
         ("kind", |s| s.netdev.kind = None),
         ("link_type", |s| s.netdev.link_type = 32),
@@ -888,6 +933,11 @@ mod normal_form {
         ("allmulti", |s| s.netdev.allmulti ^= true),
         ("master", |s| s.netdev.master = Some("br0".parse().unwrap())),
         ("xdp", |s| s.netdev.xdp ^= true),
+        ("programs", |s| s.netdev.programs = Some(vec![Program { hook: ProgramHook::XdpDriver, id: 7 }])),
+        ("arp", |s| s.netdev.options.as_mut().unwrap().flags ^= LinkOptions::NOARP),
+        ("link mode", |s| s.netdev.options.as_mut().unwrap().mode = Some(2)),
+        ("broadcast address", |s| s.netdev.options.as_mut().unwrap().broadcast = None),
+        ("GRO size", |s| s.netdev.options.as_mut().unwrap().gro_max_size = Some(1)),
         ("qdisc gone", |s| s.netdev.qdiscs = Some(Vec::new())),
         ("qdisc kind", |s| s.netdev.qdiscs.as_mut().unwrap()[0].kind = "fq".into()),
         ("qdisc handle", |s| s.netdev.qdiscs.as_mut().unwrap()[0].handle = 1),
@@ -907,10 +957,14 @@ mod normal_form {
         ("neighbour mac", |s| s.netdev.neighbours[0].mac = None),
         ("neighbour proxy", |s| s.netdev.neighbours[0].proxy ^= true),
         ("address protocol", |s| s.netdev.addresses[0].protocol = Some(1)),
+        ("device", |s| drop(s.netdev.device.as_mut().unwrap().insert("ethtool rings rx".into(), "9".into()))),
+        ("device gone", |s| s.netdev.device.as_mut().unwrap().clear()),
         ("token", |s| s.netdev.token = Some(5.into())),
         ("neighbour router", |s| s.netdev.neighbours[0].router = true),
         ("neighbour noarp", |s| s.netdev.neighbours[0].noarp = true),
         ("neighbour managed", |s| s.netdev.neighbours[0].managed = true),
+        ("neighbour extern_learn", |s| s.netdev.neighbours[0].extern_learn = true),
+        ("neighbour stale", |s| s.netdev.neighbours[0].stale = true),
         ("neighbour protocol", |s| s.netdev.neighbours[0].protocol = None),
         ("sysctl", |s| drop(s.netdev.sysctls.insert("ipv4/conf/rp_filter".into(), "2".into()))),
         ("sysctl gone", |s| s.netdev.sysctls.clear()),

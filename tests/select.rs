@@ -17,13 +17,13 @@ use anyhow::Result;
 use clap::FromArgMatches;
 use clap::builder::Resettable;
 use proptest::prelude::*;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{self, Cli, Command, PrepareArgs};
 use rdmaprep::config::{Config, Host};
-use rdmaprep::fault::Fault;
-use rdmaprep::ident::IfName;
 use rdmaprep::request::Request;
 use rdmaprep::select::{DropCode, Selection, select};
-use rdmaprep::snapshot::Snapshot;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ fn golden_cases() {
     for case in &cases {
         let (name, text) = match run(case) {
             Ok(s) => ("expected.json", serde_json::to_string_pretty(&compact(json!(s))).unwrap() + "\n"),
-            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", Fault::of(&e).code())),
+            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", ErrorClass::of(&e).code())),
         };
         untested.retain(|code| !text.contains(&format!("\"code\": \"{code}\"")));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -122,6 +122,34 @@ const CODES: [DropCode; 19] = [
     DropCode::NotInPeerSet,
 ];
 
+/// A NIC gets free of a bridge, of HSR and of Open vSwitch in three ways.
+#[test]
+fn each_kind_of_master_has_advice_of_its_own() {
+    let text = fs::read_to_string("tests/cases/select/enslaved-to-bridge/snapshot.json").unwrap();
+    for (kind, member, master) in [
+        ("bridge", "take it out: ip link set rdma0 nomaster", "take its members out and use them"),
+        ("hsr", "delete that: ip link delete br1", "delete it and use its ports"),
+        ("openvswitch", "take it out: ovs-vsctl del-port rdma0", "take its members out and use them"),
+    ] {
+        let mut snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+        let hca = snapshot.hcas.first().cloned().unwrap();
+        for dev in snapshot.netdevs.iter_mut().filter(|d| d.name.as_str() == "br1") {
+            dev.kind = Some(kind.into());
+        }
+        for hca in snapshot.hcas.iter_mut().filter(|h| h.name == hca.name) {
+            hca.ports.iter_mut().for_each(|p| p.netdev = Some("br1".parse().unwrap()));
+        }
+        for (snapshot, name, fix) in [
+            (&serde_json::from_str(&text.replace("\"bridge\"", &format!("{kind:?}"))).unwrap(), "rdma0", member),
+            (&snapshot, "br1", master),
+        ] {
+            let all = select(&request(&[], "").unwrap(), snapshot, &[]).unwrap();
+            let all = serde_json::to_value(&all).unwrap().to_string();
+            assert!(all.contains(fix), "{kind}, {name}: no {fix:?} in {all}");
+        }
+    }
+}
+
 #[test]
 fn every_flag_has_a_variable_and_help_fits() {
     let mut command = cli::command();
@@ -142,7 +170,7 @@ fn every_flag_has_a_variable_and_help_fits() {
     }
     let help = command.clone().term_width(100).render_help().to_string();
     assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
-    for fault in Fault::ALL {
+    for fault in ErrorClass::ALL {
         assert!(help.contains(fault.meaning()), "{help}");
     }
 }
@@ -158,7 +186,7 @@ fn wrong_usage_has_the_exit_code_of_its_class() {
         "rdmaprep hook prestart --deadline 0",
     ] {
         let e = Cli::read(line.split(' ')).unwrap_err();
-        assert_eq!(e.exit_code(), i32::from(Fault::Usage.code()), "{line}: {e}");
+        assert_eq!(e.exit_code(), i32::from(ErrorClass::Usage.code()), "{line}: {e}");
     }
     for line in ["rdmaprep hook createRuntime --plan a", "rdmaprep restore x --dry-run", "rdmaprep status --json"] {
         assert!(Cli::read(line.split(' ')).is_ok(), "{line}");
@@ -194,7 +222,10 @@ fn annotations_only_take_away() {
     let chosen = annotate(&open, "rdmaprep.io/plan", "mine").unwrap();
     assert_eq!(chosen.plan().map(|p| p.as_str()), Some("mine"));
     let fixed = request(&["--plan", "theirs"], "").unwrap();
-    assert_eq!(annotate(&fixed, "rdmaprep.io/plan", "mine").map_err(|e| Fault::of(&e)).err(), Some(Fault::Refused));
+    assert_eq!(
+        annotate(&fixed, "rdmaprep.io/plan", "mine").map_err(|e| ErrorClass::of(&e)).err(),
+        Some(ErrorClass::Refused)
+    );
     assert!(annotate(&fixed, "rdmaprep.io/plan", "theirs").is_ok());
     for (key, text) in [
         ("rdmaprep.io/allow-bootstrap", "1"),
@@ -205,7 +236,7 @@ fn annotations_only_take_away() {
         ("rdmaprep.io/ifaces", "a/b"),
     ] {
         let e = annotate(&open, key, text).unwrap_err();
-        assert_eq!(Fault::of(&e), Fault::State, "{key}={text}");
+        assert_eq!(ErrorClass::of(&e), ErrorClass::State, "{key}={text}");
         assert_eq!(format!("{e:#}").lines().count(), 1, "{e:#}");
     }
     let [a, b]: [IfName; 2] = ["a", "b"].map(|n| n.parse().unwrap());

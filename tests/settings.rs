@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rdmaprep::nccl::format::{self, Format};
+use rdmaprep::nccl_env::format::{self, Format};
 use rdmaprep::plan::EnvVar;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -182,8 +182,8 @@ fn a_bootstrap_interface_that_would_be_moved_away_is_told() {
     };
     let words = "NCCL_SOCKET_IFNAME=rdma of this host fits nothing but rdma0, rdma1";
     assert!(prepare("rdma", "rdma0 rdma1").contains(words));
-    assert_eq!(prepare("rdma", "rdma0"), "");
-    assert_eq!(prepare("=eth0", "rdma0 rdma1"), "");
+    assert!(!prepare("rdma", "rdma0").contains("fits nothing"));
+    assert!(!prepare("=eth0", "rdma0 rdma1").contains("fits nothing"));
 }
 
 #[test]

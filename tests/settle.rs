@@ -10,12 +10,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
+use rdma_model::step::{Side, Step};
 use rdmaprep::attach::attach;
 use rdmaprep::fought::{Manager, Outcome, Present, sentence};
 use rdmaprep::home::settle;
 use rdmaprep::journal::Held;
-use rdmaprep::snapshot::Snapshot;
-use rdmaprep::step::{Side, Step};
+use rdmaprep::precedence::Precedence;
 use rdmaprep::verify::Drift;
 use rdmaprep::world::{Scope, World, managers};
 use support::{Container, Host, Look, Said, alone, sh, until};
@@ -26,6 +27,8 @@ use support_kernel::hosts::{name, plan_for, three};
 struct Fight {
     kernel: Kernel,
     looks: usize,
+    /// Looks that read devices, too.
+    at_devices: usize,
     before: fn(usize) -> Vec<Step>,
 }
 
@@ -36,8 +39,13 @@ impl World for Fight {
 
     fn observe(&mut self, side: Side, scope: &Scope) -> anyhow::Result<Snapshot> {
         self.looks += 1;
+        self.at_devices += usize::from(!scope.devices.is_empty());
         (self.before)(self.looks).into_iter().for_each(|step| self.kernel.does(step).unwrap());
         self.kernel.observe(side, scope)
+    }
+
+    fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
+        self.kernel.host_paths(host, job)
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> anyhow::Result<()> {
@@ -69,9 +77,28 @@ fn held(kernel: &Kernel) -> Vec<Held> {
 fn settled(root: &Path, before: fn(usize) -> Vec<Step>, patience: Duration) -> (usize, usize, Option<String>) {
     let kernel = three();
     let held = held(&kernel);
-    let mut world = Fight { kernel, looks: 0, before };
-    let settled = settle(&mut world, root, &held, patience).unwrap();
+    let mut world = Fight { kernel, looks: 0, at_devices: 0, before };
+    let settled = settle(&mut world, root, &held, &Precedence::default(), patience).unwrap();
     (world.looks, settled.drift.len(), settled.fought)
+}
+
+/// How many looks a host takes on which all stands still, and how many of them read devices.
+fn quiet(root: &Path, patience: Duration) -> (usize, usize) {
+    let kernel = three();
+    let held = held(&kernel);
+    let mut world = Fight { kernel, looks: 0, at_devices: 0, before: |_| vec![] };
+    settle(&mut world, root, &held, &Precedence::default(), patience).unwrap();
+    (world.looks, world.at_devices)
+}
+
+#[test]
+fn devices_are_read_once_where_all_stands_still() {
+    let long = Duration::from_secs(5);
+    assert_eq!(quiet(root(&[]).path(), long), (1, 1));
+    let files = root(&[(UDEV, "")]);
+    assert_eq!(quiet(files.path(), long), (2, 1));
+    // Without time for a second look the only one reads all.
+    assert_eq!(quiet(files.path(), Duration::ZERO), (1, 1));
 }
 
 fn strip(_: usize) -> Vec<Step> {

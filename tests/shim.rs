@@ -22,11 +22,11 @@ use std::process::Command;
 use nix::sys::signal::Signal;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use rdma_model::tree::{Node, Tree};
 use rdmaprep::cli::{Cli, Command as Subcommand};
 use rdmaprep::handle::Handle;
-use rdmaprep::nccl::topo_file;
+use rdmaprep::nccl_env::topo_file;
 use rdmaprep::shim::{self, Asked, Call, Own, Wanted};
-use rdmaprep::tree::{Node, Tree};
 use rdmaprep::view::Sysfs;
 use rdmaprep::world::handle::{Process, give};
 use rdmaprep::world::memfd::sealed;
@@ -715,6 +715,41 @@ fn the_runtime_is_found_or_nothing_happens() {
             run(shim(host, "/usr/bin/rdmaprep-runtime-crun").env("PATH", format!("{path}:/bin")).arg("state"), "");
         assert_eq!(said.code, Some(37), "{said:?}");
         run(shim(host, "rdmaprep-runtime-sh").args(["-c", "true"]), "").fails(2, &["no runtime that is known"]);
+    });
+}
+
+/// Processes in between hide from each of us that it was called by another one.
+#[test]
+fn a_circle_of_runtimes_ends_and_a_wrapper_works() {
+    alone(|host| {
+        let fake = Fake::new(host, "");
+        let own = env!("CARGO_BIN_EXE_rdmaprep");
+        // One that leads back by processes in between: the eighth of us ends it, and its error is that of all.
+        let count = fake.dir.join("count");
+        fake.script(
+            "long",
+            &format!(
+                "echo >> {}; bash -c '(exec -a rdmaprep-runtime {own} \"$@\"); exit $?' bash \"$@\"; exit $?",
+                count.display()
+            ),
+        );
+        let runtime = |value: &str| host.configure(&format!("runtime = {value:?}"));
+        runtime(fake.dir.join("long").to_str().unwrap());
+        let mut bounded = Command::new("timeout");
+        let called = shim(host, "rdmaprep-runtime");
+        bounded.args(["60", "bash", "-c", "exec -a rdmaprep-runtime \"$@\"", "bash", own, "state", "id"]).env_clear();
+        bounded.envs(called.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        run(&mut bounded, "").fails(2, &["has led back to it 8 times"]);
+        assert_eq!(fs::read_to_string(&count).unwrap().lines().count(), 8);
+        // A wrapper that calls us once, as one for each engine in another one's container does, is none.
+        let inner = format!(
+            "bash -c '(RDMAPREP_CONFIG={}/inner.toml exec -a rdmaprep-runtime {own} \"$@\"); exit $?' bash \"$@\"; exit $?",
+            fake.dir.display()
+        );
+        fake.script("wrapper", &inner);
+        fs::write(fake.dir.join("inner.toml"), format!("runtime = {:?}", fake.dir.join("runc"))).unwrap();
+        runtime(fake.dir.join("wrapper").to_str().unwrap());
+        assert_eq!(run(shim(host, "rdmaprep-runtime").args(["state", "id"]), "").code, Some(37));
     });
 }
 

@@ -99,8 +99,9 @@ fn a_macvlan_keeps_the_nic_below() {
         host.ip("link add link r0 name m0 type macvlan");
         let before = host.look();
         let c = Container::new("c");
-        c.create(host).fails(3, &["m0 sits on r0 now; delete it first"]);
-        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &["m0 sits on r0, and would be left without it"]);
+        c.create(host).fails(3, &["m0 (macvlan) sits on r0 now, and would be left without it; delete it first"]);
+        host.rdmaprep(&["prepare", "--ifaces", "r0"])
+            .fails(4, &["m0 (macvlan) sits on r0, and would be left without it"]);
         host.is_as(&before);
     });
 }

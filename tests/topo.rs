@@ -19,9 +19,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rdmaprep::nccl::topology::{Circumstances, topology, wanted};
+use nccl_rules::topology_xml::{Circumstances, topology, wanted};
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::picture::{self, picture};
-use rdmaprep::snapshot::Snapshot;
 use rdmaprep::world::sysfs;
 use serde_json::{Value, json};
 use support::{Said, run};

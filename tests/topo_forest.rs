@@ -6,13 +6,13 @@ mod topo_support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nccl_rules::levels::Levels;
+use nccl_rules::topology_xml::topology;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use rdmaprep::ident::{BusId, HcaName};
-use rdmaprep::nccl::levels::Levels;
-use rdmaprep::nccl::topology::topology;
+use rdma_model::ids::{BusId, HcaName};
+use rdma_model::snapshot::{PciFunction, Snapshot};
 use rdmaprep::picture::{self, picture};
-use rdmaprep::snapshot::{PciFunction, Snapshot};
 use serde_json::json;
 use topo_support::{Node, parse, read};
 

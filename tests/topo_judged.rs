@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use rdmaprep::nccl::topology::topology;
-use rdmaprep::snapshot::Snapshot;
+use nccl_rules::topology_xml::topology;
+use rdma_model::snapshot::Snapshot;
 use topo_support::Node;
 
 /// The addresses from the CPU down to each GPU, by its own, and to each NIC, by its name.

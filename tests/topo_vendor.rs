@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rdmaprep::nccl::topology::topology;
+use nccl_rules::topology_xml::topology;
 use rdmaprep::world::sysfs;
 use regex::Regex;
 use tempfile::TempDir;

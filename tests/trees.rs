@@ -15,9 +15,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::mkfifo;
-use rdmaprep::ident::BusId;
-use rdmaprep::snapshot::{GidKind, Hca, Netdev, Snapshot};
-use rdmaprep::world::nldev::{CharDev, Device, Port};
+use rdma_model::ids::BusId;
+use rdma_model::snapshot::{GidKind, Hca, Netdev, Snapshot};
+use rdma_netlink::nldev::{CharDev, Device, Port};
 use rdmaprep::world::rdma::{NlFacts, NlHca};
 use rdmaprep::world::sysfs::{self, Scope};
 use tempfile::TempDir;
@@ -179,7 +179,7 @@ fn hca<'s>(s: &'s Snapshot, name: &str) -> &'s Hca {
     s.hca(&name.parse().unwrap()).unwrap()
 }
 
-fn netdev(port: &rdmaprep::snapshot::Port) -> Option<&str> {
+fn netdev(port: &rdma_model::snapshot::Port) -> Option<&str> {
     port.netdev.as_ref().map(|n| n.as_str())
 }
 

@@ -16,13 +16,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use proptest::prelude::*;
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::{CharDevice, Snapshot};
+use rdma_model::tree::{Node, Tree, differences};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host, SelectConfig};
-use rdmaprep::ident::HcaName;
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
-use rdmaprep::snapshot::{CharDevice, Snapshot};
-use rdmaprep::tree::{Node, Tree, differences};
 use rdmaprep::view::{self, Keep};
 use rdmaprep::world::files;
 use rdmaprep::world::sysfs::{self, Scope, Survey};
@@ -115,7 +115,7 @@ fn selection_and_view_of_a_dgx_with_gids() {
         tables.entry((row[0], row[1])).or_default().push(row);
     }
     let bare = facts(&Survey::open(&root).unwrap());
-    let on = |hca: &rdmaprep::snapshot::Hca| bare.netdevs.iter().find(|n| n.pci == hca.pci).map(|n| n.name.clone());
+    let on = |hca: &rdma_model::snapshot::Hca| bare.netdevs.iter().find(|n| n.pci == hca.pci).map(|n| n.name.clone());
     let mut right = BTreeSet::new();
     for (hca, rows) in bare.hcas.iter().zip(tables.values()) {
         let netdev = on(hca);

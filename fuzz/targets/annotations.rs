@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use rdmaprep::nccl::Options;
+use rdma_model::snapshot::Snapshot;
+use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::policy::Device;
 use rdmaprep::request::{ANNOTATION, Request};
 use rdmaprep::select::{Selection, judge};
-use rdmaprep::snapshot::Snapshot;
 
 /// Machines of the selection's golden cases, with VLANs, bonds, InfiniBand and soft-RoCE.
 static HOSTS: LazyLock<Vec<(Snapshot, Plan)>> = LazyLock::new(|| {

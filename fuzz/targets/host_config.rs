@@ -4,11 +4,11 @@
 use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
+use nccl_rules::version::Version;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{BusId, Guid, HcaName, Hex, IfName, Mac};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Family, GidTimeout, Host, Pattern, PlanName};
-use rdmaprep::fault::Fault;
-use rdmaprep::ident::{BusId, Guid, HcaName, Hex, IfName, Mac};
-use rdmaprep::nccl::version::Version;
 use rdmaprep::rails::Profile;
 use rdmaprep::request::{Request, boolean, interface_names};
 
@@ -58,7 +58,7 @@ fn request(config: &Config, flags: SelectArgs) {
 
 /// Bad input gets one clear line and the exit code of its kind.
 fn one_line(e: &anyhow::Error) {
-    assert_eq!(Fault::of(e), Fault::Usage, "{e:#}");
+    assert_eq!(ErrorClass::of(e), ErrorClass::Usage, "{e:#}");
     assert!(!format!("{e:#}").contains('\n'), "{e:#}");
 }
 

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use rdma_model::snapshot::{Netdev, Snapshot};
 use rdmaprep::journal::{Record, remains};
-use rdmaprep::snapshot::{Netdev, Snapshot};
 use rdmaprep::{rails, reboot, restore, verify};
 use serde::Deserialize;
 use serde_json::Value;

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use rdmaprep::nccl::conf::{merge, parse};
-use rdmaprep::nccl::settings::Settings;
-use rdmaprep::nccl::version::Version;
+use nccl_rules::conf::{merge, parse};
+use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
 use rdmaprep::plan::EnvVar;
 
 fuzz_target!(|data: &[u8]| {

@@ -4,12 +4,12 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use rdmaprep::nccl::explain::{check, explain};
-use rdmaprep::nccl::ifname::{Entry, Patterns};
-use rdmaprep::nccl::settings::Settings;
-use rdmaprep::nccl::version::Version;
+use nccl_rules::explain::{check, explain};
+use nccl_rules::ifname::{Entry, Patterns};
+use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::report::{explanation_table, json};
-use rdmaprep::snapshot::Snapshot;
 
 static HOST: LazyLock<Snapshot> =
     LazyLock::new(|| serde_json::from_str(include_str!("../../examples/snapshot.json")).expect("a snapshot"));

@@ -1,19 +1,17 @@
-//! What the kernel's sockets say: RDMA netlink, and route netlink through the mending of names that are no text. Root in a
+//! What the kernel's sockets say: RDMA netlink, and route netlink with names that are no text. Root in a
 //! container chooses names, addresses, routes and queueing disciplines in there.
 #![no_main]
 
-use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{NetlinkBuffer, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_proto::NetlinkMessageCodec;
-use rdmaprep::snapshot::{Address, Netdev};
-use rdmaprep::world::legible::Legible;
-use rdmaprep::world::nldev::{CharDev, Device, Port, Request, netns_mode};
-use rdmaprep::world::nlreplies::Replies;
-use rdmaprep::world::rtnl::{self, Names};
-use rdmaprep::world::wire::{Packet, Raw};
-use rdmaprep::world::{nexthop, qdisc, rtroute};
+use rdma_model::snapshot::{Address, Netdev};
+use rdma_netlink::ifname_utf8;
+use rdma_netlink::nldev::{CharDev, Device, Port, Request, netns_mode};
+use rdma_netlink::raw::{Packet, Raw};
+use rdma_netlink::reply::Replies;
+use rdma_netlink::rtnl::{self, Names};
+use rdma_netlink::{nexthop, qdisc, route};
 
 fuzz_target!(|data: &[u8]| {
     match data.split_first() {
@@ -37,15 +35,21 @@ fn rdma(bytes: &[u8]) {
 }
 
 fn route(bytes: &[u8]) {
-    let (mut left, names) = (BytesMut::from(bytes), names());
-    // As many as a datagram holds; an error ends it.
-    while let Ok(Some(message)) = Legible::decode::<Packet>(&mut left) {
-        if let NetlinkPayload::InnerMessage(packet) = message.payload {
-            match packet {
-                Packet::Known(message) => known(*message, &names),
-                Packet::Raw(message) => raw(&message, &names),
+    let (mut rest, names) = (bytes, names());
+    let name: Vec<u8> = bytes.iter().copied().take_while(|b| *b != 0).collect();
+    assert_eq!(ifname_utf8::bytes(&ifname_utf8::text(&name)), name);
+    // As many as a datagram holds; one that cannot be read is left out.
+    while let Ok(framed) = NetlinkBuffer::new_checked(rest) {
+        let length = framed.length() as usize;
+        if let Ok(message) = NetlinkMessage::<Packet>::deserialize(&rest[..length]) {
+            if let NetlinkPayload::InnerMessage(packet) = message.payload {
+                match packet {
+                    Packet::Known(message) => known(*message, &names),
+                    Packet::Raw(message) => raw(&message, &names),
+                }
             }
         }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
 }
 
@@ -104,18 +108,18 @@ fn packed(packet: Packet) -> Option<Packet> {
 }
 
 fn raw(message: &Raw, names: &Names) {
-    let index = |dev: &rdmaprep::ident::IfName| {
+    let index = |dev: &rdma_model::ids::IfName| {
         names.iter().find(|(_, n)| *n == dev).map(|(i, _)| *i).ok_or_else(|| anyhow::anyhow!("unknown"))
     };
-    if let Some(route) = rtroute::route(message, names) {
+    if let Some(route) = route::route(message, names) {
         let text = serde_json::to_string(&route).expect("a route as JSON");
-        assert_eq!(serde_json::from_str::<rdmaprep::snapshot::Route>(&text).expect("a record holds it"), route);
+        assert_eq!(serde_json::from_str::<rdma_model::snapshot::Route>(&text).expect("a record holds it"), route);
         // What is given back is told as it was given.
-        let give = |r| packed(rtroute::route_message(r, index).ok()?.into());
+        let give = |r| packed(route::route_message(r, index).ok()?.into());
         if let Some(Packet::Raw(given)) = give(&route) {
-            let once = rtroute::route(&given, names).expect("our own route");
+            let once = route::route(&given, names).expect("our own route");
             if let Some(Packet::Raw(given)) = give(&once) {
-                assert_eq!(rtroute::route(&given, names), Some(once));
+                assert_eq!(route::route(&given, names), Some(once));
             }
         }
     }

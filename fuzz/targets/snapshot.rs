@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::attach::attach;
-use rdmaprep::nccl::Options;
+use rdmaprep::nccl_env::Options;
 use rdmaprep::picture::{self, picture};
 use rdmaprep::plan::Plan;
 use rdmaprep::select::{Held, Selection, judge};
-use rdmaprep::snapshot::Snapshot;
 use rdmaprep::{exclusive, reboot, report, restore, verify};
 use serde::Deserialize;
 
@@ -64,6 +64,9 @@ fn make(request: &rdmaprep::request::Request, selection: &Selection, seen: &Snap
     let picture = picture(seen, &picture::fates(selection, seen));
     printable(&picture::text(&picture));
     let _ = exclusive::check(&plan.nics, &plan.ib, seen);
+    // Without route lookups nothing would be moved.
+    let paths = Some(seen.paths.clone().unwrap_or_default());
+    let seen = &Snapshot { paths, ..seen.clone() };
     let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else { return };
     restore::restore(&attach.held, seen, Some(&Snapshot::default()));
     restore::restore(&attach.held, &Snapshot::default(), Some(seen));

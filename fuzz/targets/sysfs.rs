@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use rdmaprep::ident::HcaName;
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::{Hca, Snapshot};
 use rdmaprep::report;
-use rdmaprep::snapshot::{Hca, Snapshot};
 use rdmaprep::view::{self, Keep};
 use rdmaprep::world::mountinfo;
 use rdmaprep::world::sysfs::{Survey, tree_snapshot};

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use rdmaprep::nccl::topology::{Circumstances, topology, wanted};
+use nccl_rules::topology_xml::{Circumstances, topology, wanted};
+use rdma_model::snapshot::Snapshot;
 use rdmaprep::picture::{self, picture};
-use rdmaprep::snapshot::Snapshot;
 
 #[path = "../../tests/topo_support/mod.rs"]
 mod topo_support;

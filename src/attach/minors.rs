@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::snapshot::{CharDevice, Hca, Snapshot};
+use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 
 /// Device nodes that re-created soft-RoCE links will have, by HCA.
 pub type Minors = BTreeMap<String, CharDevice>;

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::{HcaName, IfName};
 use serde::Deserialize;
 
 use super::rail::{self, RailName};
 use super::{FLAG, KIND};
-use crate::fault::{Fault, WithFault};
-use crate::ident::{HcaName, IfName};
 use crate::inject::{self, Stage};
 use crate::plan::Plan;
 
@@ -35,24 +35,26 @@ impl Asked {
     /// device comes before it.
     ///
     /// # Errors
-    /// [`Fault::State`] where config.json has no such hook: what the other devices ask for is not known then.
+    /// [`ErrorClass::State`] where config.json has no such hook: what the other devices ask for is not known then.
     pub fn first(config_json: &str, stage: Stage, plan: Option<&str>, mine: &[String]) -> Result<Option<Asked>> {
         let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
         if bytes > most {
-            return Err(Fault::State.error(format!("config.json has {bytes} bytes; no more than {most} are read")));
+            return Err(ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read")));
         }
-        let config: Config =
-            serde_json::from_str(config_json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
+        let config: Config = serde_json::from_str(config_json)
+            .class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
         let list = config.hooks.and_then(|mut hooks| hooks.remove(stage.name()).flatten()).unwrap_or_default();
         let all: Vec<Vec<String>> = list.into_iter().filter_map(|hook| words(&hook.args?, stage, plan)).collect();
         if !all.iter().any(|words| words == mine) {
             let text = format!("{FLAG}: config.json has no such hook; devices of {KIND} add it there");
-            return Err(Fault::State.error(text));
+            return Err(ErrorClass::State.error(text));
         }
         if all.first().is_none_or(|words| words != mine) {
             return Ok(None);
         }
-        Ok(Some(rail::names(all.iter().flatten()).fault(Fault::State, "hooks of config.json")?.into_iter().collect()))
+        Ok(Some(
+            rail::names(all.iter().flatten()).class(ErrorClass::State, "hooks of config.json")?.into_iter().collect(),
+        ))
     }
 
     /// Whether a container's devices have brought hooks, which name its rails: then these count, and no plan beside them.

@@ -5,12 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{BusId, HcaName, IfName};
 use crate::plan::{Nic, Plan};
 use crate::select::natural;
-use crate::snapshot::{CharDevice, Snapshot};
 use crate::stack;
 
 /// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a colon.

@@ -1,13 +1,13 @@
 //! What devices make of a container's request.
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::{CharDevice, Snapshot};
 
 use super::asked::Asked;
-use crate::fault::Fault;
-use crate::ident::HcaName;
 use crate::plan::{Nic, Plan};
 use crate::request::Request;
-use crate::snapshot::{CharDevice, Snapshot};
 
 impl Request {
     /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
@@ -45,7 +45,7 @@ impl Request {
     /// nodes. So it is for the devices to leave one out, and an annotation cannot.
     ///
     /// # Errors
-    /// [`Fault::Refused`] with what it lacks.
+    /// [`ErrorClass::Refused`] with what it lacks.
     pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
         let lacking = self.narrowing.devices.iter().flat_map(|asked| asked.lacking(plan));
         let names: Vec<String> = lacking.map(|name| name.as_str().to_owned()).collect();
@@ -53,7 +53,7 @@ impl Request {
             return Ok(());
         }
         let (names, plan) = (names.join(", "), &plan.name);
-        Err(Fault::Refused.error(format!(
+        Err(ErrorClass::Refused.error(format!(
             "the container asks for {names} as devices, which plan {plan} cannot give it now: its annotations, the host's policy \
              or `rdmaprep prepare --dry-run` say why; `rdmaprep cdi generate` makes the list of devices anew"
         )))

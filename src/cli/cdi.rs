@@ -44,9 +44,10 @@ pub struct CdiGenerateArgs {
     #[arg(long, env = "RDMAPREP_PROGRAM", value_name = "FILE")]
     pub program: Option<PathBuf>,
     /// Timeout of the hooks; their own deadline is this less the time that an undo takes
-    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS", default_value_t = 60)]
+    /// [default: 60, more for more than 225 NICs]
+    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub hook_timeout: u32,
+    pub hook_timeout: Option<u32>,
     /// Write nothing; show the file's diff
     #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 
-use crate::nccl::version::Version;
+use nccl_rules::version::Version;
 
 /// `rdmaprep check`.
 #[derive(Debug, Subcommand)]

@@ -15,10 +15,10 @@ pub struct HoldArgs {
     /// What the namespace is called, and who holds the NICs in `status`: as a plan's name [default: the plan's]
     #[arg(long, env = "RDMAPREP_NAME", value_name = "ID")]
     pub name: Option<String>,
-    /// Time to attach in, and to bring home in; an undo comes on top
-    #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS", default_value_t = 60)]
+    /// Time to attach in, and to bring home in; an undo comes on top [default: 60, more for more than 500 NICs]
+    #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub deadline: u32,
+    pub deadline: Option<u32>,
     /// Print the line as JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{Args, Subcommand};
+use nccl_rules::version::Version;
 
 use super::SelectArgs;
-use crate::nccl::version::Version;
 
 /// `rdmaprep nccl`.
 #[derive(Debug, Subcommand)]

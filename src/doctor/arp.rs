@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Rule, Snapshot};
+use rdma_model::step::NicState;
+
 use super::{Check, Finding, Patient, Severity, join};
-use crate::ident::IfName;
 use crate::rails::{ArpProfile, Group, Why, effective, groups};
-use crate::snapshot::{Rule, Snapshot};
-use crate::step::NicState;
 
 /// A rail with what counts for it.
 struct Wired<'a> {

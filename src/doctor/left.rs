@@ -1,10 +1,11 @@
 //! What is left of containers and of others that configure the same network.
 
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Rule, Snapshot};
+
 use super::seen::{Stale, Unread};
 use super::{Check, Finding, Patient, Severity, join};
 use crate::fought::{self, Present};
-use crate::ident::IfName;
-use crate::snapshot::{Rule, Snapshot};
 
 /// Records that nobody will end.
 pub(super) fn records(patient: &Patient) -> Vec<Finding> {
@@ -43,6 +44,7 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
                 "nothing is away, but what nobody configures at boot is missing since",
             ),
         };
+        let (seen, why) = held_back(t).unwrap_or((seen, why));
         let command = match t.stale {
             Some(Stale::Abandoned) => Some("rdmaprep restore --all --stale".to_owned()),
             Some(Stale::Lingering | Stale::Unfinished) => Some(format!("rdmaprep restore {}", quoted(&t.id))),
@@ -58,6 +60,14 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
         Some(Finding { run: command.into_iter().collect(), ..found })
     };
     patient.of.traces.iter().filter_map(one).collect()
+}
+
+/// What is known of NICs that did not return whole: no other container gets them like that.
+fn held_back(t: &super::seen::Trace) -> Option<(String, &'static str)> {
+    let tried = matches!(t.stale, Some(Stale::Abandoned | Stale::Lingering | Stale::Unfinished));
+    let seen = format!("{} of container {} are held back: {}", t.nics.join(" "), t.id, t.held_back.join("; "));
+    let why = "no container gets them before they are what they were";
+    (tried && !t.held_back.is_empty()).then_some((seen, why))
 }
 
 /// A container's id is its author's choice.
@@ -110,7 +120,7 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
         return None;
     }
     let v6 = rule.family == 6;
-    let filled = |r: &crate::snapshot::Route| r.table == rule.table && r.destination.addr().is_ipv6() == v6;
+    let filled = |r: &rdma_model::snapshot::Route| r.table == rule.table && r.destination.addr().is_ipv6() == v6;
     (!snapshot.routes.iter().any(filled)).then(|| format!("table {} is empty", rule.table))
 }
 

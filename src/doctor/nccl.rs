@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use nccl_rules::explain::{Explanation, Trap, explain};
+use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
+
 use super::patient::is_infiniband;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::candidate::port_label;
-use crate::nccl::explain::{Explanation, Trap, explain};
-use crate::nccl::settings::Settings;
-use crate::nccl::version::Version;
 
 /// By `nccl explain`, of the newest release.
 pub(super) fn pick(patient: &Patient) -> Vec<Finding> {

@@ -1,8 +1,9 @@
 //! What the kernel and the process's limits allow.
 
+use rdma_model::snapshot::{Netdev, PciFunction};
+
 use super::seen::{Node, Starter};
 use super::{Check, Finding, Patient, Severity, join};
-use crate::snapshot::{Netdev, PciFunction};
 
 /// RDMA drivers by the driver of the PCI function that they sit on.
 const DRIVERS: [(&str, &str); 6] = [

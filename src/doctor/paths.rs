@@ -2,17 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use nccl_rules::levels::{Distance, Levels};
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{PciFunction, RdmaMode, Snapshot};
+
 use super::seen::Stale;
 use super::{Check, Finding, Patient, Severity, join};
-use crate::ident::{BusId, HcaName, IfName};
-use crate::nccl::levels::{Distance, Levels};
-use crate::snapshot::{PciFunction, RdmaMode, Snapshot};
 
 /// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR, PCI_ACS_CR in
 /// include/uapi/linux/pci_regs.h).
 const REDIRECT: u16 = 0x0c;
 
-/// Bridges above one another that are followed; see [`crate::nccl::levels`].
+/// Bridges above one another that are followed; see [`nccl_rules::levels`].
 const DEEPEST: usize = 256;
 
 /// The bridges above a function, the nearest first.

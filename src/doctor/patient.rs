@@ -1,16 +1,17 @@
 //! Who is examined: the selection, and which NICs somebody means. What was said of them goes first, by `--ifaces` and by stored
 //! plans; an address counts where nobody has said anything.
 
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
+
 use super::seen::{Node, Stale};
 use super::{Check, Examination, Finding, Rule};
 use crate::candidate::counts;
 use crate::config::{Family, GidTimeout};
-use crate::ident::{HcaName, IfName};
 use crate::plan::Plan;
 use crate::rails::Profile;
 use crate::request::Request;
 use crate::select::{Drop, DropCode, Selection, Verdict};
-use crate::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 use crate::view::Sysfs;
 
 /// An [`Examination`] with what the selection makes of it.
@@ -199,6 +200,12 @@ impl<'a> Patient<'a> {
     /// Whether addresses and routes were looked at: a captured tree has none.
     pub(super) fn has_network(&self) -> bool {
         self.of.snapshot.netns.is_some()
+    }
+
+    /// Whether it is known which way packets go, or that they go nowhere.
+    pub(super) fn has_routes(&self) -> bool {
+        let snapshot = self.of.snapshot;
+        self.of.machine.is_some() || snapshot.paths.is_some() || !snapshot.routes.is_empty()
     }
 
     /// Whether it is about a container.

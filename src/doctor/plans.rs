@@ -1,14 +1,15 @@
 //! Stored plans against the host as it is: a container that asks for one that does not fit is refused.
 
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::NicState;
+
 use super::{Check, Finding, Patient, Severity, join};
 use crate::attach::{attach, identity, same_nic};
 use crate::candidate::counts;
 use crate::config::Family;
-use crate::ident::IfName;
 use crate::plan::{Nic, Plan};
-use crate::snapshot::Snapshot;
-use crate::step::NicState;
-use crate::uplink::uplinks;
+use crate::protected_ifaces::uplinks;
 
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would refuse a plan for.
 pub(super) fn plans(patient: &Patient) -> Vec<Finding> {
@@ -103,7 +104,9 @@ fn outdated(patient: &Patient, plan: &Plan) -> Option<Finding> {
     }
     let inside =
         Snapshot { boot_id: snapshot.boot_id.clone(), sysctls: snapshot.sysctls.clone(), ..Snapshot::default() };
-    let error = format!("{:#}", attach(plan, snapshot, &inside).err()?);
+    // A recording without route lookups gets the other findings; a hook always has lookups.
+    let host = Snapshot { paths: Some(snapshot.paths.clone().unwrap_or_default()), ..snapshot.clone() };
+    let error = format!("{:#}", attach(plan, &host, &inside).err()?);
     let seen = error.split("; run `rdmaprep").next().unwrap_or_default();
     let fix = format!("`rdmaprep prepare --plan {}` again, {AGAIN}", plan.name);
     let named = if seen.contains(&plan.name) { seen.to_owned() } else { format!("plan {}: {seen}", plan.name) };

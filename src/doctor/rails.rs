@@ -1,12 +1,13 @@
 //! NICs that a job would do without: a port that is down, GIDs that are not what peers reach.
 
+use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
+use rdma_model::step::IFA_F_NOPREFIXROUTE;
+
 use super::patient::Wanted;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::candidate::{counts, port_label};
 use crate::config::Family;
 use crate::select::{self, Drop, DropCode, Verdict};
-use crate::snapshot::{Address, Gid, GidKind, Hca, Port};
-use crate::step::IFA_F_NOPREFIXROUTE;
 
 /// Ports that are not ACTIVE, of NICs that somebody means.
 pub(super) fn ports(patient: &Patient) -> Vec<Finding> {

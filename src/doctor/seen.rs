@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::ident::{BusId, IfName};
+use rdma_model::ids::{BusId, IfName};
 
 /// What a live machine tells besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,6 +182,9 @@ pub struct Trace {
     /// Routing tables in which these NICs have routes: with them away, such a table may be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tables: Vec<u32>,
+    /// Why some did not return whole when that was last tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
 }
 
 /// Why nobody will end a record.

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use nccl_rules::levels::Levels;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
+
 use super::patient::{Wanted, is_infiniband};
 use super::plans::AGAIN;
 use super::{Check, Finding, Patient, Rail, Severity, join};
-use crate::ident::IfName;
-use crate::nccl::levels::Levels;
+use crate::protected_ifaces::{bootstrap, not_known, uplinks};
 use crate::request::Request;
-use crate::snapshot::Snapshot;
-use crate::uplink::{bootstrap, uplinks};
 
 /// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4).
 const HEADERS: u32 = 96;
@@ -104,7 +105,18 @@ pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
                    (REMOTE_IP)";
         Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix)
     });
-    lost.chain(guarded(patient)).collect()
+    lost.chain(guarded(patient)).chain(not_asked(patient)).collect()
+}
+
+/// Whether the kernel could be asked for all that the host uses.
+fn not_asked(patient: &Patient) -> Option<Finding> {
+    let snapshot = patient.of.snapshot;
+    let guard = uplinks(true, snapshot).unwrap_or_default();
+    let first = snapshot.paths.as_ref().and_then(|_| not_known(snapshot, &guard).into_iter().next())?;
+    let seen = format!("which links the host uses is not known in full: {first}");
+    let why = "the create hook moves no NIC then: any may be what the host lives on";
+    let fix = "mend what is named here; or prepare plans with --allow-bootstrap-iface, which lifts the guard";
+    Some(Finding::new(Check::Uplink, Severity::Unknown, seen, why, fix))
 }
 
 fn guarded(patient: &Patient) -> Vec<Finding> {

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
 
 use super::status::unreadable;
 use super::{homeward, past, say, store};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::Host;
-use crate::fault::Fault;
 use crate::home;
 use crate::journal::Record;
 use crate::report::{self, PhaseName, Report, Stopwatch};
@@ -78,7 +78,7 @@ impl Done {
         match self.failures.len() {
             0 => Ok(()),
             1 => Err(self.failures.remove(0)),
-            n => Err(Fault::Incomplete.error(format!(
+            n => Err(ErrorClass::Incomplete.error(format!(
                 "{n} containers' NICs are not home: {}",
                 self.failures.iter().map(|e| format!("{e:#}")).collect::<Vec<_>>().join("; ")
             ))),
@@ -92,7 +92,7 @@ fn act(store: &Store, args: &RestoreArgs, found: Found) -> Done {
     for (path, why) in found.damaged {
         match args.how.forget {
             true => done.attempt(None, |report| past::forget_unread(store, &path, report)),
-            false => done.failures.push(Fault::Incomplete.error(why)),
+            false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
     }
     for (path, record) in found.past {
@@ -146,7 +146,7 @@ impl Found {
         }
         if let Some(id) = args.id.as_ref().filter(|_| found.is_empty()) {
             let told = format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do");
-            return Err(Fault::Usage.error(told));
+            return Err(ErrorClass::Usage.error(told));
         }
         if args.how.stale {
             // A record of an earlier boot is for a person to decide on, not for a timer.
@@ -170,7 +170,7 @@ fn foretell(store: &Store, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.past.iter().try_for_each(|(_, r)| past::foretell(r, args.how.after_reboot))?;
     for (_, record) in &found.now {
         let mut live = Live::open(Netns::current()?, home::namespace(store, record))?;
-        let home = home::way(&mut live, record)?;
+        let home = home::foreseen(&mut live, store, record)?;
         home.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
         home.steps.iter().try_for_each(|step| say(&step.to_string()))?;
     }

@@ -3,21 +3,21 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
 use serde::Serialize;
 
 use super::{request, say, store, warn};
 use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global, SelectArgs};
 use crate::config::Host;
-use crate::decide::{held, options, plan_of_any};
-use crate::fault::{Fault, WithFault};
+use crate::decide::{held, look, options, plan_of_any};
 use crate::inject::{self, HookEdit, hooks_for};
 use crate::install::{self, Look};
 use crate::report::{self, DeviceLine};
 use crate::request::Request;
 use crate::select::{Held, Selection};
-use crate::snapshot::Snapshot;
-use crate::step::Side;
 use crate::world::etc::Etc;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
@@ -50,7 +50,7 @@ pub(super) fn run(global: &Global, command: &CdiCommand) -> Result<()> {
 fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
-    let seen = Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+    let seen = look(&mut Live::open(Netns::current()?, None)?, &request.job())?;
     let source = source(&request, args, &seen, &store)?;
     let (spec, told) = Spec::of(&source.rails, &source.hooks);
     warn(&told);
@@ -60,8 +60,8 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     }
     let path = &args.output;
     let named = path.is_absolute() && path.extension().is_some_and(|e| e == "json");
-    ensure!(named, Fault::Usage.error(format!("--output {}: engines read FOLDER/NAME.json", path.display())));
-    let before = files::read(path).fault(Fault::Usage, format!("reading {}", path.display()))?;
+    ensure!(named, ErrorClass::Usage.error(format!("--output {}: engines read FOLDER/NAME.json", path.display())));
+    let before = files::read(path).class(ErrorClass::Usage, format!("reading {}", path.display()))?;
     let older = before.as_deref().map(|text| ours(path, text)).transpose()?;
     if let (true, Some(older), Some(selection)) = (args.keep, &older, &source.selection) {
         keeps(older, &spec, selection, path)?;
@@ -104,7 +104,10 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
     if let Some(plan) = store.plan(&args.plan)? {
         let plan = request.narrowed_plan(plan, seen);
         let rails = Rail::of(&plan, seen);
-        ensure!(!rails.is_empty(), Fault::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name)));
+        ensure!(
+            !rails.is_empty(),
+            ErrorClass::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name))
+        );
         let hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
         return Ok(Source { rails, hooks, selection: None });
     }
@@ -144,7 +147,7 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
 
 /// What we wrote, or somebody else.
 fn ours(path: &Path, text: &str) -> Result<Spec> {
-    Spec::parse(text).map_err(|e| Fault::of(&e).error(format!("{}: {e:#}", path.display())))
+    Spec::parse(text).map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display())))
 }
 
 /// The program that the hooks name: the one that stays when there is a next version, as `install` has it.
@@ -155,7 +158,7 @@ fn program(args: &CdiGenerateArgs) -> Result<String> {
         return Ok(program);
     }
     let missing = format!("there is no {program} for hooks to call");
-    ensure!(args.program.is_none(), Fault::Usage.error(missing));
+    ensure!(args.program.is_none(), ErrorClass::Usage.error(missing));
     let own = std::env::current_exe().context("finding our own path")?;
     let own = own.to_str().context("our own path is no UTF-8")?;
     warn(&[format!("{missing}: they name {own}, which has to stay where it is")]);
@@ -174,15 +177,15 @@ fn keeps(older: &Spec, newer: &Spec, selection: &Selection, path: &Path) -> Resu
         return Ok(());
     }
     let (path, lost) = (path.display(), lost.join("; "));
-    Err(Fault::Refused
+    Err(ErrorClass::Refused
         .error(format!("--keep: {path} would lose devices: {lost}; without --keep it is written without them")))
 }
 
 fn list(global: &Global, args: &CdiListArgs) -> Result<()> {
     let path = &args.file;
-    let text = files::read(path).fault(Fault::Usage, format!("reading {}", path.display()))?;
+    let text = files::read(path).class(ErrorClass::Usage, format!("reading {}", path.display()))?;
     let text = text.ok_or_else(|| {
-        Fault::Usage.error(format!("there is no {}: `rdmaprep cdi generate` writes it", path.display()))
+        ErrorClass::Usage.error(format!("there is no {}: `rdmaprep cdi generate` writes it", path.display()))
     })?;
     let spec = ours(path, &text)?;
     let store = store(&Host::new(global, &super::config(global)?));

@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nccl_rules::bootstrap::{self, Call, Came, Outcome, Tried};
+use nccl_rules::connect_retry::{Tally, Trouble};
+use nccl_rules::explain::{Bootstrap, Explanation, explain};
+use nccl_rules::settings::Settings;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
 
 use super::{look, nccl, say, warn};
 use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
-use crate::fault::{Fault, WithFault};
-use crate::nccl::bootstrap::{self, Call, Came, Outcome, Tried};
-use crate::nccl::explain::{Bootstrap, Explanation, explain};
-use crate::nccl::retry::{Tally, Trouble};
-use crate::nccl::settings::Settings;
 use crate::report;
-use crate::snapshot::Snapshot;
 use crate::world::{reach, user};
 
 /// Runs one.
@@ -25,13 +25,13 @@ pub(super) fn run(command: &CheckCommand) -> Result<()> {
 
 fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     // What cannot be meant is told before anything is looked at.
-    args.host.as_deref().map(bootstrap::split).transpose().fault(Fault::Usage, "HOST")?;
+    args.host.as_deref().map(bootstrap::split).transpose().class(ErrorClass::Usage, "HOST")?;
     let settings = nccl::settings(&asked(args))?;
     let seen = look(None, None)?;
     let explanation = explain(&settings, &seen, args.nccl_version, &user::address_of);
     if let Bootstrap::Fails(failure) = &explanation.bootstrap {
         let text = format!("NCCL does not start in this network namespace: {}", failure.why);
-        return Err(Fault::Other.error(text));
+        return Err(ErrorClass::Other.error(text));
     }
     let id = bootstrap::comm_id(&settings, args.nccl_version, &seen, &user::address_of);
     let until = Instant::now() + Duration::from_secs(args.timeout.into());
@@ -57,9 +57,9 @@ fn connect(
     until: Instant,
 ) -> Result<()> {
     let to = match (&args.host, id) {
-        (Some(host), _) => bootstrap::target(host, seen, &user::address_of).fault(Fault::Other, "HOST")?,
+        (Some(host), _) => bootstrap::target(host, seen, &user::address_of).class(ErrorClass::Other, "HOST")?,
         (None, Some(id)) if id.port() > 0 => id,
-        _ => return Err(Fault::Usage.error("HOST is missing, or a NCCL_COMM_ID with a port; or --listen")),
+        _ => return Err(ErrorClass::Usage.error("HOST is missing, or a NCCL_COMM_ID with a port; or --listen")),
     };
     let call = bootstrap::call(explanation, settings, seen, to, reach::source(to).ok(), id);
     warn(&call.warnings);
@@ -71,7 +71,7 @@ fn connect(
         true => say(&report::json(&tried)?)?,
         false => say(&report::tried(&tried))?,
     }
-    tried.complaint().map_or(Ok(()), |text| Err(Fault::Other.error(text)))
+    tried.complaint().map_or(Ok(()), |text| Err(ErrorClass::Other.error(text)))
 }
 
 /// Tries as often as NCCL does, but no longer than until then.
@@ -105,15 +105,15 @@ fn listen(
     until: Instant,
 ) -> Result<()> {
     let wait = bootstrap::wait(explanation, seen, id, port);
-    let Some(wait) = wait else { return Err(Fault::Other.error("NCCL does not start in this network namespace")) };
-    let listener = reach::listen(wait.at).fault(Fault::Other, wait.doing())?;
+    let Some(wait) = wait else { return Err(ErrorClass::Other.error("NCCL does not start in this network namespace")) };
+    let listener = reach::listen(wait.at).class(ErrorClass::Other, wait.doing())?;
     match args.json {
         true => say(&report::json(&wait)?)?,
         false => say(&report::wait(&wait))?,
     }
-    let came = reach::welcome(&listener, until).fault(Fault::Other, format!("listening on {}", wait.at))?;
+    let came = reach::welcome(&listener, until).class(ErrorClass::Other, format!("listening on {}", wait.at))?;
     let Some(from) = came else {
-        return Err(Fault::Timeout.error(format!("nobody came to {} in {} s", wait.at, args.timeout)));
+        return Err(ErrorClass::Timeout.error(format!("no connection came to {} in {} s", wait.at, args.timeout)));
     };
     let came = Came { wait, from };
     match args.json {

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use anyhow::Result;
+use nccl_rules::settings::Settings;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::CharDevice;
 
 use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
@@ -13,18 +16,14 @@ use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::decide;
 use crate::doctor::seen::{Machine, Stale, Trace, Unread, User};
 use crate::doctor::{Diagnosis, Examination, doctor};
-use crate::fault::{Fault, WithFault};
 use crate::home;
 use crate::journal::{Phase, Record};
-use crate::nccl::settings::Settings;
 use crate::plan::Plan;
 use crate::report;
 use crate::request::Request;
-use crate::snapshot::CharDevice;
-use crate::step::Side;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, attempt, boot_id, machine};
+use crate::world::{Live, attempt, boot_id, machine};
 
 /// Runs it.
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
@@ -37,7 +36,7 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     say(&if args.json { report::json(&diagnosis)? } else { report::diagnosis_table(&diagnosis) })?;
     match diagnosis.breaks {
         0 => Ok(()),
-        n => Err(Fault::Sick.error(format!("{n} of these findings break a job; nothing was changed"))),
+        n => Err(ErrorClass::Sick.error(format!("{n} of these findings break a job; nothing was changed"))),
     }
 }
 
@@ -60,7 +59,7 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
 fn host(request: &Request) -> Result<Diagnosis> {
     let store = store(&request.host);
     // A look that has the kernel load a module changes what is looked for.
-    let snapshot = Live::quiet(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+    let snapshot = decide::look(&mut Live::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, unread) = plans(&store)?;
     let machine = Machine { unread, ..machine::of_host(&snapshot)? };
@@ -100,7 +99,7 @@ fn traces(store: &Store) -> Result<Vec<Trace>> {
     match store.lock(Instant::now()) {
         Ok(_lock) => recorded_traces(store),
         Err(e) => {
-            let at_work = Fault::of(&e) == Fault::Locked;
+            let at_work = ErrorClass::of(&e) == ErrorClass::Locked;
             traces.iter_mut().filter(|t| at_work && doubtful(t)).for_each(|t| t.stale = Some(Stale::AtWork));
             Ok(traces)
         }
@@ -119,6 +118,7 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
                 stale: Some(Stale::Damaged),
                 advice: unreadable(store, &path, &e),
                 tables: Vec::new(),
+                held_back: Vec::new(),
             },
         });
     }
@@ -140,7 +140,8 @@ fn trace(record: &Record, boot: &str) -> Result<Trace> {
     let nics = record.names().map(ToString::to_string).collect();
     let away = if stale == Some(Stale::EarlierBoot) { &[] } else { record.held.as_slice() };
     let tables: BTreeSet<u32> = away.iter().flat_map(|h| &h.before.routes).map(|r| r.table).collect();
-    Ok(Trace { id, nics, stale, advice, tables: tables.into_iter().collect() })
+    let held_back = record.held_back.clone();
+    Ok(Trace { id, nics, stale, advice, tables: tables.into_iter().collect(), held_back })
 }
 
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
@@ -154,7 +155,7 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
         Some(CharDevice { name: parts.next()?.to_owned(), major, minor })
     };
     let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
-    let user: User = args.user.as_deref().unwrap_or_default().parse().fault(Fault::Usage, "--user")?;
+    let user: User = args.user.as_deref().unwrap_or_default().parse().class(ErrorClass::Usage, "--user")?;
     let nodes: BTreeMap<_, _> = attempt::enter(args.pid, &user, &devices)?;
     say(&report::json(&nodes)?)
 }

@@ -3,22 +3,22 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
+use nccl_rules::topology_xml::{Circumstances, topology, wanted};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+use rdma_model::tree::Tree;
 
 use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
 use crate::cdi::asked::Asked;
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::decide::{of_namespace, options};
-use crate::fault::Fault;
-use crate::ident::HcaName;
 use crate::inject::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
-use crate::nccl::topology::{Circumstances, topology, wanted};
-use crate::nccl::{self, topo_file};
+use crate::nccl_env::{self, topo_file};
 use crate::plan::{EnvVar, Plan};
 use crate::request::Request;
-use crate::snapshot::Snapshot;
-use crate::step::Side;
-use crate::tree::Tree;
 use crate::view::{self, Sysfs};
 use crate::world::memfd::Kept;
 use crate::world::netns::Netns;
@@ -104,16 +104,15 @@ fn settle(plan: &mut Plan, auto: Option<Sysfs>, text: &str) -> Result<()> {
 /// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one of `rdmaprep hold`.
 fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
     let Some(path) = inject::netns_path(text) else { return Ok(None) };
-    // Of one that cannot be opened the runtime says what it thinks.
-    let Ok(netns) = Netns::open(&path) else { return Ok(None) };
+    let Some(netns) = Netns::named(&path)? else { return Ok(None) };
     if netns.inode() == Netns::current()?.inode() {
         let path = path.display();
-        return Err(Fault::Refused.error(format!("the container's network namespace {path} is the host's own")));
+        return Err(ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own")));
     }
     let Some(record) = of_namespace(netns.inode(), store)? else { return Ok(None) };
     if let Some(plan) = mine.plan.as_ref().filter(|plan| plan.as_str() != record.plan) {
         let text = format!("the container's network namespace has NICs by plan {}, not {plan}", record.plan);
-        return Err(Fault::Refused.error(text));
+        return Err(ErrorClass::Refused.error(text));
     }
     Ok(record.given.map(|given| *given))
 }
@@ -155,14 +154,20 @@ impl Ready {
 }
 
 /// Edits one; nothing is written.
-pub(super) fn edit(text: &str, decision: &Decision, store: &Store, request: &Request, timeout: u32) -> Result<Edited> {
+pub(super) fn edit(
+    text: &str,
+    decision: &Decision,
+    store: &Store,
+    request: &Request,
+    timeout: Option<u32>,
+) -> Result<Edited> {
     edit_with(text, decision, store, request, &Start { timeout, flags: &[], sandboxed: false })
 }
 
 /// What else is known of a container's start.
 struct Start<'a> {
     /// Seconds until the runtime kills a hook.
-    timeout: u32,
+    timeout: Option<u32>,
     /// For the hooks that move the NICs.
     flags: &'a [String],
     /// Whether its runtime is gVisor's, whatever its annotations say.
@@ -181,9 +186,9 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
         own.remove(TOPO_VARIABLE);
         edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
     }
-    nccl::meet(&mut edit.env, &own, &decision.plan.nics, decision.pod.as_ref());
-    nccl::yield_to(&mut edit.env, &own);
-    edit.annotations.extend(nccl::runsc_annotations(&options(request)));
+    nccl_env::meet(&mut edit.env, &own, &decision.plan.nics, decision.pod.as_ref());
+    nccl_env::yield_to(&mut edit.env, &own);
+    edit.annotations.extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
     let sandboxed = start.sandboxed || inject::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
@@ -253,7 +258,7 @@ fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEd
     if let Some(why) = inject::no_mounts(text)? {
         return match (plan.sysfs, why) {
             (_, NoMounts::Labelled) | (Sysfs::Auto, _) => Ok((Vec::new(), Some(why))),
-            _ => Err(Fault::Refused.error(format!("--sysfs: {why}"))),
+            _ => Err(ErrorClass::Refused.error(format!("--sysfs: {why}"))),
         };
     }
     let source = store.views().join(name);

@@ -9,7 +9,7 @@ use super::edit::edit;
 use super::prepare::{decide, for_container, narrowed, read_config};
 use super::{request, store, warn};
 use crate::cli::{EnvArgs, Global};
-use crate::nccl::{self, format};
+use crate::nccl_env::{self, format};
 use crate::plan::EnvVar;
 use crate::request::Request;
 use crate::world::store::Store;
@@ -36,7 +36,7 @@ fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> 
         Some(plan) => for_container(plan, &request, &text, store)?,
         None => decide(&request, &args.plan, args.snapshot.as_deref(), Some(&text), store)?,
     };
-    Ok(edit(&text, &decision, store, &request, 60)?.given)
+    Ok(edit(&text, &decision, store, &request, None)?.given)
 }
 
 /// What a container gets of which nothing is known.
@@ -47,6 +47,6 @@ fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar
         None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,
     };
     let mut env = plan.env;
-    nccl::meet(&mut env, &Default::default(), &plan.nics, None);
+    nccl_env::meet(&mut env, &Default::default(), &plan.nics, None);
     Ok(env)
 }

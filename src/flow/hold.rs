@@ -5,32 +5,33 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use nccl_rules::topology_xml::topology;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::IfName;
+use rdma_model::step::{Side, Step};
 use serde::Serialize;
 
-use super::{keep, request, say, store, warn};
+use super::{keep, nics, request, say, store, warn};
 use crate::apply::apply;
 use crate::cli::{Global, HoldArgs};
 use crate::config::PlanName;
-use crate::decide::{options, plan_with, view_of};
-use crate::fault::{Fault, WithFault};
+use crate::deadline;
+use crate::decide::{look, options, plan_with, view_of};
 use crate::handle::Handle;
 use crate::home::reclaim;
 use crate::hook::{self, Hook, Keeper};
-use crate::ident::IfName;
 use crate::journal::Hold;
-use crate::nccl::topology::topology;
 use crate::plan::Plan;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
 use crate::state::State;
-use crate::step::{Side, Step};
 use crate::view::Sysfs;
 use crate::world::handle::Process;
 use crate::world::memfd::Kept;
 use crate::world::netns::{self, NAMED, Netns};
 use crate::world::signals::Signals;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id, files, handle, mount, privilege};
+use crate::world::{Live, boot_id, files, handle, mount, privilege};
 
 /// What is said when all is ready.
 #[derive(Serialize)]
@@ -48,13 +49,13 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     files::private_umask();
     privilege::shed()?;
     privilege::require()?;
-    let id: PlanName = args.name.as_deref().unwrap_or(&args.plan).parse().fault(Fault::Usage, "--name")?;
+    let id: PlanName = args.name.as_deref().unwrap_or(&args.plan).parse().class(ErrorClass::Usage, "--name")?;
     let request = request(global, Some(&args.plan), &args.select)?;
     let path = Path::new(NAMED).join(id.as_str());
     let bundle = path.to_str().unwrap_or_default().to_owned();
     let state = State { id: id.as_str().to_owned(), pid: None, bundle, annotations: BTreeMap::new() };
     let store = store(&request.host);
-    let patience = Duration::from_secs(args.deadline.into());
+    let patience = Duration::from_secs(deadline::hold(args.deadline, nics(&request, &store)).into());
     let (mut report, mut watch) = (Report::new("hold"), Stopwatch::start());
     let deadline = Instant::now() + patience;
     // Who has the name has the last report of that name, too.
@@ -108,14 +109,14 @@ fn begin(
 fn render(request: &Request, store: &Store, report: &mut Report) -> Result<(Plan, Vec<Kept>)> {
     let name = request.plan().context("a plan is named")?.as_str();
     let mut live = Live::open(Netns::current()?, None)?;
-    let seen = live.observe(Side::Host, &Scope::full())?;
+    let seen = look(&mut live, &request.job())?;
     let plan = match store.plan(name)? {
         Some(plan) => plan,
         None => plan_with(request, name, &seen, store, options(request))?.0,
     };
     let plan = request.narrowed_plan(plan, &seen);
     if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(Fault::Nothing.error(format!("the host's policy leaves no NIC of plan {name}")));
+        return Err(ErrorClass::Nothing.error(format!("the host's policy leaves no NIC of plan {name}")));
     }
     let whole = Plan { sysfs: Sysfs::Snapshot, view: None, ..plan.clone() };
     let view = view_of(&whole, BTreeSet::new(), &seen, &mut live)?.unwrap_or_default();

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::{Host, PlanName, STATE};
-use crate::fault::{Fault, WithFault};
 use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Look, Nic, Target, Wanted};
 use crate::report::{self, Installed};
 use crate::world::etc::Etc;
@@ -46,9 +46,9 @@ impl Site {
         };
         let lock = (!args.dry_run).then(lock).transpose()?;
         files::owned(&place)?;
-        let text = files::read_own(&place.join(LEDGER))?;
+        let text = files::read(&place.join(LEDGER))?;
         let doing = || format!("reading {}", place.join(LEDGER).display());
-        let ledger = text.map(|t| Ledger::parse(&t)).transpose().fault(Fault::Usage, doing())?.unwrap_or_default();
+        let ledger = text.map(|t| Ledger::parse(&t)).transpose().class(ErrorClass::Usage, doing())?.unwrap_or_default();
         Ok(Site { etc, is_host, state, ledger, _lock: lock })
     }
 
@@ -85,7 +85,7 @@ impl Site {
         let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&reversed(c)));
         match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
             None => e,
-            Some(undo) => Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}")),
+            Some(undo) => ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}")),
         }
     }
 
@@ -108,13 +108,13 @@ impl Site {
             });
         // What could not be undone is still written down: `uninstall` tries again.
         let Err(e) = done.as_ref() else { return done };
-        if Fault::of(e) == Fault::Incomplete {
+        if ErrorClass::of(e) == ErrorClass::Incomplete {
             return done;
         }
         let made = ledger.folders().iter().rev().filter(|f| !self.ledger.folders().contains(f));
         match self.save(&self.ledger).and_then(|()| self.remove_folders(made)) {
             Ok(()) => done,
-            Err(undo) => Err(Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))),
+            Err(undo) => Err(ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))),
         }
     }
 
@@ -190,7 +190,7 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let notes: Vec<String> = removal.done.notes.iter().cloned().chain(note).collect();
     tell(&args.tree, &Installed::new(&[], &removal.done.changes, &notes, &removal.done.next))?;
     let incomplete =
-        || Fault::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));
+        || ErrorClass::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));
     ensure!(removal.left.is_empty() || args.leave_changed, incomplete());
     Ok(())
 }
@@ -200,8 +200,9 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
 fn nobody_calls(path: impl Fn(&str) -> bool) -> Result<()> {
     let calls = engines::users(Path::new("/")).into_iter().filter(|user| path(&user.runtime));
     let calls: Vec<String> = calls.map(|user| format!("{} ({})", user.container, user.runtime)).collect();
-    let called =
-        || Fault::Locked.error(format!("engines need the runtime of containers: remove {} first", calls.join(", ")));
+    let called = || {
+        ErrorClass::Locked.error(format!("engines need the runtime of containers: remove {} first", calls.join(", ")))
+    };
     ensure!(calls.is_empty(), called());
     Ok(())
 }
@@ -239,8 +240,9 @@ fn nobody_is_away(global: &Global) -> Result<Option<files::Lock>> {
         Err(_) => path.display().to_string(),
     });
     let who: Vec<String> = who.collect();
-    let away =
-        || Fault::Locked.error(format!("NICs are away with {}: stop them, or rdmaprep restore --all", who.join(", ")));
+    let away = || {
+        ErrorClass::Locked.error(format!("NICs are away with {}: stop them, or rdmaprep restore --all", who.join(", ")))
+    };
     ensure!(who.is_empty(), away());
     Ok(lock)
 }
@@ -263,7 +265,7 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
     let all = || Target::ALL.map(|t| format!("--{t}")).join(", ");
     ensure!(
         !targets.is_empty(),
-        Fault::Usage.error(format!("nothing is found to install for: name some of {}", all()))
+        ErrorClass::Usage.error(format!("nothing is found to install for: name some of {}", all()))
     );
     Ok(targets)
 }
@@ -276,7 +278,7 @@ fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
         return Ok((program, Vec::new()));
     }
     let missing = format!("there is no {program} for hooks to call: install -m 755 {} {program}", own.display());
-    ensure!(args.tree.dry_run, Fault::Usage.error(missing));
+    ensure!(args.tree.dry_run, ErrorClass::Usage.error(missing));
     Ok((program, vec![missing]))
 }
 
@@ -284,14 +286,14 @@ fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
 fn command(args: &InstallArgs) -> Result<Option<Command>> {
     let Some(regex) = &args.command else { return Ok(None) };
     let good = regex::Regex::new(regex).is_ok();
-    ensure!(good, Fault::Usage.error(format!("--command {regex:?} does not compile")));
-    let plan: PlanName = args.plan.parse().fault(Fault::Usage, "--plan")?;
+    ensure!(good, ErrorClass::Usage.error(format!("--command {regex:?} does not compile")));
+    let plan: PlanName = args.plan.parse().class(ErrorClass::Usage, "--plan")?;
     Ok(Some(Command { regex: regex.clone(), plan: plan.to_string() }))
 }
 
 /// A NIC of `--ifaces`; by its place, too, where nothing else is there.
 fn nic(name: &str, is_host: bool) -> Result<Nic> {
-    let name: crate::ident::IfName = name.parse().fault(Fault::Usage, "--ifaces")?;
+    let name: rdma_model::ids::IfName = name.parse().class(ErrorClass::Usage, "--ifaces")?;
     let pci = is_host.then(|| managers::own_function(Path::new("/"), &name)).flatten();
     Ok(Nic { name, pci })
 }

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use nccl_rules::explain::explain;
+use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
+use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::prepare::read_config;
 use super::{look, say};
 use crate::cli::{ExplainArgs, NcclCommand};
-use crate::fault::{Fault, WithFault};
 use crate::inject;
-use crate::nccl::explain::explain;
-use crate::nccl::settings::Settings;
-use crate::nccl::version::Version;
 use crate::report;
 use crate::world::{files, user};
 
@@ -50,10 +50,11 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
     };
     for path in files {
         match user::config(&path) {
-            Ok(text) => settings.add(&path, &text, args.nccl_version),
+            Ok(Some(text)) => settings.add(&path, &text, args.nccl_version),
             // NCCL says nothing of a file that it cannot open; who names one means it.
-            Err(_) if args.conf.is_empty() => {}
-            Err(e) => return Err(e).fault(Fault::Usage, format!("reading {}", path.display())),
+            Ok(None) | Err(_) if args.conf.is_empty() => {}
+            Ok(None) => return Err(ErrorClass::Usage.error(format!("there is no {}", path.display()))),
+            Err(e) => return Err(e).class(ErrorClass::Usage, format!("reading {}", path.display())),
         }
     }
     Ok(settings)
@@ -76,8 +77,8 @@ fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
     let text = match file {
         Some(file) => {
             let doing = || format!("reading {}", file.display());
-            let text = files::read(file).fault(Fault::Usage, doing())?;
-            text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", file.display())))?
+            let text = files::read(file).class(ErrorClass::Usage, doing())?;
+            text.ok_or_else(|| ErrorClass::Usage.error(format!("there is no {}", file.display())))?
         }
         None => String::new(),
     };
@@ -85,7 +86,7 @@ fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
     // What comes later wins.
     let all = lines.chain(pairs.iter().copied()).map(|line| match line.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name, value)),
-        _ => Err(Fault::Usage.error(format!("{line:?} is no NAME=VALUE"))),
+        _ => Err(ErrorClass::Usage.error(format!("{line:?} is no NAME=VALUE"))),
     });
     Ok(Settings::of(all.collect::<Result<Vec<_>>>()?, "as asked"))
 }

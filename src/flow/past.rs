@@ -4,19 +4,19 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::step::{Side, Step};
 
 use super::say;
 use crate::apply::apply_all;
 use crate::exclusive;
-use crate::fault::Fault;
 use crate::home;
-use crate::ident::IfName;
 use crate::journal::{Held, Phase, Record, Remains};
 use crate::reboot::{Aftermath, after_reboot};
 use crate::report::Report;
 use crate::restore::{Homecoming, restore};
-use crate::snapshot::{Netdev, Snapshot};
-use crate::step::{Side, Step};
 use crate::world::netns::Netns;
 use crate::world::store::Store;
 use crate::world::{Live, Scope, Sysctls, World, managers, mount};
@@ -37,7 +37,9 @@ pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, r
         report.notes.extend(aftermath.told.into_iter().chain(aftermath.steps.iter().map(Step::to_string)));
         if !errors.is_empty() {
             let errors: Vec<String> = errors.iter().map(|e| format!("{e:#}")).collect();
-            return Err(Fault::Incomplete.error(format!("{}; the record stays for another try", errors.join("; "))));
+            return Err(
+                ErrorClass::Incomplete.error(format!("{}; the record stays for another try", errors.join("; ")))
+            );
         }
     }
     put_aside(store, path, Some(&record.boot_id), report)
@@ -60,7 +62,7 @@ fn told(record: &Record) -> String {
 }
 
 fn aftermath(live: &mut Live, record: &Record) -> Result<Aftermath> {
-    let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, sysfs: false })?;
+    let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
     Ok(after_reboot(&record.held, &host, |dev| managers::of(Path::new("/"), &dev.name, dev.ifindex)))
 }
 
@@ -73,27 +75,30 @@ fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Rep
 /// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all come home.
 pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut Report) -> Result<()> {
     if let Some(member) = record.members.iter().find(|m| home::alive(m)) {
-        return Err(Fault::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id)));
+        return Err(
+            ErrorClass::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id))
+        );
     }
     let host = Netns::current()?;
     if host.inode() != record.host_netns {
-        return Err(Fault::Refused.error("the NICs belong to another namespace than this one: run it there"));
+        return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
     let mut live = Live::open(host, home::namespace(store, record))?;
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
     // The host's /sys shows cards whatever namespace their netdevs are in.
-    let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::Of(Vec::new()), sysfs: true })?;
+    let host = live.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
     let way = restore(&record.held, &host, inside.as_ref());
     let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
     let hcas = exclusive::home(bare.iter(), &host, inside.as_ref());
     let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));
     if let Some(why) = hope {
         let id = record.members.first().map_or("--all", |m| m.id.as_str());
-        return Err(Fault::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
+        return Err(ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
     }
     let stuck = |h: &&Held| way.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     report.notes.extend(record.held.iter().filter(stuck).map(lost));
     report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
+    report.notes.extend(record.held_back.iter().map(|why| format!("not restored: {why}")));
     home::let_go(store, record)?;
     put_aside(store, path, Some(&record.boot_id), report)
 }
@@ -165,7 +170,7 @@ fn is_empty(netns: u64, pin: &Path, remains: &Remains) -> Result<()> {
     let there = inside.netdevs.iter().filter(card).map(|d| &d.name).filter(its);
     let there: Vec<&str> = there.map(IfName::as_str).collect();
     let Some(first) = there.first() else { return Ok(()) };
-    Err(Fault::Refused.error(format!(
+    Err(ErrorClass::Refused.error(format!(
         "{} can still be taken out of the namespace {netns}: nsenter --net={} ip link set {first} netns 1",
         there.join(" "),
         pin.display(),

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
 
 use super::{say, warn};
 use crate::cli::{PeersArgs, RendezvousArgs};
 use crate::config::Family;
-use crate::fault::{Fault, WithFault};
 use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
 #[cfg(feature = "etcd")]
@@ -23,10 +24,9 @@ use crate::peers::offer::{Names, offer};
 use crate::peers::pmi::Pmi;
 use crate::peers::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
 use crate::plan::Plan;
+use crate::protected_ifaces::Way;
 use crate::report;
 use crate::select::Selection;
-use crate::snapshot::Snapshot;
-use crate::uplink::Way;
 use crate::world::route::RouteSocket;
 use crate::world::{files, random};
 
@@ -68,31 +68,32 @@ fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dy
     let limit = deadline + GRACE;
     match place {
         Place::C10d(to) => {
-            let store = C10d::connect(to.clone(), deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
+            let store = C10d::connect(to.clone(), deadline, jitter).class(ErrorClass::Disagreed, DOING)?.until(limit);
             warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
             let way = way((store.address(), store.local()));
             Ok((Box::new(store), Some(way)))
         }
         Place::File(path) => {
-            let store = FileStore::open(path, deadline).fault(Fault::Disagreed, DOING)?.until(limit);
+            let store = FileStore::open(path, deadline).class(ErrorClass::Disagreed, DOING)?.until(limit);
             Ok((Box::new(store), None))
         }
         #[cfg(feature = "etcd")]
         Place::Etcd(cluster) => {
-            let login = Login::find(cluster, |name| std::env::var(name).ok()).fault(Fault::Usage, DOING)?;
-            let store =
-                Etcd::connect(cluster.clone(), login, deadline, jitter).fault(Fault::Disagreed, DOING)?.until(limit);
+            let login = Login::find(cluster, |name| std::env::var(name).ok()).class(ErrorClass::Usage, DOING)?;
+            let store = Etcd::connect(cluster.clone(), login, deadline, jitter)
+                .class(ErrorClass::Disagreed, DOING)?
+                .until(limit);
             warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
             let way = store.ends().map(way);
             Ok((Box::new(store), way))
         }
         #[cfg(not(feature = "etcd"))]
-        Place::Etcd(_) => Err(Fault::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
+        Place::Etcd(_) => Err(ErrorClass::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
         Place::Pmi => {
             let fd = std::env::var("PMI_FD").unwrap_or_default();
-            Ok((Box::new(Pmi::open(&fd, deadline).fault(Fault::Disagreed, DOING)?), None))
+            Ok((Box::new(Pmi::open(&fd, deadline).class(ErrorClass::Disagreed, DOING)?), None))
         }
-        Place::Static => Err(Fault::Usage.error("--rendezvous static: nobody is met")),
+        Place::Static => Err(ErrorClass::Usage.error("--rendezvous static has no nodes to meet")),
     }
 }
 
@@ -170,22 +171,22 @@ fn host() -> HostName {
 /// `rdmaprep peers`: what is in the store, once or until all have published.
 pub(super) fn show(args: &PeersArgs) -> Result<()> {
     let Some(asked) = Asked::looking(&args.meet, |name| std::env::var(name).ok())? else {
-        return Err(Fault::Usage.error("--rendezvous: where do they meet?"));
+        return Err(ErrorClass::Usage.error("--rendezvous: where do they meet?"));
     };
     // Not even a word may be said on PMI_FD: the step counts on it.
     if asked.place == Place::Pmi {
-        return Err(Fault::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
+        return Err(ErrorClass::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
     }
     let (run, nodes, deadline, mut before) = (asked.run.clone(), asked.nodes, Instant::now() + asked.timeout, None);
     let mut store: Box<dyn Store> = match &asked.place {
         // Who looks makes no file.
         Place::File(path) => {
-            Box::new(FileStore::watch(path, deadline + GRACE).fault(Fault::Disagreed, "the rendezvous store")?)
+            Box::new(FileStore::watch(path, deadline + GRACE).class(ErrorClass::Disagreed, "the rendezvous store")?)
         }
         _ => enter(asked, false)?.store,
     };
     loop {
-        let seen = Gathering::look(store.as_mut(), &run, nodes).fault(Fault::Disagreed, "the rendezvous store")?;
+        let seen = Gathering::look(store.as_mut(), &run, nodes).class(ErrorClass::Disagreed, "the rendezvous store")?;
         let over = !args.watch || seen.complete() || Instant::now() >= deadline;
         if before.as_ref() != Some(&seen) {
             match args.json {

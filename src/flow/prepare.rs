@@ -7,6 +7,11 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nccl_rules::explain;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+use rdma_model::tree::Tree;
 use serde::Serialize;
 
 use self::draft::Look;
@@ -14,17 +19,12 @@ use super::edit::{Ready, ready};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
 use crate::decide::{as_agreed, inside, view_of};
-use crate::fault::{Fault, WithFault};
 use crate::inject::{self, Injected};
-use crate::nccl::explain;
 use crate::plan::Plan;
+use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::select::Selection;
-use crate::snapshot::Snapshot;
-use crate::step::Side;
-use crate::tree::Tree;
-use crate::uplink;
 use crate::view::Sysfs;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
@@ -82,10 +82,10 @@ impl Decision {
         let inside = inside(&self.plan, &self.host, self.pod.as_ref());
         let found = explain::check(env, &inside);
         if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
-            return Err(Fault::Refused.error(format!("NCCL in this container: {}", trap.text)));
+            return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}", trap.text)));
         }
         let mut told: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
-        if let Some(peer) = request.peer_address.filter(|peer| !uplink::leads(&inside, *peer)) {
+        if let Some(peer) = request.peer_address.filter(|peer| !protected_ifaces::leads(&inside, *peer)) {
             told.push(format!(
                 "nothing in this container leads to the peer address {peer}: it is in no rail's subnet, and no route of a rail, \
                  or of the namespace as it is now, goes there"
@@ -161,7 +161,7 @@ fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String
 /// `rdmaprep spec`.
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let watch = Stopwatch::start();
-    let text = files::read_or_stdin(Path::new("-")).fault(Fault::State, "reading config.json from stdin")?;
+    let text = files::read_or_stdin(Path::new("-")).class(ErrorClass::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
     let asked = args.plan.is_some() || inject::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
     match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
@@ -191,13 +191,13 @@ fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
 /// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.
 pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
     let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
-    let pod = pod(text);
+    let pod = pod(text)?;
     let mut live = Live::open(Netns::current()?, None)?;
     let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
     let seen = live.observe(Side::Host, &scope)?;
     let mut plan = mine.narrowed_plan(plan, &seen);
     if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
+        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
     }
     as_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
@@ -230,14 +230,15 @@ pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
 }
 
 /// The namespace that a container joins (a pod's), where it exists before the container.
-fn pod(config: &str) -> Option<Snapshot> {
-    let inside = Netns::open(&inject::netns_path(config)?).ok()?;
-    let mut live = Live::open(Netns::current().ok()?, Some(inside)).ok()?;
-    live.observe(Side::Inside, &Scope::links()).ok()
+fn pod(config: &str) -> Result<Option<Snapshot>> {
+    let named = inject::netns_path(config).map(|path| Netns::named(&path)).transpose()?;
+    let Some(inside) = named.flatten() else { return Ok(None) };
+    let look = || Live::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
+    Ok(look().ok())
 }
 
 pub(super) fn read_config(bundle: &Path) -> Result<String> {
     let path = bundle.join("config.json");
-    let text = files::read(&path).fault(Fault::State, format!("reading {}", path.display()))?;
-    text.ok_or_else(|| Fault::State.error(format!("the bundle {} has no config.json", bundle.display())))
+    let text = files::read(&path).class(ErrorClass::State, format!("reading {}", path.display()))?;
+    text.ok_or_else(|| ErrorClass::State.error(format!("the bundle {} has no config.json", bundle.display())))
 }

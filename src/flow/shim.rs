@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Result, anyhow};
+use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::edit::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::CONFIG;
-use crate::fault::{Fault, WithFault};
 use crate::inject;
 use crate::report::{self, Report};
 use crate::request::ANNOTATION;
@@ -35,17 +35,18 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     };
     let own = own(global).or_else(rescue);
     let known = own.and_then(|(own, config)| {
-        runtime::is_first()?;
+        let depth = runtime::depth()?;
         let program = runtime::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
-        Ok((own, config, program))
+        Ok((own, config, program, depth))
     });
-    let program = known.as_ref().map_or(named, |(_, _, program)| program.as_path());
+    let program = known.as_ref().map_or(named, |(_, _, program, _)| program.as_path());
     let asked = shim::read(program, &call.args);
     aside();
-    let done = known.and_then(|(own, config, program)| {
+    let done = known.and_then(|(own, config, program, depth)| {
         let global = Global { config, ..global.clone() };
         let edited = edited(&global, &own, &asked, shim::sysfs(&program, &call.args))?;
-        let Err(e) = run(&program, call, edited.as_ref(), || mention(&own, &asked)) else { return Ok(()) };
+        let begun = run(&program, call, depth, edited.as_ref(), || mention(&own, &asked));
+        let Err(e) = begun else { return Ok(()) };
         match edited.map(|edited| edited.undo()) {
             Some(Err(undo)) => Err(incomplete(&e, &undo)),
             _ => Err(e),
@@ -69,10 +70,10 @@ pub(super) fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
     let named = config_file(global);
     let path = named.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
-    let own = match files::read(path).fault(Fault::Usage, doing())? {
-        Some(text) => Own::parse(&text).fault(Fault::Usage, doing())?,
+    let own = match files::read(path).class(ErrorClass::Usage, doing())? {
+        Some(text) => Own::parse(&text).class(ErrorClass::Usage, doing())?,
         None if named.is_none() => Own::default(),
-        None => return Err(Fault::Usage.error(format!("the config file {} does not exist", path.display()))),
+        None => return Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
     };
     Ok((own, named))
 }
@@ -98,7 +99,7 @@ fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<Sysfs>) -> Res
     let Some(path) = &asked.config else { return Ok(None) };
     // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
     // Where there is none, the runtime says what it thinks of that.
-    let Some(before) = files::read(path).fault(Fault::State, "reading the bundle")? else { return Ok(None) };
+    let Some(before) = files::read(path).class(ErrorClass::State, "reading the bundle")? else { return Ok(None) };
     let asks = inject::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
     let given = own.plan.is_some() || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
     if !asks && !given {
@@ -123,7 +124,7 @@ fn edit(global: &Global, path: &Path, before: String, auto: Option<Sysfs>) -> Re
     let Some(ready) = edit::ready_before(auto, &global, &args, &before)? else { return Ok(None) };
     let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
     if edited.ready.json() != edited.before {
-        files::replace_keeping_owner(path, edited.ready.json().as_bytes())?;
+        files::replace_keeping_attributes(path, edited.ready.json().as_bytes())?;
     }
     Ok(Some(edited))
 }
@@ -131,7 +132,7 @@ fn edit(global: &Global, path: &Path, before: String, auto: Option<Sysfs>) -> Re
 /// What `rdmaprep spec` would be told in this environment: a runtime's command line has no room for flags of ours.
 fn spec() -> Result<(Global, SpecArgs)> {
     let cli = Cli::read(["rdmaprep", "spec"]);
-    let cli = cli.map_err(|e| Fault::Usage.error(cli::complaint(&e).unwrap_or_else(|| e.to_string())))?;
+    let cli = cli.map_err(|e| ErrorClass::Usage.error(cli::complaint(&e).unwrap_or_else(|| e.to_string())))?;
     match cli.command {
         Command::Spec(args) => Ok((cli.global, *args)),
         _ => Err(anyhow!("`spec` is a command")),
@@ -143,18 +144,18 @@ impl Edited {
     fn undo(&self) -> Result<()> {
         match self.ready.json() == self.before {
             true => Ok(()),
-            false => files::replace_keeping_owner(&self.path, self.before.as_bytes()),
+            false => files::replace_keeping_attributes(&self.path, self.before.as_bytes()),
         }
     }
 }
 
 fn incomplete(e: &anyhow::Error, undo: &anyhow::Error) -> anyhow::Error {
-    Fault::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))
+    ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))
 }
 
 /// Becomes the runtime. What it mounts of ours stays open in its process: whoever may look into that finds it there, whatever
 /// becomes of the files. For others the files have to do.
-fn run(program: &Path, call: &Call, edited: Option<&Edited>, mention: impl FnOnce()) -> Result<()> {
+fn run(program: &Path, call: &Call, depth: u32, edited: Option<&Edited>, mention: impl FnOnce()) -> Result<()> {
     let kept = edited
         .filter(|_| shim::is_discreet(program))
         .map(|edited| edited.ready.memory().and_then(|kept| Ok((handles(&kept)?, kept))));
@@ -166,7 +167,7 @@ fn run(program: &Path, call: &Call, edited: Option<&Edited>, mention: impl FnOnc
         })
         .unwrap_or_default();
     mention();
-    runtime::become_it(program, &call.args, &handles)
+    runtime::become_it(program, &call.args, &handles, depth)
 }
 
 /// `sysfs=h1.…,topology=h1.…`.

@@ -47,6 +47,7 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
         members,
         nics: record.names().map(ToString::to_string).collect(),
         last,
+        held_back: record.held_back,
         advice,
     })
 }

@@ -5,14 +5,14 @@ use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::tree::{Tree, differences};
 
 use super::say;
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
-use crate::fault::{Fault, WithFault};
-use crate::ident::HcaName;
 use crate::report;
-use crate::snapshot::Snapshot;
-use crate::tree::{Tree, differences};
 use crate::view::{self, Carrier, Keep};
 use crate::world::files;
 use crate::world::sysfs::{self, Scope, Survey};
@@ -72,19 +72,20 @@ pub(super) fn hcas(list: &str, facts: &Snapshot) -> Result<Option<BTreeSet<HcaNa
         return Ok(None);
     }
     let names = list.split([',', ' ']).filter(|name| !name.is_empty());
-    let names: BTreeSet<HcaName> = names.map(str::parse).collect::<Result<_>>().fault(Fault::Usage, "reading --hca")?;
+    let names: BTreeSet<HcaName> =
+        names.map(str::parse).collect::<Result<_>>().class(ErrorClass::Usage, "reading --hca")?;
     if let Some(unknown) = names.iter().find(|name| facts.hca(name).is_none()) {
         let there: Vec<&str> = facts.hcas.iter().map(|h| h.name.as_str()).collect();
-        return Err(Fault::Usage.error(format!("--hca: there is no {unknown}; there are: {}", there.join(", "))));
+        return Err(ErrorClass::Usage.error(format!("--hca: there is no {unknown}; there are: {}", there.join(", "))));
     }
     Ok(Some(names))
 }
 
 fn document(path: &Path) -> Result<Tree> {
     let doing = || format!("reading {}", path.display());
-    let text = files::read_or_stdin(path).fault(Fault::Usage, doing())?;
-    let text = text.ok_or_else(|| Fault::Usage.error(format!("there is no {}", path.display())))?;
-    serde_json::from_str(&text).fault(Fault::Usage, doing())
+    let text = files::read_or_stdin(path).class(ErrorClass::Usage, doing())?;
+    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("there is no {}", path.display())))?;
+    serde_json::from_str(&text).class(ErrorClass::Usage, doing())
 }
 
 fn materialize(args: &MaterializeArgs) -> Result<()> {

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use nccl_rules::topology_xml::{Circumstances, topology, wanted};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::Snapshot;
 
 use super::{look, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
 use crate::decide;
-use crate::fault::Fault;
-use crate::ident::HcaName;
-use crate::nccl::topology::{Circumstances, topology, wanted};
 use crate::picture::{self, Fates, picture};
 use crate::report;
 use crate::select;
-use crate::snapshot::Snapshot;
 use crate::world::{files, memfd};
 
 const TOPO_FILE: &str = "NCCL_TOPO_FILE";
@@ -25,7 +25,7 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     let fates = fates(global, args, &snapshot)?;
     let output = &args.output;
     if args.strict && !(output.xml || output.exec) {
-        return Err(Fault::Usage.error("--strict is about a topology file: --xml or --exec"));
+        return Err(ErrorClass::Usage.error("--strict is about a topology file: --xml or --exec"));
     }
     if output.xml {
         return say(xml(args, &snapshot, &fates)?.trim_end());
@@ -70,7 +70,9 @@ fn xml(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<String> {
     let topology = topology(snapshot, &kept(fates));
     let unplaced: Vec<String> = topology.unplaced.iter().map(|(hca, why)| format!("{hca}: {why}")).collect();
     if args.strict && !unplaced.is_empty() {
-        return Err(Fault::Refused.error(format!("--strict: no place in a topology file for {}", unplaced.join("; "))));
+        return Err(
+            ErrorClass::Refused.error(format!("--strict: no place in a topology file for {}", unplaced.join("; ")))
+        );
     }
     warn(&unplaced.iter().map(|one| format!("left out of the topology file: {one}")).collect::<Vec<_>>());
     warn(&topology.warnings);

@@ -4,15 +4,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{NicState, Side};
 
-use super::{SETTLE, names};
+use super::{SETTLE, arrange, names};
 use crate::apply::apply_all;
 use crate::fought::{Outcome, Present, sentence};
-use crate::ident::IfName;
 use crate::journal::Held;
-use crate::restore::restore;
-use crate::snapshot::Snapshot;
-use crate::step::{NicState, Side};
+use crate::precedence::Precedence;
+use crate::restore::{devices, restore};
 use crate::verify::{self, Drift};
 use crate::world::{Scope, World, managers};
 
@@ -33,12 +34,53 @@ pub struct Settled {
     pub drift: Vec<Drift>,
     /// What was changed under our hands, and by whom.
     pub fought: Option<String>,
+    /// Which device settings had been changed, a sentence for each NIC.
+    pub notes: Vec<String>,
+}
+
+/// Waits until NICs stand still. `root` has the files of those who manage links.
+pub fn settle(
+    world: &mut dyn World,
+    root: &Path,
+    held: &[Held],
+    order: &Precedence,
+    patience: Duration,
+) -> Result<Settled> {
+    let mut mended = None;
+    let settled = stand(world, root, held, order, patience, &mut mended)?;
+    Ok(Settled { notes: mended.unwrap_or_default(), ..settled })
+}
+
+/// At the first look at devices, has what was set on them set back: that takes no waiting.
+fn mend(world: &mut dyn World, held: &[Held], host: &Snapshot, mended: &mut Option<Vec<String>>) -> bool {
+    if mended.is_some() {
+        return false;
+    }
+    let steps = devices(held, host);
+    let changed = |h: &Held| {
+        let drift = verify::device_drift(&h.before.netdev, host.netdev(&h.nic.identity.name)?);
+        let fields = drift.iter().map(|d| d.field.as_str()).collect::<Vec<_>>().join(", ");
+        (!drift.is_empty()).then(|| format!("{} had other device settings: {fields}", h.nic.identity.name))
+    };
+    *mended = Some(held.iter().filter_map(changed).collect());
+    // What is refused stays drift.
+    apply_all(&steps, world, Instant::now() + SETTLE);
+    !steps.is_empty()
 }
 
 /// Looks until two looks in a row are equal (one will do where nobody manages links), puts back once what differs, and waits
-/// for what the kernel does by itself. `root` has the files of those who manage links.
-pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Duration) -> Result<Settled> {
-    let scope = Scope::of(names(held));
+/// for what the kernel does by itself.
+fn stand(
+    world: &mut dyn World,
+    root: &Path,
+    held: &[Held],
+    order: &Precedence,
+    patience: Duration,
+    mended: &mut Option<Vec<String>>,
+) -> Result<Settled> {
+    let whole = Scope::of(names(held));
+    // A device has five files for each queue to be read: no other part of a look takes as long.
+    let brief = Scope { devices: Vec::new(), ..whole.clone() };
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
     let begun = Instant::now();
     let watched = !managers::present(root).is_empty();
@@ -47,18 +89,24 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
     // What there was nothing to do about.
     let mut idle: Option<Vec<Drift>> = None;
     loop {
-        let host = world.observe(Side::Host, &scope)?;
+        // Where there are two looks at least, the second one finds what a manager has set on devices, too.
+        let is_brief = watched && mended.is_none() && last.is_none() && begun.elapsed() < patience;
+        let host = world.observe(Side::Host, if is_brief { &brief } else { &whole })?;
+        if !is_brief && mend(world, held, &host, mended) {
+            continue;
+        }
         let mut drift = verify::drift(&states, &host);
         drift.extend(verify::rdma_drift(held, &host));
+        drift.extend(order.drift(&host));
         let over = begun.elapsed() >= patience;
         let waited = begun.elapsed();
         let busy = watched
             && (waited < UDEV && managers::busy(root)
                 || waited < NETWORKD && managers::configures(root, &numbers(held, &host)));
-        let still = over || !watched || (last.as_ref() == Some(&drift) && !busy);
+        let still = !is_brief && (over || !watched || (last.as_ref() == Some(&drift) && !busy));
         match &put_back {
             // A namespace that has yet to end may keep what a step needs: what fails is tried again.
-            None if over && idle.as_ref() == Some(&drift) => return Ok(Settled { drift, fought: None }),
+            None if over && idle.as_ref() == Some(&drift) => return Ok(Settled { drift, ..Settled::default() }),
             first
                 if still
                     && idle.as_ref() != Some(&drift)
@@ -67,7 +115,7 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
             {
                 std::thread::sleep(if failed { PAUSE } else { Duration::ZERO });
                 let something;
-                (something, failed) = put(world, held, &host);
+                (something, failed) = put(world, held, order, &host);
                 // The kernel may only be late with what lacks: somebody else's turn may be still to come.
                 if something {
                     put_back.get_or_insert(drift);
@@ -75,17 +123,18 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
                     continue;
                 }
                 if over {
-                    return Ok(Settled { drift, fought: None });
+                    return Ok(Settled { drift, ..Settled::default() });
                 }
                 idle = (!failed).then(|| drift.clone());
             }
             Some(first) if over && !drift.is_empty() => {
                 let fought = if first.is_empty() { None } else { told(&drift, Outcome::Lost, root, held, &host) };
-                return Ok(Settled { drift, fought });
+                return Ok(Settled { drift, fought, ..Settled::default() });
             }
             _ if still && drift.is_empty() => {
                 let first = put_back.unwrap_or_default();
-                return Ok(Settled { drift, fought: told(&first, Outcome::PutBack, root, held, &host) });
+                let fought = told(&first, Outcome::PutBack, root, held, &host);
+                return Ok(Settled { drift, fought, ..Settled::default() });
             }
             _ => {}
         }
@@ -96,8 +145,8 @@ pub fn settle(world: &mut dyn World, root: &Path, held: &[Held], patience: Durat
 
 /// Plans the way home anew from what is there, renamed or stripped, and goes it. Tells whether there was something to do: what
 /// the kernel is only late with has no steps; and whether any failed, as where somebody takes away what the next one needs.
-fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
-    // What a failed step left there is not made anew here.
+fn put(world: &mut dyn World, held: &[Held], order: &Precedence, host: &Snapshot) -> (bool, bool) {
+    // What a failed step left there is not created again here.
     let inside = match world.has_inside().then(|| world.observe(Side::Inside, &Scope::links())) {
         Some(Ok(inside)) => Some(inside),
         // Whoever is root there can make it hard to look: nothing is taken for gone that may still be there.
@@ -106,7 +155,12 @@ fn put(world: &mut dyn World, held: &[Held], host: &Snapshot) -> (bool, bool) {
     };
     let steps = restore(held, host, inside.as_ref()).steps;
     let failed = apply_all(&steps, world, Instant::now() + SETTLE);
-    (!steps.is_empty(), !failed.is_empty())
+    if order.is_empty() {
+        return (!steps.is_empty(), !failed.is_empty());
+    }
+    let arranged = world.observe(Side::Host, &Scope::links()).and_then(|now| arrange(world, Side::Host, order, &now));
+    let Ok(arranged) = arranged else { return (!steps.is_empty(), true) };
+    (steps.len() + arranged.steps > 0, !failed.is_empty() || !arranged.errors.is_empty())
 }
 
 /// The numbers of our links by now.

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::step::Side;
 
 use super::SETTLE;
 use crate::apply::apply_all;
 use crate::journal::{Held, Record};
 use crate::restore::{is_surely_in, restore};
-use crate::step::Side;
 use crate::world::netns::{self, Netns};
 use crate::world::{Live, Scope, World};
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) fn fetch(record: &Record, missing: &[Held]) -> Vec<String> {
     let deadline = Instant::now() + PATIENCE;
     let mut told = Vec::new();
-    for other in netns::others(&[record.netns, record.host_netns]) {
+    for (_, other) in netns::others(&[record.netns, record.host_netns]) {
         if Instant::now() >= deadline {
             told.push(
                 "there are more network namespaces than could be searched for NICs that were moved on".to_owned(),

@@ -3,26 +3,27 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{Side, Step};
 
 use crate::apply::apply;
 use crate::attach::attach;
 use crate::config::PlanName;
 use crate::decide::{self, fresh_plan};
 use crate::dressing::{Dressing, Fitting, fit};
-use crate::fault::{Fault, WithFault};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::plan::Plan;
+use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
-use crate::snapshot::Snapshot;
 use crate::state::State;
-use crate::step::{Side, Step};
 use crate::world::handle::{Process, start_time};
 use crate::world::netns::{self, Netns};
 use crate::world::{Live, Scope, World, boot_id, mount, privilege};
 
-use super::{Hook, is_of, records, verify_inside};
+use super::{Hook, is_of, put_in_order, records, verify_inside};
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
 /// `request` is what was asked by flags, variables and the config file, narrowed by the container's annotations.
@@ -32,7 +33,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     let mut pause = Duration::from_millis(25);
     loop {
         match take(hook, request, name, report, watch) {
-            Err(e) if Fault::of(&e) == Fault::Locked && Instant::now() < hook.patience => {
+            Err(e) if ErrorClass::of(&e) == ErrorClass::Locked && Instant::now() < hook.patience => {
                 let waited = format!("waited: {e:#}");
                 if !report.notes.contains(&waited) {
                     report.notes.push(waited);
@@ -53,7 +54,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     if host.inode() == inside.inode() {
         // Only one that asked by itself is told so: the host's default plan is for containers that can use it.
         let refused =
-            Fault::Refused.error("the container shares the host's network namespace: it has all NICs already");
+            ErrorClass::Refused.error("the container shares the host's network namespace: it has all NICs already");
         return if request.plan.is_some() { Err(refused) } else { Ok(()) };
     }
     hook.store.prepare()?;
@@ -86,6 +87,9 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     report.notes.extend(fitting.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
     let attach = attach(&plan, &outside, &within)?;
     report.notes.extend(attach.notes);
+    let away = records(hook.store)?.into_iter().filter(|r| r.host_netns == live.host_inode());
+    let others: Vec<Precedence> = away.map(|r| r.precedence).collect();
+    let precedence = Precedence::of(&outside, attach.held.iter().map(|h| &h.before), &others);
     watch.lap(PhaseName::Plan);
     let record = Record {
         schema: SCHEMA,
@@ -96,8 +100,10 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         plan: plan.name.clone(),
         members: vec![member(hook.state, &process)?],
         given: Some(Box::new(plan)),
+        held_back: Vec::new(),
         hold: hook.keeper.map(|keeper| keeper.hold.clone()),
         held: attach.held,
+        precedence,
     };
     report.nics = home::names(&record.held);
     carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
@@ -119,18 +125,20 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
         decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let scope = Scope { sysfs: request.host.policy.asks_for_hardware(), ..Scope::of(nics) };
+    let sysfs = request.host.policy.asks_for_hardware();
+    let scope = Scope { sysfs, elsewhere: true, ..Scope::of(nics) };
     let outside = live.observe(Side::Host, &scope)?;
     let plan = request.narrowed_plan(plan, &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         request.gives_devices(&plan)?;
-        return Err(Fault::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
+        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     request.gives_devices(&plan)?;
     decide::as_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
     decide::free(&plan, hook.store)?;
-    Ok((plan, outside))
+    let paths = live.host_paths(&outside, &plan.job.clone().with(&request.job()));
+    Ok((plan, Snapshot { paths: Some(paths), ..outside }))
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where it
@@ -152,7 +160,7 @@ fn dress_too(
             Dressing::begin(fitting).end(hook, record.netns, report)?;
         }
     }
-    let has_ended = || Fault::State.error("the container's init has ended");
+    let has_ended = || ErrorClass::State.error("the container's init has ended");
     ensure!(process.alive(), has_ended());
     hook.store.save(record)?;
     ensure!(process.alive(), has_ended());
@@ -186,6 +194,7 @@ fn carry_out(
             report.steps_done += 1;
             watch.lap(phase_of(step));
         })?;
+        put_in_order(live, &record, report)?;
         let now = verify_inside(live, &record, report)?;
         for held in &mut record.held {
             held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
@@ -196,7 +205,7 @@ fn carry_out(
             watch.lap(PhaseName::Dress);
         }
         if !process.alive() {
-            return Err(Fault::State.error("the container's init died while its NICs were moved"));
+            return Err(ErrorClass::State.error("the container's init died while its NICs were moved"));
         }
         record.phase = Phase::Attached;
         hook.store.save(&record)
@@ -208,13 +217,13 @@ fn carry_out(
     watch.lap(PhaseName::Undo);
     match undone {
         Ok(_) => Err(undone_too(e)),
-        Err(u) => Err(u).fault(Fault::Incomplete, format!("{e:#}; and the undo is incomplete")),
+        Err(u) => Err(u).class(ErrorClass::Incomplete, format!("{e:#}; and the undo is incomplete")),
     }
 }
 
 /// The same error, which says that nothing is left of the attempt.
 fn undone_too(e: anyhow::Error) -> anyhow::Error {
-    Fault::of(&e).error(format!("{e:#}; everything is undone"))
+    ErrorClass::of(&e).error(format!("{e:#}; everything is undone"))
 }
 
 fn phase_of(step: &Step) -> PhaseName {
@@ -232,18 +241,18 @@ fn enter(hook: &Hook) -> Result<(Process, Netns, Netns)> {
     }
     let pid = hook.state.init()?;
     let doing = || format!("looking at the container's init, pid {pid}");
-    let process = Process::open(pid).fault(Fault::State, doing())?;
-    let inside = Netns::of(pid).fault(Fault::State, doing())?;
+    let process = Process::open(pid).class(ErrorClass::State, doing())?;
+    let inside = Netns::of(pid).class(ErrorClass::State, doing())?;
     let host = Netns::current()?;
     if !process.alive() {
-        return Err(Fault::State.error(format!("the container's init, pid {pid}, has ended")));
+        return Err(ErrorClass::State.error(format!("the container's init, pid {pid}, has ended")));
     }
     Ok((process, host, inside))
 }
 
 fn member(state: &State, process: &Process) -> Result<Member> {
     let pid = process.pid();
-    let start_time = start_time(pid).ok_or_else(|| Fault::State.error(format!("pid {pid} has ended")))?;
+    let start_time = start_time(pid).ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
     Ok(Member { id: state.id.clone(), bundle: state.bundle.clone(), pid, start_time })
 }
 
@@ -254,7 +263,7 @@ enum Joined {
     /// This very container: the other one of the two create stages has done all.
     Already,
     /// Other containers, which this one joins: their record with it, not saved yet.
-    Now(Record),
+    Now(Box<Record>),
 }
 
 /// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
@@ -271,7 +280,9 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     }
     if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
         let holder = record.members.first().map_or("another container", |m| m.id.as_str());
-        return Err(Fault::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan)));
+        return Err(
+            ErrorClass::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan))
+        );
     }
     if let Some(given) = &record.given {
         decide::as_agreed(given, hook.agreed)?;
@@ -292,5 +303,5 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     // One that was restarted without its stop hook comes back under its id, as another process.
     record.members.retain(|m| !is_of(m, hook.state));
     record.members.push(newcomer);
-    Ok(Joined::Now(record))
+    Ok(Joined::Now(Box::new(record)))
 }

@@ -7,13 +7,13 @@ use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
 use oci_spec::runtime::{Hooks, LinuxDevice, LinuxDeviceCgroup, LinuxNamespace, LinuxNamespaceType, PosixRlimit};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::IfName;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use super::{NoMounts, text};
-use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
 
 /// A config.json larger than this is no config.json.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -89,22 +89,22 @@ impl Config {
         let bytes = json.len();
         ensure!(
             bytes <= MAX_BYTES,
-            Fault::State.error(format!("config.json has {bytes} bytes; no more than {MAX_BYTES} are read"))
+            ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {MAX_BYTES} are read"))
         );
-        let value: Value = serde_json::from_str(json).fault(Fault::State, "config.json is not JSON")?;
-        ensure!(value.is_object(), Fault::State.error("config.json is JSON, but not an object"));
+        let value: Value = serde_json::from_str(json).class(ErrorClass::State, "config.json is not JSON")?;
+        ensure!(value.is_object(), ErrorClass::State.error("config.json is JSON, but not an object"));
         if let Some(key) = text::duplicate_key(json) {
             let clash =
                 format!("config.json has the key {key:?} twice in one object; runtimes disagree on which counts");
-            return Err(Fault::State.error(clash));
+            return Err(ErrorClass::State.error(clash));
         }
         let spec: Spec =
-            serde_json::from_str(json).fault(Fault::State, "config.json is no OCI runtime configuration")?;
-        let linux = spec.linux.ok_or_else(|| Fault::State.error("config.json has no linux section"))?;
+            serde_json::from_str(json).class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
+        let linux = spec.linux.ok_or_else(|| ErrorClass::State.error("config.json has no linux section"))?;
         linux.check(netdevs)?;
         let shared = matches!(linux.rootfs_propagation.as_deref(), Some("shared" | "rshared"));
         let labelled = linux.mount_label.as_ref().is_some_and(|label| !label.is_empty());
-        let process = spec.process.ok_or_else(|| Fault::State.error("config.json has no process section"))?;
+        let process = spec.process.ok_or_else(|| ErrorClass::State.error("config.json has no process section"))?;
         Ok(Config {
             value,
             process,
@@ -136,10 +136,10 @@ impl Config {
 impl Linux {
     /// The container must have a network namespace of its own, or join one, and nobody else may move our NICs into it.
     fn check(&self, netdevs: &[IfName]) -> Result<()> {
-        let missing = || Fault::State.error("config.json has no linux.namespaces");
+        let missing = || ErrorClass::State.error("config.json has no linux.namespaces");
         let namespaces = self.namespaces.as_ref().ok_or_else(missing)?;
         let network = namespaces.iter().find(|n| n.typ() == LinuxNamespaceType::Network).ok_or_else(|| {
-            Fault::Refused.error(
+            ErrorClass::Refused.error(
                 "the container shares the host's network (linux.namespaces has no entry of type network): \
                  a NIC cannot be moved into it",
             )
@@ -147,11 +147,11 @@ impl Linux {
         let path = network.path().as_deref().and_then(|p| p.to_str()).unwrap_or_default();
         ensure!(
             !HOST_NETNS.contains(&path),
-            Fault::Refused.error(format!("the container's network namespace {path} is the host's own"))
+            ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own"))
         );
         let taken = self.net_devices.iter().flatten().find(|(name, _)| netdevs.iter().any(|n| n.as_str() == *name));
         match taken {
-            Some((name, _)) => Err(Fault::Refused.error(format!(
+            Some((name, _)) => Err(ErrorClass::Refused.error(format!(
                 "linux.netDevices names {name}: the runtime would move it without its routes, rules and sysctls and \
                  never return it; remove that entry"
             ))),

@@ -7,14 +7,14 @@ use oci_spec::runtime::{
     Hook, LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType, Mount,
     MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType,
 };
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::CharDevice;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::config::Config;
 use super::{HookEdit, MountEdit};
-use crate::fault::{Fault, WithFault};
 use crate::plan::EnvVar;
-use crate::snapshot::CharDevice;
 
 /// A config.json in the making.
 pub struct Work {
@@ -154,7 +154,7 @@ impl Work {
             Some(d) => {
                 let theirs = format!("{} {}:{}", d.typ().as_str(), d.major(), d.minor());
                 let clash = format!("config.json has {path} as {theirs}, on this host it is c {major}:{minor}");
-                return Err(Fault::State.error(clash));
+                return Err(ErrorClass::State.error(clash));
             }
             None => {
                 let node = char_node(&path, major, minor)?;
@@ -233,7 +233,7 @@ fn object<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String,
         *value = Value::Object(Map::new());
     }
     let map = value.as_object_mut().ok_or_else(|| anyhow::anyhow!("no object above {path:?}"));
-    let map = map.fault(Fault::State, "config.json is no OCI runtime configuration")?;
+    let map = map.class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
     match path {
         [] => Ok(map),
         [first, rest @ ..] => object(map.entry(*first).or_insert(Value::Null), rest),
@@ -248,5 +248,5 @@ fn list<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
         *slot = Value::Array(Vec::new());
     }
     let list = slot.as_array_mut().ok_or_else(|| anyhow::anyhow!("no list at {path:?}"));
-    list.fault(Fault::State, "config.json is no OCI runtime configuration")
+    list.class(ErrorClass::State, "config.json is no OCI runtime configuration")
 }

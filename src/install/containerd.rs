@@ -6,10 +6,10 @@
 //! higher version than config.toml's.
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
 
 use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, imports, shim, toml_document, toml_text};
-use crate::fault::Fault;
 
 const CONFIG: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
@@ -36,7 +36,7 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let mut pieces = vec![link];
     main.is_alone(&path, &others)?;
     let own = main.section().and_then(runtimes).is_some_and(|r| r.contains_key(NAME));
-    ensure!(!own, Fault::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
+    ensure!(!own, ErrorClass::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
     // What is imported counts more.
     let imported = others.iter().rev().filter_map(|(_, d)| main.section_of(d));
     let known = Known::of(imported.chain(main.section()));
@@ -118,7 +118,7 @@ impl Main {
             Some(1) => "cri",
             Some(2) => "io.containerd.grpc.v1.cri",
             Some(3 | 4) => "io.containerd.cri.v1.runtime",
-            _ => return Err(Fault::Usage.error("has a version that is not known: 2 to 4 are")),
+            _ => return Err(ErrorClass::Usage.error("has a version that is not known: 2 to 4 are")),
         };
         Ok(Main { document, version: version.unwrap_or_default(), plugin })
     }
@@ -144,14 +144,17 @@ impl Main {
 
     /// Refuses what we could not add to without losing something.
     fn is_alone(&self, path: &str, others: &[(String, DocumentMut)]) -> Result<()> {
-        let old = || Fault::Refused.error(format!("{path} is of version 1: see `containerd config migrate`"));
+        let old = || ErrorClass::Refused.error(format!("{path} is of version 1: see `containerd config migrate`"));
         ensure!(self.version > 1, old());
         for (other, document) in others {
             let Some(section) = self.section_of(document) else { continue };
             let own = runtimes(section).is_some_and(|r| r.contains_key(NAME));
-            ensure!(!own, Fault::Refused.error(format!("{other}: has a runtime {NAME} that is not ours: take it out")));
+            ensure!(
+                !own,
+                ErrorClass::Refused.error(format!("{other}: has a runtime {NAME} that is not ours: take it out"))
+            );
             let why = || {
-                Fault::Refused.error(format!(
+                ErrorClass::Refused.error(format!(
                     "{other} has a section of the CRI plugin, and containerd 1 takes just one file's: add the runtime {NAME} there"
                 ))
             };
@@ -166,7 +169,7 @@ impl Main {
             return Ok(());
         }
         let list = self.document.entry("imports").or_insert_with(|| value(Array::new()));
-        let list = list.as_array_mut().ok_or_else(|| Fault::Usage.error("imports is no list"))?;
+        let list = list.as_array_mut().ok_or_else(|| ErrorClass::Usage.error("imports is no list"))?;
         list.push(DROP_IN);
         Ok(())
     }
@@ -185,7 +188,7 @@ fn add(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Known) -
             table.set_implicit(true);
             Item::Table(table)
         });
-        let inline = || Fault::Usage.error(format!("{key} is no table of its own: write it as one"));
+        let inline = || ErrorClass::Usage.error(format!("{key} is no table of its own: write it as one"));
         at = item.as_table_mut().ok_or_else(inline)?;
     }
     if !known.any {

@@ -1,10 +1,10 @@
 //! Docker: a runtime in daemon.json, beside whatever else is there.
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
 use serde_json::{Map, Value, json};
 
 use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, shim};
-use crate::fault::{Fault, WithFault};
 use crate::inject::text;
 
 /// dockerd(8).
@@ -38,31 +38,31 @@ pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
 /// daemon.json with our runtime in it. An empty file is none, as dockerd sees it.
 fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
     let text = text.filter(|text| !text.trim().is_empty()).unwrap_or("{}\n");
-    let old: Value = serde_json::from_str(text).fault(Fault::Usage, "is not JSON")?;
-    ensure!(old.is_object(), Fault::Usage.error("is JSON, but not an object"));
+    let old: Value = serde_json::from_str(text).class(ErrorClass::Usage, "is not JSON")?;
+    ensure!(old.is_object(), ErrorClass::Usage.error("is JSON, but not an object"));
     if let Some(key) = text::duplicate_key(text) {
-        return Err(Fault::Usage.error(format!("has the key {key:?} twice in one object")));
+        return Err(ErrorClass::Usage.error(format!("has the key {key:?} twice in one object")));
     }
     let mut new = old.clone();
     let object = |value: Value, what: &str| match value {
         Value::Object(map) => Ok(map),
-        _ => Err(Fault::Usage.error(format!("{what} is not an object"))),
+        _ => Err(ErrorClass::Usage.error(format!("{what} is not an object"))),
     };
     let runtimes = new.get("runtimes").cloned().unwrap_or_else(|| Value::Object(Map::new()));
     let mut runtimes = object(runtimes, "`runtimes`")?;
     let ours = json!({ "path": runtime });
     let other = runtimes.insert(NAME.to_owned(), ours.clone()).filter(|there| *there != ours);
-    ensure!(other.is_none(), Fault::Refused.error(format!("has a runtime {NAME} that is not ours: take it out")));
+    ensure!(other.is_none(), ErrorClass::Refused.error(format!("has a runtime {NAME} that is not ours: take it out")));
     new["runtimes"] = Value::Object(runtimes);
     if default {
         let other = new.get("default-runtime").filter(|name| *name != NAME);
         ensure!(
             other.is_none(),
-            Fault::Refused.error("has a default-runtime of its own: take it out, or leave out --default-runtime")
+            ErrorClass::Refused.error("has a default-runtime of its own: take it out, or leave out --default-runtime")
         );
         new["default-runtime"] = Value::from(NAME);
     }
     text::rewrite(text, &old, &new)
         .filter(|written| serde_json::from_str::<Value>(written).is_ok_and(|v| v == new))
-        .ok_or_else(|| Fault::Other.error("cannot be written out"))
+        .ok_or_else(|| ErrorClass::Other.error("cannot be written out"))
 }

@@ -5,10 +5,10 @@
 //! alone: it gets a folder of its own, which containers.conf has to name.
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
 
 use super::{Command, Content, DEFAULT_PLACE, Ground, Part, Piece, Wanted, about, toml_trouble};
-use crate::fault::Fault;
 
 /// The folder that both read.
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
@@ -37,7 +37,7 @@ pub(super) fn crio(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let own = ground.look.list(folder)?.into_iter().map(|name| format!("{folder}/{name}"));
     for path in ["/etc/crio/crio.conf".to_owned()].into_iter().chain(own).rev() {
         let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else { continue };
-        let lost = || Fault::Refused.error(format!("{path}: its hooks_dir counts: add {SHARED:?} to that"));
+        let lost = || ErrorClass::Refused.error(format!("{path}: its hooks_dir counts: add {SHARED:?} to that"));
         ensure!(list.iter().any(|item| item.as_str() == Some(SHARED)), lost());
         break;
     }
@@ -128,7 +128,7 @@ impl Folders {
         let lacking: Vec<String> = lacking.map(|folder| format!("{folder:?}")).collect();
         let lost = || {
             let lacking = lacking.join(" and ");
-            Fault::Refused
+            ErrorClass::Refused
                 .error(format!("{path} is read after {CONF}, and its hooks_dir counts: add {lacking} to that"))
         };
         ensure!(lacking.is_empty(), lost());

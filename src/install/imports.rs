@@ -6,11 +6,11 @@
 use std::collections::VecDeque;
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
 use regex::Regex;
 use toml_edit::{DocumentMut, Item};
 
 use super::{Ground, Look, about, toml_document};
-use crate::fault::Fault;
 
 /// More files are no configuration that somebody wrote.
 const MOST: usize = 256;
@@ -24,7 +24,7 @@ pub(super) fn imported(path: &str, document: &DocumentMut, ground: &Ground) -> R
         if next == path || all.iter().any(|(known, _)| *known == next) {
             continue;
         }
-        ensure!(all.len() < MOST, Fault::Usage.error(format!("{path} imports more than {MOST} files")));
+        ensure!(all.len() < MOST, ErrorClass::Usage.error(format!("{path} imports more than {MOST} files")));
         if !ground.look.exists(&next) {
             continue;
         }

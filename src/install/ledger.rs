@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -12,7 +13,6 @@ use super::{
     toml_document, toml_text, toml_trouble, units,
 };
 use crate::cdi;
-use crate::fault::{Fault, WithFault};
 use crate::inject::text;
 
 /// Its name, in the folder of the records.
@@ -82,8 +82,8 @@ impl Ledger {
     /// # Errors
     /// It is damaged, or of a later version.
     pub fn parse(text: &str) -> Result<Ledger> {
-        let mut ledger: Ledger = serde_json::from_str(text).fault(Fault::Usage, "what an installation left")?;
-        let unknown = || Fault::Usage.error(format!("what an installation left has schema {}", ledger.schema));
+        let mut ledger: Ledger = serde_json::from_str(text).class(ErrorClass::Usage, "what an installation left")?;
+        let unknown = || ErrorClass::Usage.error(format!("what an installation left has schema {}", ledger.schema));
         anyhow::ensure!(ledger.schema <= SCHEMA, unknown());
         ledger.entries.iter_mut().for_each(Entry::guess);
         Ok(ledger)
@@ -220,7 +220,7 @@ impl Entry {
 fn json_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> {
     let parse = |text: &str| match text.trim() {
         "" => Ok(Value::Object(serde_json::Map::new())),
-        text => serde_json::from_str(text).fault(Fault::Usage, "is not JSON"),
+        text => serde_json::from_str(text).class(ErrorClass::Usage, "is not JSON"),
     };
     let old = parse(now)?;
     let undo = undo(&parse(before)?, &parse(after)?, &old);
@@ -251,7 +251,7 @@ fn devices(look: &dyn Look) -> Option<Content> {
 /// What uninstalling comes to. `lenient`: a file that can no longer be read as what it is counts as one that somebody has changed.
 ///
 /// # Errors
-/// [`Fault::Usage`] for such a file, [`Fault::Refused`] where an engine has come to start containers by our runtime alone.
+/// [`ErrorClass::Usage`] for such a file, [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
 pub fn uninstall(ledger: &Ledger, look: &dyn Look, lenient: bool) -> Result<Removal> {
     let ground = Ground { look, ledger };
     // What cannot be read is no engine's default.
@@ -260,7 +260,7 @@ pub fn uninstall(ledger: &Ledger, look: &dyn Look, lenient: bool) -> Result<Remo
     if let Some(path) = ledger.entries.iter().any(|e| is_runtime(&e.path)).then(named).flatten() {
         let text =
             format!("{path} has {NAME} as the default runtime: name another one there first, and restart its engine");
-        return Err(Fault::Refused.error(text));
+        return Err(ErrorClass::Refused.error(text));
     }
     let mut removal = Removal::default();
     removal.done.ledger.folders.clone_from(&ledger.folders);

@@ -1,7 +1,7 @@
 //! What engines, systemd and network managers have to be told, as files: from what they say now to what they should, and back.
 //!
 //! Every file is decided before the first is written. What was there and what was written is kept in a [`Ledger`], so that
-//! `uninstall` gives back the very bytes; of a file that somebody has edited since, our keys alone are taken out.
+//! `uninstall` restores the bytes of each file; from a file that was edited since, it removes our keys alone.
 
 mod containerd;
 mod docker;
@@ -15,12 +15,12 @@ mod undo;
 mod units;
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::cdi;
 use crate::config::CONFIG;
-use crate::fault::Fault;
-use crate::ident::IfName;
 pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
@@ -55,9 +55,9 @@ pub enum Content {
 pub enum How {
     /// Ours: the whole of it.
     Own,
-    /// Somebody else's, and JSON.
+    /// Another program's, and JSON.
     Json,
-    /// Somebody else's, and TOML.
+    /// Another program's, and TOML.
     Toml,
 }
 
@@ -99,7 +99,7 @@ pub struct Wanted {
     pub cdi: bool,
 }
 
-/// A NIC that is rdmaprep's and nobody else's.
+/// A NIC that rdmaprep alone manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     /// Its name.
@@ -181,7 +181,7 @@ pub fn found(look: &dyn Look) -> Vec<(Target, &'static str)> {
 /// what such a target had and wants no longer goes, unless another one wants it.
 ///
 /// # Errors
-/// [`Fault::Usage`] for a file that cannot be read as what it is, [`Fault::Refused`] where something else is in the way, or what
+/// [`ErrorClass::Usage`] for a file that cannot be read as what it is, [`ErrorClass::Refused`] where something else is in the way, or what
 /// has to go was changed.
 pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Installation> {
     let ground = Ground { look, ledger };
@@ -227,7 +227,7 @@ impl Installation {
             return Ok(());
         }
         let taken = || format!("{} is there and is not rdmaprep's: move it away", piece.path);
-        ensure!(piece.how != How::Own || base.is_none(), Fault::Refused.error(taken()));
+        ensure!(piece.how != How::Own || base.is_none(), ErrorClass::Refused.error(taken()));
         self.ledger.enter(Entry {
             path: piece.path.clone(),
             target,
@@ -242,14 +242,14 @@ impl Installation {
         Ok(())
     }
 
-    /// Takes out what nobody wants any more, after all that may have named it.
+    /// Takes out what is not wanted any more, after all that may have named it.
     fn forsake(&mut self, look: &dyn Look) -> Result<()> {
         self.gone = self.ledger.take_unwanted();
         for entry in self.gone.iter().rev() {
             let (before, undone) = entry.now(look)?;
             let changed = || {
                 let (path, left) = (&entry.path, undone.left.join(", "));
-                Fault::Refused
+                ErrorClass::Refused
                     .error(format!("{path} is not needed any more, but was changed since ({left}): see to it"))
             };
             ensure!(undone.left.is_empty(), changed());
@@ -282,7 +282,7 @@ impl Ground<'_> {
     fn text(&self, path: &str) -> Result<Option<String>> {
         match self.base(path)? {
             Some(Content::Text(text)) => Ok(Some(text)),
-            Some(Content::Link(_)) => Err(Fault::Usage.error(format!("{path} is a link"))),
+            Some(Content::Link(_)) => Err(ErrorClass::Usage.error(format!("{path} is a link"))),
             None => Ok(None),
         }
     }
@@ -292,7 +292,7 @@ impl Ground<'_> {
 fn toml_trouble(text: &str, message: &str, span: Option<std::ops::Range<usize>>) -> anyhow::Error {
     let line = span.and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
     let at = line.map_or_else(String::new, |line| format!("line {line}: "));
-    Fault::Usage.error(format!("is not TOML: {at}{message}"))
+    ErrorClass::Usage.error(format!("is not TOML: {at}{message}"))
 }
 
 /// Reads a TOML file that is to be edited.
@@ -300,7 +300,7 @@ fn toml_document(text: &str) -> Result<toml_edit::DocumentMut> {
     text.parse().map_err(|e: toml_edit::TomlError| toml_trouble(text, e.message(), e.span()))
 }
 
-/// A TOML document as it is to be written in place of a text: the parser drops a mark of byte order, and ends lines anew.
+/// A TOML document as it is to be written in place of a text: the parser drops a mark of byte order, and gives lines its own ends.
 fn toml_text(before: &str, document: &toml_edit::DocumentMut) -> String {
     let text = document.to_string();
     let text = if before.contains("\r\n") { text.replace("\r\n", "\n").replace('\n', "\r\n") } else { text };
@@ -317,5 +317,5 @@ fn behind(engine: &str, name: &str, program: &str) -> String {
 
 /// Says which file an error is about.
 fn about(path: &str) -> impl Fn(anyhow::Error) -> anyhow::Error {
-    move |e| Fault::of(&e).error(format!("{path}: {e:#}"))
+    move |e| ErrorClass::of(&e).error(format!("{path}: {e:#}"))
 }

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
 
 use super::{Content, DEFAULT_PLACE, Look, PLACES, Piece, Wanted};
-use crate::fault::Fault;
 use crate::shim::NAME;
 
 /// The path of the program: what is named; else the first of [`PLACES`] that is there; else where it belongs without a package.
 ///
 /// # Errors
-/// [`Fault::Usage`]: what is named is no absolute path that needs no quotes anywhere.
+/// [`ErrorClass::Usage`]: what is named is no absolute path that needs no quotes anywhere.
 pub fn program(named: Option<&Path>, look: &dyn Look) -> Result<String> {
     let Some(path) = named else {
         let there = PLACES.into_iter().find(|place| look.exists(place));
@@ -20,7 +20,7 @@ pub fn program(named: Option<&Path>, look: &dyn Look) -> Result<String> {
     let is_plain = |path: &str| path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._+-".contains(&b));
     match path.to_str() {
         Some(path) if path.starts_with('/') && is_plain(path) => Ok(path.to_owned()),
-        _ => Err(Fault::Usage.error(format!("--program {path:?} is no absolute path of plain characters"))),
+        _ => Err(ErrorClass::Usage.error(format!("--program {path:?} is no absolute path of plain characters"))),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::ident::IfName;
+use rdma_model::ids::IfName;
 
 /// More of a kind than any host has.
 const MOST: usize = 1024;

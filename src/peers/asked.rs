@@ -6,13 +6,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::IfName;
 
 use super::endpoint::Endpoint;
 use super::etcd::Cluster;
 use super::{MAX_NODES, Match, RailKey, RunId};
 use crate::cli::{MeetArgs, RendezvousArgs};
-use crate::fault::{Fault, WithFault};
-use crate::ident::IfName;
 
 /// Where the nodes meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,39 +103,39 @@ impl Asked {
         let told = match &url {
             Some(Place::Static) => return Ok(None),
             Some(Place::Pmi) if env("PMI_FD").is_none() => {
-                return Err(Fault::Usage.error("--rendezvous pmi: there is no PMI_FD in the environment"));
+                return Err(ErrorClass::Usage.error("--rendezvous pmi: there is no PMI_FD in the environment"));
             }
             Some(Place::Pmi) => pmi(&env),
             // Within a step of Slurm's or MPI's, torchrun is what started this process.
             _ if agents(&env) || (url.is_some() && env("TORCHELASTIC_RUN_ID").is_some()) => {
                 torchrun(args, url.as_ref(), &env)?
             }
-            None if storeless(&env)? => return Err(Fault::Usage.error(ALONE)),
+            None if storeless(&env)? => return Err(ErrorClass::Usage.error(ALONE)),
             None if env("PMI_FD").is_some() && env("TORCHELASTIC_RUN_ID").is_none() => pmi(&env),
             _ => Told::default(),
         };
         let Some(place) = url.or(told.place) else { return if looks { Ok(None) } else { forgotten(args) } };
-        let needed = |what: &str| Fault::Usage.error(format!("--rendezvous: {what} is needed as well"));
+        let needed = |what: &str| ErrorClass::Usage.error(format!("--rendezvous: {what} is needed as well"));
         let rank = value(&args.rank, "--rank (RDMAPREP_RANK)")?.or(number(told.rank, "rank")?);
         let nodes = value(&args.meet.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);
         let (rank, nodes) = (rank.ok_or_else(|| needed("--rank"))?, nodes.ok_or_else(|| needed("--nodes"))?);
         if !(1..=MAX_NODES).contains(&nodes) || rank >= nodes {
             let text = format!("rank {rank} of {nodes} nodes: there are 1 to {MAX_NODES}, and ranks begin at 0");
-            return Err(Fault::Usage.error(text));
+            return Err(ErrorClass::Usage.error(text));
         }
         let run: Option<RunId> = value(&args.meet.run_id, "--run-id (RDMAPREP_RUN_ID)")?;
         let found = told.run.or_else(|| slurm(&env));
-        let run = run.map(Ok).or_else(|| found.map(|id| id.parse().fault(Fault::Usage, "the engine's run id")));
+        let run = run.map(Ok).or_else(|| found.map(|id| id.parse().class(ErrorClass::Usage, "the engine's run id")));
         let by: Match = value(&args.by, "--match (RDMAPREP_MATCH)")?.unwrap_or_default();
         let labels = labels(args.rail_labels.as_deref().unwrap_or_default())
-            .fault(Fault::Usage, "--rail-labels (RDMAPREP_RAIL_LABELS)")?;
+            .class(ErrorClass::Usage, "--rail-labels (RDMAPREP_RAIL_LABELS)")?;
         if (by == Match::Label) == labels.is_empty() {
-            return Err(Fault::Usage.error("--match label and --rail-labels need one another"));
+            return Err(ErrorClass::Usage.error("--match label and --rail-labels need one another"));
         }
         let seconds: u32 =
             value(&args.meet.rendezvous_timeout, "--rendezvous-timeout (RDMAPREP_RENDEZVOUS_TIMEOUT)")?.unwrap_or(120);
         if !(1..=86400).contains(&seconds) {
-            return Err(Fault::Usage.error("--rendezvous-timeout: 1 to 86400 seconds"));
+            return Err(ErrorClass::Usage.error("--rendezvous-timeout: 1 to 86400 seconds"));
         }
         let timeout = Duration::from_secs(seconds.into());
         Ok(Some(Asked { place, rank, nodes, run: run.ok_or_else(|| needed("--run-id"))??, by, labels, timeout }))
@@ -146,7 +146,7 @@ impl Asked {
 fn forgotten(args: &RendezvousArgs) -> Result<Option<Asked>> {
     let said = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
     if [&args.rank, &args.meet.nodes, &args.meet.run_id, &args.by, &args.rail_labels].into_iter().any(said) {
-        return Err(Fault::Usage.error("--rank, --nodes, --run-id, --match and --rail-labels need --rendezvous"));
+        return Err(ErrorClass::Usage.error("--rank, --nodes, --run-id, --match and --rail-labels need --rendezvous"));
     }
     Ok(None)
 }
@@ -175,20 +175,20 @@ fn torchrun(args: &RendezvousArgs, url: Option<&Place>, env: &impl Fn(&str) -> O
     let local = env("LOCAL_WORLD_SIZE").unwrap_or_else(|| "1".to_owned());
     if local != "1" {
         let text = format!("torchrun starts {local} workers on this node: one is to prepare it (--nproc-per-node 1)");
-        return Err(Fault::Usage.error(text));
+        return Err(ErrorClass::Usage.error(text));
     }
     let host: Option<String> = value(&args.meet.store_host, "--store-host (RDMAPREP_STORE_HOST)")?;
     let place = match (host.or(env("MASTER_ADDR")), env("MASTER_PORT")) {
         (Some(host), Some(port)) => {
             // An address of IPv6 comes without brackets.
             let host = if host.contains(':') && !host.starts_with('[') { format!("[{host}]") } else { host };
-            let endpoint = format!("{host}:{port}").parse().fault(Fault::Usage, "MASTER_ADDR and MASTER_PORT")?;
+            let endpoint = format!("{host}:{port}").parse().class(ErrorClass::Usage, "MASTER_ADDR and MASTER_PORT")?;
             Some(Place::C10d(endpoint))
         }
         _ => None,
     };
     if url.is_none() && place.is_none() && storeless(env)? {
-        return Err(Fault::Usage.error(ALONE));
+        return Err(ErrorClass::Usage.error(ALONE));
     }
     let private = agents(env) && (url.is_none() || url == place.as_ref());
     let run = env("TORCHELASTIC_RUN_ID").or(private.then(String::new)).filter(|id| private || id != "none");
@@ -216,10 +216,10 @@ fn value<T: FromStr>(text: &Option<String>, flag: &str) -> Result<Option<T>>
 where
     T::Err: Into<anyhow::Error>,
 {
-    text.as_deref().filter(|t| !t.is_empty()).map(|t| t.parse().fault(Fault::Usage, flag)).transpose()
+    text.as_deref().filter(|t| !t.is_empty()).map(|t| t.parse().class(ErrorClass::Usage, flag)).transpose()
 }
 
 fn number(text: Option<String>, what: &str) -> Result<Option<u32>> {
-    let wrong = |t: &str| Fault::Usage.error(format!("the engine's {what}, {t:?}, is no number"));
+    let wrong = |t: &str| ErrorClass::Usage.error(format!("the engine's {what}, {t:?}, is no number"));
     text.map(|t| t.parse().map_err(|_| wrong(&t))).transpose()
 }

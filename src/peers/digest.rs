@@ -89,7 +89,7 @@ impl FromStr for Digest {
     }
 }
 
-/// As [`crate::ident`] has it: what is read passes the same checks as what is typed.
+/// As [`rdma_model::ids`] has it: what is read passes the same checks as what is typed.
 macro_rules! text {
     ($($t:ty),*) => {$(
         impl TryFrom<String> for $t {

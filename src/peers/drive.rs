@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::keys::rank_of;
 use super::node::{Act, Agreement, Event, Node, Setup, Stage};
 use super::{Store, message};
-use crate::fault::{Fault, WithFault};
 
 /// What a node is waiting for, for people.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ fn own_deadline(rank: u32, deadline: Instant) -> Instant {
 /// there, where it is a no that ends it for all.
 ///
 /// # Errors
-/// What `judge` said; else [`Fault::Disagreed`]: nothing holds, and each node that hears of it says so. Nothing was changed but keys in the store.
+/// What `judge` said; else [`ErrorClass::Disagreed`]: nothing holds, and each node that hears of it says so. Nothing was changed but keys in the store.
 pub fn agree(
     store: &mut dyn Store,
     setup: Setup,
@@ -75,19 +75,19 @@ pub fn agree(
     let mut event = Event::Begin;
     loop {
         event = match node.next(event) {
-            Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
-            Act::Commit(pairs) => store.put(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, UNSURE)?,
+            Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?,
+            Act::Commit(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, UNSURE)?,
             Act::Peek(keys) => Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()])),
             Act::Judge(agreement) => Event::Judged(judge(&agreement)),
             // What cannot be tidied up does not change what was decided.
             Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
-            Act::Tell(pairs) => store.tell(&pairs).map(|()| Event::Done).fault(Fault::Disagreed, LOST)?,
+            Act::Tell(pairs) => store.tell(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?,
             // Whoever cannot say that it has heard the end has heard it all the same.
             Act::Hint(pairs) => {
                 store.hint(&pairs);
                 Event::Done
             }
-            Act::Read(keys) => store.read(&keys).map(Event::Read).fault(Fault::Disagreed, LOST)?,
+            Act::Read(keys) => store.read(&keys).map(Event::Read).class(ErrorClass::Disagreed, LOST)?,
             // Nor does it that somebody may not have heard of it; but that nobody could.
             Act::Await { keys, slice, stage: Stage::Farewell } => match store.settle(last) {
                 Ok(true) => {
@@ -102,13 +102,13 @@ pub fn agree(
                     event = Event::Late;
                     continue;
                 }
-                match got.fault(Fault::Disagreed, if stage == Stage::Verdict { PLEDGED } else { LOST })? {
+                match got.class(ErrorClass::Disagreed, if stage == Stage::Verdict { PLEDGED } else { LOST })? {
                     Some(values) => Event::Values(values),
                     None if Instant::now() >= deadline => Event::Late,
                     None => {
                         if let Some(watch) = watch.as_mut().filter(|_| !slice.is_zero()) {
                             let missing = if rank == 0 {
-                                store.missing(&keys, NAMED).fault(Fault::Disagreed, LOST)?
+                                store.missing(&keys, NAMED).class(ErrorClass::Disagreed, LOST)?
                             } else {
                                 Vec::new()
                             };

@@ -344,5 +344,5 @@ fn slices(setup: &Setup) -> Slices {
 }
 
 fn refused(why: &str) -> anyhow::Error {
-    crate::fault::Fault::Disagreed.error(why)
+    rdma_model::error_class::ErrorClass::Disagreed.error(why)
 }

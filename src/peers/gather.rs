@@ -1,12 +1,12 @@
 //! Who has published, and what all of them have so far: for people who wait, or wonder.
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
 use serde::Serialize;
 
 use super::message::{self, Verdict, ranks};
 use super::rail::{Common, common};
 use super::{MAX_NODES, Offer, RailKey, RunId, Store};
-use crate::fault::Fault;
 
 /// What is in the store of a run at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -45,7 +45,7 @@ impl Gathering {
     /// Looks, and changes nothing.
     pub fn look(store: &mut dyn Store, run: &RunId, nodes: u32) -> Result<Gathering> {
         if !(1..=MAX_NODES).contains(&nodes) {
-            return Err(Fault::Usage.error(format!("{nodes} nodes: there are 1 to {MAX_NODES}")));
+            return Err(ErrorClass::Usage.error(format!("{nodes} nodes: there are 1 to {MAX_NODES}")));
         }
         let mut seen = Gathering {
             run: run.clone(),

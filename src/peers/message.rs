@@ -5,12 +5,12 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::strict_json;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::rail::brief;
 use super::{Device, Digest, Lack, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
-use crate::known;
 
 /// Version of all messages. Nodes of different versions do not agree.
 pub const VERSION: u32 = 1;
@@ -211,7 +211,7 @@ impl Verdict {
 pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
     ensure!(value.len() <= MAX_VALUE, "it has {} bytes, {MAX_VALUE} are the most", value.len());
     let text = std::str::from_utf8(value).context("it is no text")?;
-    known::strict(text).context("it is no message of this version")
+    strict_json::strict(text).context("it is no message of this version")
 }
 
 /// Writes one.

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
 use serde::{Deserialize, Serialize};
 
 use super::follower::Follower;
 use super::leader::Leader;
 use super::{Device, Digest, MAX_NODES, Offer, Policy, Rail, RailKey, RunId, Value};
-use crate::fault::Fault;
-use crate::ident::{HcaName, IfName};
 
 /// What all nodes agreed on, as this one keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -167,14 +167,14 @@ impl Node {
     /// `persists`: what is written outlives the job, and is deleted at the end, but for why nothing holds.
     pub fn new(setup: Setup, persists: bool) -> Result<Node> {
         let (rank, nodes) = (setup.rank, setup.nodes());
-        let usage = |text: String| Err(Fault::Usage.error(text));
+        let usage = |text: String| Err(ErrorClass::Usage.error(text));
         if !(1..=MAX_NODES).contains(&nodes) {
             return usage(format!("{nodes} nodes: there are 1 to {MAX_NODES}"));
         }
         if rank >= nodes {
             return usage(format!("rank {rank} of {nodes} nodes: ranks are 0 to {}", nodes - 1));
         }
-        setup.offer.check().map_err(|e| Fault::Refused.error(format!("this node cannot take part: {e:#}")))?;
+        setup.offer.check().map_err(|e| ErrorClass::Refused.error(format!("this node cannot take part: {e:#}")))?;
         Ok(match rank {
             0 => Node::Leader(Box::new(Leader::new(setup, persists))),
             _ => Node::Follower(Box::new(Follower::new(setup, persists))),
@@ -192,7 +192,7 @@ impl Node {
 
 /// The end of an attempt that came to nothing.
 pub fn failed(why: impl std::fmt::Display) -> Act {
-    Act::End(Err(Fault::Disagreed.error(why)))
+    Act::End(Err(ErrorClass::Disagreed.error(why)))
 }
 
 /// How long to wait before another look: twice as long each time.

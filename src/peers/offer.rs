@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::Snapshot;
 
 use super::message::{HostName, Offer, VERSION};
 use super::rail::Bare;
 use super::{Device, Lack, Match, Nonce, Policy, Rail, RailKey};
 use crate::candidate::counts;
-use crate::ident::{HcaName, IfName};
 use crate::plan::Plan;
 use crate::select::{DropCode, Selection, Verdict, natural};
-use crate::snapshot::Snapshot;
 
 /// How this node's NICs are named for the others.
 pub struct Names<'a> {

@@ -5,11 +5,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
+use rdma_model::ids::{HcaName, IfName};
 use serde::{Deserialize, Serialize};
 
 use super::Offer;
 use crate::config::Family;
-use crate::ident::{HcaName, IfName};
 use crate::select::DropCode;
 
 /// What makes two NICs the same rail.

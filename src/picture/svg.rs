@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use rdma_model::ids::BusId;
+
 use super::canvas::{Canvas, MONO, SANS};
 use super::{Gpu, Nearest, Nic, Picture, cut, numa_name, wrapped};
-use crate::ident::BusId;
 
 const MARGIN: usize = 24;
 const PAD: usize = 14;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use rdma_model::ids::BusId;
+
 use super::{Gpu, Nic, Picture, Place, cut, numa_name, wrapped};
-use crate::ident::BusId;
 use crate::report::{WIDTH, printable};
 
 /// One device of the tree.

@@ -3,10 +3,11 @@
 
 use std::fmt;
 
+use rdma_model::snapshot::{Route, Snapshot};
+use rdma_model::step::NicState;
+
 use super::listed;
-use crate::snapshot::{Route, Snapshot};
-use crate::step::NicState;
-use crate::uplink::leads_everywhere;
+use crate::protected_ifaces::leads_everywhere;
 
 /// Of these default routes the one per family that comes along: the lowest metric wins, as in the kernel.
 pub fn winners<'a>(routes: impl Iterator<Item = &'a Route>) -> Vec<&'a Route> {
@@ -36,7 +37,7 @@ pub fn carry_default(wanted: bool, rails: &mut [NicState], inside: &Snapshot) ->
     let best = winners(all.iter().filter(|_| wanted));
     let (late, carried): (Vec<&Route>, Vec<&Route>) = best.into_iter().partition(|r| has_one(inside, r));
     for state in rails {
-        let default = |r: &Route| r.table == crate::step::TABLE_MAIN && r.destination.prefix_len() == 0;
+        let default = |r: &Route| r.table == rdma_model::step::TABLE_MAIN && r.destination.prefix_len() == 0;
         state.routes.retain(|r| !default(r) || carried.contains(&r));
     }
     let told = |r: &Route| format!("{} stays behind: the container has a default route of its own", Told(r));

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{NicState, Side, Step};
 use serde::{Deserialize, Serialize};
 
 use super::ArpProfile;
-use crate::ident::IfName;
-use crate::snapshot::Snapshot;
-use crate::step::{NicState, Side, Step};
 use crate::verify::Drift;
 
 /// The folder of `/proc/sys/net/ipv4/conf` that combines with each device's; no device can have that name
@@ -23,7 +23,7 @@ pub struct Overruled {
     pub now: String,
 }
 
-/// By the key of [`crate::snapshot::Netdev::sysctls`].
+/// By the key of [`rdma_model::snapshot::Netdev::sysctls`].
 type Values = BTreeMap<String, Overruled>;
 
 /// A value of `all`; what is not told counts as 0, the kernel's default.
@@ -75,7 +75,7 @@ pub fn give_back<'a>(values: impl Iterator<Item = &'a Values>, inside: &Snapshot
 
 fn write(values: BTreeMap<String, String>) -> Option<Step> {
     let dev = ALL.parse().ok()?;
-    (!values.is_empty()).then_some(Step::Sysctls { side: Side::Inside, dev, values })
+    (!values.is_empty()).then_some(Step::Sysctls { side: Side::Inside, dev, values: values.into() })
 }
 
 /// Where the effective values differ from those that the states set: their own are compared elsewhere.

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use ipnet::IpNet;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Address;
+use rdma_model::step::NicState;
 
 use super::tables::alone;
 use super::{COLUMNS, link_local, listed};
-use crate::ident::IfName;
-use crate::snapshot::Address;
-use crate::step::NicState;
 
 /// Rails that need tables, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use rdma_model::ids::{Hex, IfName};
+use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
+use rdma_model::step::{NicState, Own, TABLE_MAIN, derived};
 
 use super::{COLUMNS, Numbers, link_local, listed};
-use crate::ident::{Hex, IfName};
-use crate::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
-use crate::step::{NicState, Own, TABLE_MAIN, derived};
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;

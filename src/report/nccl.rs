@@ -1,9 +1,10 @@
 //! What NCCL does, for people.
 
+use nccl_rules::bootstrap::{Call, Outcome, Tried, Wait};
+use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged};
+
 use super::printable;
 use super::tables::{remarks, table};
-use crate::nccl::bootstrap::{Call, Outcome, Tried, Wait};
-use crate::nccl::explain::{Bootstrap, Explanation, Failure, Judged};
 
 /// The outcome, then every interface and HCA port with its reason, then what is probably not meant.
 pub fn explanation_table(e: &Explanation) -> String {

@@ -2,10 +2,10 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
+use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
 use super::{WIDTH, printable};
 use crate::select::{Drop, DropCode, Selection, Verdict};
-use crate::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
 /// Names that a list shows before it counts the others.
 const MAX_NAMES: usize = 8;

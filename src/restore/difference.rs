@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::snapshot::{Address, Netdev, Nexthop, Qdisc, Route, Snapshot};
-use crate::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address, kernel_made};
+use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Program, ProgramHook, Qdisc, Route, Snapshot};
+use rdma_model::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address, kernel_made};
+
 use crate::verify;
 
 /// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
@@ -23,7 +24,7 @@ pub(super) fn differences<'a>(
 /// that is not there has none.
 pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec<Step>, NicState)> {
     let now = NicState::of(observed, &wanted.netdev.name)?;
-    let (want, have) = (verify::normal(wanted), verify::normal(&now));
+    let (want, have) = verify::beside(wanted, &now);
     let (was, is) = (&wanted.netdev, &now.netdev);
     let dev = was.name.clone();
     let mut steps = link_differences(side, was, is);
@@ -39,15 +40,20 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
     let there = |a: &Address| have.netdev.addresses.contains(a) && !late.contains(a);
-    add.netdev.addresses.retain(|a| !kernel_address(a, was) && !there(&verify::address(a)));
+    let counts = |a: &Address| want.netdev.addresses.contains(&verify::address(a));
+    add.netdev.addresses.retain(|a| counts(a) && !there(&verify::address(a)));
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
-    let changed = was.sysctls.iter().filter(|(k, v)| is.sysctls.get(*k) != Some(*v));
+    let differs = |key: &str| was.sysctls.get(key) != is.sysctls.get(key);
+    // A secret that is written sets the mode, too (addrconf_sysctl_stable_secret in net/ipv6/addrconf.c).
+    let again = |key: &str| key == "ipv6/conf/addr_gen_mode" && differs("ipv6/conf/stable_secret");
+    let changed = was.sysctls.iter().filter(|(k, _)| differs(k) || again(k));
     steps.extend(configure(side, &add, changed.map(|(k, v)| (k.clone(), v.clone())).collect()));
     if is.up && !was.up {
         steps.push(Step::Link { side, dev: dev.clone(), up: false });
     }
+    steps.extend(device_differences(side, was, is));
     // Those to its subnets as well, which somebody may have deleted before. One with a leg over another NIC is not ours.
     let ours = |r: &Route| r.hops.iter().all(|h| h.dev.as_ref() == Some(&dev));
     let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !derived(r) && ours(r));
@@ -56,7 +62,9 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     let single = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev);
     let extra = have.nexthops.iter().filter(single).filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
     steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
-    let gone = have.netdev.neighbours.iter().filter(|n| !want.netdev.neighbours.contains(n));
+    // What a program learns is its own business, see `verify::drift`.
+    let extra = |n: &&Neighbour| !n.extern_learn && !want.netdev.neighbours.contains(n);
+    let gone = have.netdev.neighbours.iter().filter(extra);
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
     add.routes = want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect();
     let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
@@ -95,6 +103,13 @@ fn shaken(late: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> Ve
     want.routes.iter().filter(|r| family(r) && have.routes.contains(r) && !kernel_made(r, is)).cloned().collect()
 }
 
+/// All of a device's settings if some differ: a driver may derive one from another. The link is up by then, as some need that.
+pub(super) fn device_differences(side: Side, was: &Netdev, is: &Netdev) -> Option<Step> {
+    let differs = !verify::device_drift(was, is).is_empty();
+    let values = was.device.clone().filter(|_| differs)?;
+    Some(Step::Device { side, dev: was.name.clone(), values })
+}
+
 /// What is to be removed, and what is missing then; neither where nobody wants to know.
 pub(super) fn qdisc_differences(side: Side, was: &Netdev, is: &Netdev) -> (Vec<Step>, Option<Vec<Qdisc>>) {
     let (Some(want), Some(have)) = (&was.qdiscs, &is.qdiscs) else { return (Vec::new(), None) };
@@ -106,14 +121,47 @@ pub(super) fn qdisc_differences(side: Side, was: &Netdev, is: &Netdev) -> (Vec<S
 pub(super) fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
     let dev = was.name.clone();
     let mut steps = Vec::new();
-    if is.xdp && !was.xdp {
-        steps.push(Step::XdpDetach { side, dev: dev.clone() });
-    }
+    steps.extend(foreign_programs(side, was, is));
     if is.master.is_some() && was.master.is_none() {
         steps.push(Step::Release { side, dev });
     }
     steps.extend(link_settings(side, was, is));
+    steps.extend(lost_programs(side, was, is));
     steps
+}
+
+/// Takes off the BPF programs that a NIC did not have: a move keeps them, and they see all that it sends and gets.
+pub(super) fn foreign_programs(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
+    let dev = || is.name.clone();
+    let foreign = foreign(was, is).cloned().map(|program| Step::ProgramDetach { side, dev: dev(), program });
+    // Of what is not known by its number, a record of before or a kernel of before tells that there is one.
+    let nameless = is.xdp && !was.xdp && !foreign_xdp(was, is);
+    nameless.then(|| Step::XdpDetach { side, dev: dev() }).into_iter().chain(foreign).collect()
+}
+
+/// BPF programs that a NIC did not have, where that is recorded.
+pub(super) fn foreign<'a>(was: &'a Netdev, is: &'a Netdev) -> impl Iterator<Item = &'a Program> {
+    let has = was.programs.iter().zip(&is.programs);
+    has.flat_map(|(had, has)| has.iter().filter(|p| !had.contains(p)))
+}
+
+/// Whether one of them is at XDP.
+pub(super) fn foreign_xdp(was: &Netdev, is: &Netdev) -> bool {
+    foreign(was, is).any(|p| ![ProgramHook::TcxIngress, ProgramHook::TcxEgress].contains(&p.hook))
+}
+
+/// Puts back the BPF programs that a NIC lacks, each before the one that was behind it: last first.
+pub(super) fn lost_programs(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
+    let (Some(had), Some(has)) = (&was.programs, &is.programs) else { return Vec::new() };
+    let behind = |at: usize| had.iter().skip(at + 1).find(|p| p.hook == had[at].hook).map(|p| p.id);
+    let lost = had.iter().enumerate().rev().filter(|(_, p)| !has.contains(p));
+    let back = |(at, program): (usize, &Program)| Step::ProgramAttach {
+        side,
+        dev: was.name.clone(),
+        program: program.clone(),
+        before: behind(at),
+    };
+    lost.map(back).collect()
 }
 
 /// What the kernel keeps over a move but a container may have changed.
@@ -124,10 +172,8 @@ pub(super) fn link_settings(side: Side, was: &Netdev, now: &Netdev) -> Vec<Step>
     if let (Some(old), true) = (&was.mac, is_its_own && was.mac != now.mac) {
         steps.push(Step::Mac { side, dev: was.name.clone(), mac: old.clone() });
     }
-    let settings = Settings::of(was);
-    if settings != Settings::of(now) {
-        steps.push(Step::Settings { side, dev: was.name.clone(), settings });
-    }
+    let settings = Settings::back(was, now);
+    steps.extend(settings.map(|settings| Step::Settings { side, dev: was.name.clone(), settings }));
     steps
 }
 

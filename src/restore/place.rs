@@ -1,18 +1,21 @@
 //! Where NICs are, whatever they are called by now, and their names.
 
+use std::collections::BTreeSet;
+
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::step::{Made, Side, Step};
+
 use crate::attach::same_nic;
-use crate::ident::IfName;
 use crate::journal::Held;
 use crate::plan::Identity;
-use crate::snapshot::{Netdev, Snapshot};
 use crate::stack;
-use crate::step::{Made, Side, Step};
 
 /// Where a NIC is now.
 pub(super) enum Place<'a> {
     Inside(&'a Netdev),
     Host(&'a Netdev),
-    /// Nowhere, and this makes it anew.
+    /// Nowhere; this creates it again.
     Gone(Made),
 }
 
@@ -142,8 +145,7 @@ pub(super) fn names_home(placed: &[(&Held, Option<Place>)], named: &mut Snapshot
     let ours: Vec<(&Held, &Netdev)> = on_host(placed).filter(free).collect();
     let mut steps = Vec::new();
     for (h, dev) in &ours {
-        let foreign = dev.altnames.iter().filter(|a| !h.before.netdev.altnames.contains(a));
-        steps.extend(foreign.map(|a| Step::AltnameDelete { side, dev: dev.name.clone(), altname: a.clone() }));
+        steps.extend(foreign_altnames(side, &h.before.netdev, dev));
     }
     let mut renames = Vec::new();
     for (h, dev) in ours.iter().filter(|(h, dev)| dev.name != h.before.netdev.name) {
@@ -164,6 +166,13 @@ pub(super) fn names_home(placed: &[(&Held, Option<Place>)], named: &mut Snapshot
         steps.extend(missing.map(|a| Step::AltnameAdd { side, dev: was.name.clone(), altname: a.clone() }));
     }
     steps
+}
+
+/// Deletes the alternative names that a NIC did not have.
+pub(super) fn foreign_altnames(side: Side, was: &Netdev, now: &Netdev) -> Option<Step> {
+    let had: BTreeSet<&String> = was.altnames.iter().collect();
+    let altnames: Vec<String> = now.altnames.iter().filter(|a| !had.contains(a)).cloned().collect();
+    (!altnames.is_empty()).then(|| Step::AltnamesDelete { side, dev: now.name.clone(), altnames })
 }
 
 /// The snapshot as it will be after a rename: the kernel keeps routes, and rules follow names.

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
+use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Netdev, PciFunction, Snapshot};
+use rdma_model::tree::{Node, Tree, parent};
+
 use super::{Keep, end, joined};
-use crate::ident::{BusId, HcaName, IfName};
-use crate::snapshot::{CharDevice, Netdev, PciFunction, Snapshot};
-use crate::tree::{Node, Tree, parent};
 
 const FUNCTIONS: &str = "bus/pci/devices";
 

@@ -1,13 +1,15 @@
-//! Files that nobody else writes meanwhile, as there is a lock: what is not whole has a name by which whoever comes after a kill
-//! finds and removes it.
+//! Files that one process writes at a time, as there is a lock: what is not whole has a fixed name, by which the next one finds and
+//! removes what a killed one left.
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
+use super::attributes::Attributes;
+use super::files::New;
 use super::{faults, files};
 
 /// Where a file is that is not whole yet. It ends in nothing that engines and systemd look for.
@@ -26,23 +28,22 @@ pub fn tidy(path: &Path) -> Result<()> {
 
 /// Replaces a file as [`files::replace`] does.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    replace_as(path, content, mode, None)
+    replace_as(path, content, mode, &New::Mode(mode))
 }
 
-/// Replaces a file of somebody else, which keeps its owner and mode, as [`files::replace_keeping_owner`] does.
-pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
-    let meta = fs::symlink_metadata(path).with_context(|| format!("writing {}", path.display()))?;
-    ensure!(meta.is_file(), "{} is no plain file", path.display());
-    replace_as(path, content, meta.mode() & 0o777, Some((meta.uid(), meta.gid())))
+/// Replaces a file of another program as [`files::replace_keeping_attributes`] does.
+pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
+    let kept = Attributes::of(path).with_context(|| format!("writing {}", path.display()))?;
+    replace_as(path, content, 0o600, &New::Kept(kept))
 }
 
-fn replace_as(path: &Path, content: &[u8], mode: u32, owner: Option<(u32, u32)>) -> Result<()> {
+fn replace_as(path: &Path, content: &[u8], mode: u32, new: &New) -> Result<()> {
     tidy(path)?;
-    let new = unfinished(path);
-    let name = new.file_name().unwrap_or_default();
+    let unfinished = unfinished(path);
+    let name = unfinished.file_name().unwrap_or_default();
     let mut named = tempfile::Builder::new();
     named.prefix(name).rand_bytes(0).permissions(Permissions::from_mode(mode));
-    files::replace_as(path, content, mode, owner, &named)
+    files::replace_as(path, content, new, &named)
 }
 
 /// Puts a link in place of whatever file or link is there.

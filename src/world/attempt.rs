@@ -16,11 +16,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use nccl_rules::settings::Told;
+use rdma_model::snapshot::CharDevice;
 use serde::de::DeserializeOwned;
 
 use crate::doctor::seen::{Node, User};
-use crate::nccl::settings::Told;
-use crate::snapshot::CharDevice;
 use crate::world::rootfs::{Root, stat_of};
 
 /// A cgroup may be frozen, and who enters it freezes as well; a file system of a container's own may never answer.

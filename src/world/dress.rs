@@ -13,12 +13,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::CharDevice;
+use rdma_model::tree::{Node, Tree};
 use rustix::fs::FileType;
 
-use crate::fault::{Fault, WithFault};
 use crate::outfit::{Cover, Dressed, Outfit, Wearer};
-use crate::snapshot::CharDevice;
-use crate::tree::{Node, Tree};
 use crate::world::dress_conf::{self, Conf};
 use crate::world::handle::Process;
 use crate::world::mntns::{Mntns, workshop};
@@ -58,11 +58,11 @@ struct Look<'o> {
 /// Gives a container what [`Outfit`] says, and tells which of `devices` it lacks. The caller holds the process's pidfd and
 /// checks afterwards that it still lives.
 pub fn dress(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result<Dressed> {
-    let process = Process::open(wearer.pid).fault(Fault::State, "finding the container's init")?;
-    let inside = Mntns::of(wearer.pid).fault(Fault::State, "finding the container's mount namespace")?;
-    ensure!(process.alive(), Fault::State.error("the container's init has ended"));
+    let process = Process::open(wearer.pid).class(ErrorClass::State, "finding the container's init")?;
+    let inside = Mntns::of(wearer.pid).class(ErrorClass::State, "finding the container's mount namespace")?;
+    ensure!(process.alive(), ErrorClass::State.error("the container's init has ended"));
     let own = !inside.is(&Mntns::current()?);
-    ensure!(own, Fault::Refused.error("the container has no mount namespace of its own"));
+    ensure!(own, ErrorClass::Refused.error("the container has no mount namespace of its own"));
     let Look { spots, covers, conf, lacking } = inside.visit(|| look(wearer, outfit, devices))?;
     let label = wearer.label.as_deref();
     let (mut made, given) = match spots.is_empty() && conf.spot().is_none() {
@@ -81,11 +81,11 @@ pub fn dress(wearer: &Wearer, outfit: &Outfit, devices: &[CharDevice]) -> Result
 }
 
 fn look<'o>(wearer: &Wearer, outfit: &'o Outfit, devices: &[CharDevice]) -> Result<Look<'o>> {
-    let root = Root::open(&wearer.rootfs).fault(Fault::State, "finding the container's root")?;
+    let root = Root::open(&wearer.rootfs).class(ErrorClass::State, "finding the container's root")?;
     let mounts = root.mounts()?;
     let below = |cover: &Cover| outfit.covers.iter().any(|other| cover.at.starts_with(&format!("{}/", other.at)));
     let hidden = outfit.covers.iter().find(|cover| below(cover)).map(|cover| &cover.at);
-    ensure!(hidden.is_none(), Fault::Refused.error(format!("another cover would hide {hidden:?}")));
+    ensure!(hidden.is_none(), ErrorClass::Refused.error(format!("another cover would hide {hidden:?}")));
     // What has gone since the covers were made shows nothing any more, as long as the /sys around it is the kernel's.
     let sys = root.find("sys").is_ok_and(|sys| rootfs::is_sysfs(&sys));
     let there = |cover: &&Cover| !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound);
@@ -97,12 +97,12 @@ fn look<'o>(wearer: &Wearer, outfit: &'o Outfit, devices: &[CharDevice]) -> Resu
 
 /// Finds the directory that a cover is for.
 fn place(root: &Root, mounts: &[Mount], at: &str) -> Result<Spot> {
-    let over = root.find(at).fault(Fault::Refused, format!("finding the container's /{at}"))?;
+    let over = root.find(at).class(ErrorClass::Refused, format!("finding the container's /{at}"))?;
     if at == "sys" || at.starts_with("sys/") {
-        ensure!(rootfs::is_sysfs(&over), Fault::Refused.error(format!("the container's /{at} is not on a sysfs")));
+        ensure!(rootfs::is_sysfs(&over), ErrorClass::Refused.error(format!("the container's /{at} is not on a sysfs")));
     }
-    ensure!(is_dir(&over)?, Fault::Refused.error(format!("the container's /{at} is no directory")));
-    spot(root, mounts, at, over).fault(Fault::Refused, format!("looking at the container's /{at}"))
+    ensure!(is_dir(&over)?, ErrorClass::Refused.error(format!("the container's /{at} is no directory")));
+    spot(root, mounts, at, over).class(ErrorClass::Refused, format!("looking at the container's /{at}"))
 }
 
 /// A place for a mount, with what is mounted below it.
@@ -142,21 +142,22 @@ fn sew(spots: &[Spot], covers: &[&Cover], label: Option<&str>) -> Result<Vec<Own
         return Ok(Vec::new());
     }
     let doing = "making the covers";
-    let cloth = newmount::tmpfs(label, newmount::PLAIN).fault(Fault::Kernel, doing)?;
+    let cloth = newmount::tmpfs(label, newmount::PLAIN).class(ErrorClass::Kernel, doing)?;
     for (number, (spot, cover)) in spots.iter().zip(covers).enumerate() {
-        let dir = newmount::folder(&cloth, &number.to_string()).fault(Fault::Kernel, doing)?;
+        let dir = newmount::folder(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing)?;
         let tree = with_room(cover.tree.clone(), &spot.kept)?;
-        newmount::plant(&dir, &tree).fault(Fault::Kernel, format!("making the cover of /{}", cover.at))?;
+        newmount::plant(&dir, &tree).class(ErrorClass::Kernel, format!("making the cover of /{}", cover.at))?;
     }
-    newmount::freeze(&cloth).fault(Fault::Kernel, "making the covers read-only")?;
-    let cut = |number: usize| newmount::copy(&cloth, &number.to_string()).fault(Fault::Kernel, doing);
+    newmount::freeze(&cloth).class(ErrorClass::Kernel, "making the covers read-only")?;
+    let cut = |number: usize| newmount::copy(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing);
     (0..covers.len()).map(cut).collect()
 }
 
 /// The tree with a place for each mount that is to stay seen.
 fn with_room(mut tree: Tree, kept: &[Kept]) -> Result<Tree> {
     for mount in kept {
-        let path = mount.at.to_str().context("a mount's path is no text").fault(Fault::Refused, "reading mountinfo")?;
+        let path =
+            mount.at.to_str().context("a mount's path is no text").class(ErrorClass::Refused, "reading mountinfo")?;
         match (tree.get(path), mount.is_dir) {
             (None, true) => tree.put(path, Node::Dir),
             (None, false) => tree.put(path, Node::File(Arc::default())),
@@ -168,11 +169,11 @@ fn with_room(mut tree: Tree, kept: &[Kept]) -> Result<Tree> {
 }
 
 fn put(spot: &Spot, mount: &OwnedFd) -> Result<()> {
-    attach(mount, &spot.over).fault(Fault::Kernel, format!("covering the container's /{}", spot.name))?;
+    attach(mount, &spot.over).class(ErrorClass::Kernel, format!("covering the container's /{}", spot.name))?;
     for kept in &spot.kept {
         let doing = || format!("moving the mount at /{}/{} up", spot.name, kept.at.display());
-        let over = rootfs::find_below(mount.as_fd(), &kept.at).fault(Fault::Kernel, doing())?;
-        attach(&kept.held, &over).fault(Fault::Kernel, doing())?;
+        let over = rootfs::find_below(mount.as_fd(), &kept.at).class(ErrorClass::Kernel, doing())?;
+        attach(&kept.held, &over).class(ErrorClass::Kernel, doing())?;
     }
     Ok(())
 }

@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
+use nccl_rules::conf::merge;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
-use crate::nccl::conf::merge;
 use crate::outfit::{Given, Outfit, Wearer};
 use crate::world::dress::{Spot, spot};
 use crate::world::mountinfo::Mount;

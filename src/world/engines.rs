@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::files;
+
 /// A container whose engine calls a runtime by its path, at the latest to delete it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct User {
@@ -56,8 +58,8 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 /// What a shim has written of its container: WriteRuntime() in containerd's cmd/containerd-shim-runc-v2/runc/container.go.
 fn task(namespace: &Path, bundle: &Path) -> Option<User> {
     let file = bundle.join("runtime");
-    let is_short = fs::symlink_metadata(&file).is_ok_and(|meta| meta.is_file() && meta.len() <= LONGEST);
-    let runtime = if is_short { fs::read_to_string(file).ok()? } else { return None };
+    let is_short = fs::symlink_metadata(&file).is_ok_and(|meta| meta.len() <= LONGEST);
+    let runtime = if is_short { files::read(&file).ok()?? } else { return None };
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let container = format!("{}/{}", name(namespace)?, name(bundle)?);
     Some(User { container, runtime: runtime.trim().to_owned() })

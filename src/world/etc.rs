@@ -6,8 +6,8 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
 
-use crate::fault::{Fault, WithFault};
 use crate::install::{Change, Content, Look};
 use crate::world::{alone, faults, files};
 
@@ -20,18 +20,18 @@ impl Etc {
     /// The tree below `root`, `/` for the host's.
     ///
     /// # Errors
-    /// [`Fault::Usage`] where there is no such folder.
+    /// [`ErrorClass::Usage`] where there is no such folder.
     pub fn new(root: &Path) -> Result<Etc> {
         let doing = || format!("looking at {}", root.display());
-        let found = fs::canonicalize(root).fault(Fault::Usage, doing())?;
-        ensure!(found.is_dir(), Fault::Usage.error(format!("{} is no folder", root.display())));
+        let found = fs::canonicalize(root).class(ErrorClass::Usage, doing())?;
+        ensure!(found.is_dir(), ErrorClass::Usage.error(format!("{} is no folder", root.display())));
         Ok(Etc { root: found })
     }
 
     /// Where a path of the tree is on the host. A link among its folders may lead anywhere within the tree.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: it leads out.
+    /// [`ErrorClass::Refused`]: it leads out.
     pub fn place(&self, path: &str) -> Result<PathBuf> {
         let place = self.root.join(path.trim_start_matches('/'));
         let (mut there, mut rest) = (place.as_path(), Vec::new());
@@ -42,8 +42,8 @@ impl Etc {
                 break;
             }
         }
-        let found = fs::canonicalize(there).fault(Fault::Usage, format!("looking at {}", there.display()))?;
-        let leads_out = || Fault::Refused.error(format!("{path} leads out of {}", self.root.display()));
+        let found = fs::canonicalize(there).class(ErrorClass::Usage, format!("looking at {}", there.display()))?;
+        let leads_out = || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
         ensure!(found.starts_with(&self.root), leads_out());
         Ok(rest.iter().rev().fold(found, |at, name| at.join(name)))
     }
@@ -58,7 +58,7 @@ impl Etc {
             None => files::remove(&place),
             Some(Content::Link(target)) => alone::link(target, &place),
             Some(Content::Text(text)) if fs::symlink_metadata(&place).is_ok() => {
-                alone::replace_keeping_owner(&place, text.as_bytes())
+                alone::replace_keeping_attributes(&place, text.as_bytes())
             }
             Some(Content::Text(text)) => alone::replace(&place, text.as_bytes(), 0o644),
         })
@@ -98,19 +98,19 @@ impl Look for Etc {
         let doing = || format!("reading {}", place.display());
         let meta = match fs::symlink_metadata(&place) {
             Err(e) if matches!(e.kind(), NotFound | NotADirectory) => return Ok(None),
-            other => other.fault(Fault::Usage, doing())?,
+            other => other.class(ErrorClass::Usage, doing())?,
         };
         if meta.is_symlink() {
-            let target = fs::read_link(&place).fault(Fault::Usage, doing())?;
+            let target = fs::read_link(&place).class(ErrorClass::Usage, doing())?;
             return Ok(Some(Content::Link(target.to_string_lossy().into_owned())));
         }
-        ensure!(meta.is_file(), Fault::Usage.error(format!("{path} is no plain file")));
-        let text = files::read(&place).map_err(|e| Fault::Usage.error(format!("{e:#}")))?;
+        ensure!(meta.is_file(), ErrorClass::Usage.error(format!("{path} is no plain file")));
+        let text = files::read(&place).map_err(|e| ErrorClass::Usage.error(format!("{e:#}")))?;
         Ok(text.map(Content::Text))
     }
 
     fn list(&self, folder: &str) -> Result<Vec<String>> {
-        files::list(&self.place(folder)?).fault(Fault::Usage, format!("reading {folder}"))
+        files::list(&self.place(folder)?).class(ErrorClass::Usage, format!("reading {folder}"))
     }
 
     fn exists(&self, path: &str) -> bool {
@@ -122,8 +122,8 @@ impl Look for Etc {
         if !fs::symlink_metadata(&place).is_ok_and(|meta| meta.is_symlink()) {
             return Ok(path.to_owned());
         }
-        let end = fs::canonicalize(&place).fault(Fault::Usage, format!("following {path}"))?;
-        let leads_out = || Fault::Refused.error(format!("{path} leads out of {}", self.root.display()));
+        let end = fs::canonicalize(&place).class(ErrorClass::Usage, format!("following {path}"))?;
+        let leads_out = || ErrorClass::Refused.error(format!("{path} leads out of {}", self.root.display()));
         let within = end.strip_prefix(&self.root).ok().and_then(Path::to_str).ok_or_else(leads_out)?;
         Ok(format!("/{within}"))
     }

@@ -1,4 +1,4 @@
-//! Fault points: where a test can make the program fail, before and after everything that it does to the machine.
+//! ErrorClass points: where a test can make the program fail, before and after everything that it does to the machine.
 //!
 //! Only a build with the cargo feature `faults` has any; in all others a point is an empty function, and no variable is read.
 

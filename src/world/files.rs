@@ -10,10 +10,12 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use nix::unistd::AccessFlags;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::tree::{Node, Tree};
 
-use crate::fault::{Fault, WithFault};
-use crate::tree::{Node, Tree};
+use crate::world::attributes::Attributes;
 use crate::world::faults;
+use crate::world::open::{self, Links};
 
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;
@@ -43,7 +45,7 @@ pub fn shared_dir(path: &Path) -> Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o755)).with_context(doing)
 }
 
-/// Checks that a folder, if there is one, is no link, and that nobody else can change what is in it.
+/// Checks that a folder, if there is one, is no link, and that no other user can change what is in it.
 pub fn owned(path: &Path) -> Result<()> {
     let meta = match fs::symlink_metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -56,7 +58,7 @@ pub fn owned(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether files can be put into a folder, or it can be made: told by the nearest one that there is, and nothing is written.
+/// Whether files can be put into a folder, or it can be made: judged by the nearest one that there is, and nothing is written.
 pub fn writable(path: &Path) -> Result<()> {
     // The last one of a path that does not begin with a slash is empty.
     let named = |at| if at == Path::new("") { Path::new(".") } else { at };
@@ -67,16 +69,6 @@ pub fn writable(path: &Path) -> Result<()> {
     nix::unistd::faccessat(AT_FDCWD, there, may, how).map_err(std::io::Error::from).with_context(doing)
 }
 
-/// The same as [`read`] for what only we write: a link, a FIFO or a folder in its place is refused.
-pub fn read_own(path: &Path) -> Result<Option<String>> {
-    match fs::symlink_metadata(path) {
-        Ok(meta) => ensure!(meta.is_file(), "{} is no plain file", path.display()),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
-    }
-    read(path)
-}
-
 /// Where a file of the administrator's is, who may have put a link in its place: what is named, or `default`. Nothing where that is
 /// no link, or there is none.
 pub fn followed(named: Option<PathBuf>, default: &Path) -> Option<PathBuf> {
@@ -85,16 +77,16 @@ pub fn followed(named: Option<PathBuf>, default: &Path) -> Option<PathBuf> {
     end(named.as_deref().unwrap_or(default)).or(named)
 }
 
-/// Reads a whole file without following a link; `None` if there is none.
+/// Reads a whole plain file without following a link; `None` if there is none.
 pub fn read(path: &Path) -> Result<Option<String>> {
-    // A FIFO in its place must not make us wait for a writer.
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC | nix::libc::O_NONBLOCK;
-    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = match opened {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        other => other.with_context(|| format!("opening {}", path.display()))?,
-    };
-    read_whole(file, &path.display().to_string()).map(Some)
+    let file = open::plain(path, Links::Refused)?;
+    file.map(|file| read_whole(file, &path.display().to_string())).transpose()
+}
+
+/// The same for a file of the administrator's, who may have put a link in its place.
+pub fn read_through(path: &Path) -> Result<Option<String>> {
+    let file = open::plain(path, Links::Followed)?;
+    file.map(|file| read_whole(file, &path.display().to_string())).transpose()
 }
 
 /// Reads what is open, to its end.
@@ -116,7 +108,7 @@ pub fn read_or_stdin(path: &Path) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Writes a tree into a folder that is empty or yet to be made. All may read it, whatever our umask; nobody may write.
+/// Writes a tree into a folder that is empty or yet to be made. All may read it, whatever our umask; none may write.
 pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
     let doing = |path: &Path| format!("writing {}", path.display());
     let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).with_context(|| doing(path));
@@ -124,10 +116,10 @@ pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
             ensure!(
                 fs::read_dir(folder)?.next().is_none(),
-                Fault::Usage.error(format!("{} is not empty", folder.display()))
+                ErrorClass::Usage.error(format!("{} is not empty", folder.display()))
             );
         }
-        other => other.fault(Fault::Usage, doing(folder))?,
+        other => other.class(ErrorClass::Usage, doing(folder))?,
     }
     mode(folder, 0o755)?;
     for (path, node) in tree.iter() {
@@ -147,13 +139,19 @@ pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
 
 /// Writes a file that people look at: it goes where a link leads, and gets the mode that they wish.
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
-    fs::write(path, content).fault(Fault::Usage, format!("writing {}", path.display()))
+    fs::write(path, content).class(ErrorClass::Usage, format!("writing {}", path.display()))
 }
 
 /// Replaces a file so that a crash leaves the old or the new content, never a mixture: temporary file, fsync, rename, fsync
-/// of the folder.
+/// of the folder. What a link there leads to stays as it is.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    replace_as(path, content, mode, None, &named(mode))
+    replace_as(path, content, &New::Mode(mode), &named(mode))
+}
+
+/// Replaces a file of another program, which keeps its owner, its mode and its extended attributes.
+pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
+    let kept = Attributes::of(path).with_context(|| format!("writing {}", path.display()))?;
+    replace_as(path, content, &New::Kept(kept), &named(0o600))
 }
 
 /// A temporary file by a name of its own.
@@ -163,28 +161,47 @@ fn named(mode: u32) -> tempfile::Builder<'static, 'static> {
     named
 }
 
-/// The same, by a temporary file of that name and mode.
-pub(super) fn replace_as(
+/// What a file is given that takes another one's place.
+pub(super) enum New {
+    /// This mode.
+    Mode(u32),
+    /// All that the other one had.
+    Kept(Attributes),
+}
+
+/// The same, by a temporary file of that name.
+pub(super) fn replace_as(path: &Path, content: &[u8], new: &New, named: &tempfile::Builder<'_, '_>) -> Result<()> {
+    put(path, content, new, named, true)
+}
+
+/// The same, and no fsync where it is not to be `synced`.
+pub(super) fn put(
     path: &Path,
     content: &[u8],
-    mode: u32,
-    owner: Option<(u32, u32)>,
+    new: &New,
     named: &tempfile::Builder<'_, '_>,
+    synced: bool,
 ) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
     let doing = || format!("writing {}", path.display());
     let mut temporary = named.tempfile_in(folder).with_context(doing)?;
     temporary.write_all(content).with_context(doing)?;
-    // Whatever umask we were started with; and before the owner, after which that takes CAP_FOWNER.
-    temporary.as_file().set_permissions(Permissions::from_mode(mode)).with_context(doing)?;
-    if let Some((uid, gid)) = owner {
-        // Before it has its name: a name in somebody else's folder may lead elsewhere a moment later.
-        std::os::unix::fs::fchown(temporary.as_file(), Some(uid), Some(gid)).with_context(doing)?;
+    match new {
+        // Whatever umask we were started with.
+        New::Mode(mode) => temporary.as_file().set_permissions(Permissions::from_mode(*mode)).with_context(doing)?,
+        New::Kept(attributes) => attributes.give(temporary.as_file()).with_context(doing)?,
     }
-    temporary.as_file().sync_all().with_context(doing)?;
+    if synced {
+        temporary.as_file().sync_all().with_context(doing)?;
+    }
     faults::point(format_args!("while writing {}", path.display()))?;
     temporary.persist(path).with_context(doing)?;
-    File::open(folder).and_then(|f| f.sync_all()).with_context(doing)
+    if synced { open_folder(folder).and_then(|f| f.sync_all()).with_context(doing) } else { Ok(()) }
+}
+
+/// Opens a folder, and nothing else.
+pub fn open_folder(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC).open(path)
 }
 
 /// Removes a file; one that is not there is fine.
@@ -211,14 +228,14 @@ pub fn put_aside(from: &Path, to: &Path) -> Result<()> {
     }
     fs::rename(from, to).with_context(doing)?;
     for folder in [to, from].into_iter().filter_map(Path::parent) {
-        File::open(folder).and_then(|f| f.sync_all()).with_context(doing)?;
+        open_folder(folder).and_then(|f| f.sync_all()).with_context(doing)?;
     }
     Ok(())
 }
 
 /// Removes all but the files of a folder that were put there last.
 pub fn keep_newest(folder: &Path, most: usize) -> Result<()> {
-    // A rename changes ctime, and nobody can set it.
+    // A rename changes ctime, and no call sets it.
     let put = |path: &Path| fs::symlink_metadata(path).map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()));
     let mut paths: Vec<_> = list(folder)?.iter().map(|name| folder.join(name)).collect();
     paths.sort_by_cached_key(|path| std::cmp::Reverse(put(path)));
@@ -241,23 +258,14 @@ pub struct Lock(#[allow(dead_code, reason = "held for its Drop")] Flock<File>);
 
 /// Takes the lock, waiting until the deadline.
 pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
-    let file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
-        .open(path)
-        .with_context(|| format!("opening lock {}", path.display()))?;
-    turn(file, deadline).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()))
+    turn(open::to_write(path, false)?, deadline)
+        .class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
 }
 
 /// The same by a folder, in which nothing is made for it.
 pub fn lock_folder(path: &Path, deadline: Instant) -> Result<Lock> {
-    let flags = nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC;
-    let folder = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let folder = folder.with_context(|| format!("opening {}", path.display()))?;
-    turn(folder, deadline).fault(Fault::Locked, format!("another rdmaprep holds {}", path.display()))
+    let folder = open_folder(path).with_context(|| format!("opening {}", path.display()))?;
+    turn(folder, deadline).class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
 }
 
 /// The same for a file or folder that is open.
@@ -276,23 +284,8 @@ pub fn turn(mut file: File, deadline: Instant) -> nix::Result<Lock> {
 
 /// Appends one line; a log that cannot be written must not fail the hook, so the caller decides.
 pub fn append(path: &Path, line: &str) -> Result<()> {
-    let mut file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
-        .open(path)
-        .with_context(|| format!("opening {}", path.display()))?;
+    let Some(mut file) = open::log(path)? else { return Ok(()) };
     file.write_all(format!("{line}\n").as_bytes()).with_context(|| format!("writing {}", path.display()))
-}
-
-/// Replaces a file of somebody else, which keeps its owner and mode.
-pub fn replace_keeping_owner(path: &Path, content: &[u8]) -> Result<()> {
-    let doing = || format!("writing {}", path.display());
-    let meta = fs::symlink_metadata(path).with_context(doing)?;
-    ensure!(meta.is_file(), "{} is no plain file", path.display());
-    let owner = Some((meta.uid(), meta.gid()));
-    replace_as(path, content, meta.mode() & 0o777, owner, &named(meta.mode() & 0o777))
 }
 
 /// New files are for us alone, unless a mode is given: crun runs hooks with umask 0.

@@ -10,14 +10,14 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{Gid, GidKind, RdmaMode};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::netns::Netns;
 use super::rdma::Rdma;
 use super::{newmount, sysfs};
-use crate::fault::Fault;
-use crate::ident::{HcaName, IfName};
-use crate::snapshot::{Gid, GidKind, RdmaMode};
 
 /// A port, and what it is to have.
 #[derive(Clone, Copy)]
@@ -58,7 +58,9 @@ pub(super) fn pass(
             Some(Lack::Gid(text)) => (text, deadline.min(*active.get_or_insert(now) + patience)),
         };
         if now >= until {
-            return Err(Fault::Timeout.error(format!("{} port {} in the container {text}", wanted.hca, wanted.port)));
+            return Err(
+                ErrorClass::Timeout.error(format!("{} port {} in the container {text}", wanted.hca, wanted.port))
+            );
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
@@ -82,7 +84,7 @@ fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: Wanted) -> Res
     }
     let elsewhere = |ip: &&IpAddr| index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index);
     match (addresses.iter().find(elsewhere), index) {
-        (Some(ip), Some(index)) => Err(Fault::Refused.error(format!(
+        (Some(ip), Some(index)) => Err(ErrorClass::Refused.error(format!(
             "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
              set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
             table(&gids)

@@ -1,44 +1,26 @@
 //! The real machine: one set of sockets per namespace, opened once.
 
-use std::collections::BTreeMap;
+mod space;
+
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::libc::{EADDRNOTAVAIL, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
+use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
 
 use crate::attach::uverbs_number;
-use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Netdev, Nexthop, RdmaMode, Route, Snapshot};
-use crate::step::{Made, Side, Step};
+use crate::world::elsewhere::{self, Search};
 use crate::world::gate::{self, Wanted};
 use crate::world::netns::Netns;
-use crate::world::nldev::CharKind;
 use crate::world::rdma::Rdma;
-use crate::world::route::RouteSocket;
 use crate::world::sysfs::Survey;
-use crate::world::{Scope, Sysctls, World, mount, sysctl, sysfs, sysfs_numa};
-
-const NO_RDMA: &str = "this kernel has no RDMA subsystem";
-
-/// A namespace with its sockets.
-struct Space {
-    netns: Netns,
-    route: RouteSocket,
-    rdma: Option<Rdma>,
-}
-
-impl Space {
-    fn open(netns: Netns, rdma: fn() -> Result<Option<Rdma>>) -> Result<Space> {
-        let (route, rdma) = netns.visit(|| Ok((RouteSocket::open()?, rdma()?)))?;
-        Ok(Space { netns, route, rdma })
-    }
-
-    fn rdma(&mut self) -> Result<&mut Rdma> {
-        self.rdma.as_mut().context(NO_RDMA)
-    }
-}
+use crate::world::{Scope, World, host_paths, mount, sysctl, sysfs, sysfs_numa, tcx};
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
+use rdma_model::step::{Made, Side, Step};
+use rdma_netlink::nldev::CharKind;
+use space::{NO_RDMA, Space};
 
 /// The host's namespace and, where there is one, the container's.
 pub struct Live {
@@ -79,6 +61,12 @@ impl Live {
     pub fn survey(&mut self) -> Result<&Survey> {
         let survey = self.survey.take().map_or_else(|| Survey::open(Path::new("/sys")), Ok)?;
         Ok(self.survey.insert(survey))
+    }
+
+    /// Links of other namespaces, the container's first, that sit on the host's netdevs with an index that `concerns`.
+    pub fn search(&self, concerns: impl Fn(u32) -> bool + Sync) -> Result<Search> {
+        let inside = self.inside.as_ref().map(|space| space.netns.again()).transpose()?;
+        Ok(Search::new(&self.host.netns, inside, elsewhere::PATIENCE, concerns))
     }
 
     /// The inode of the host's namespace.
@@ -166,6 +154,32 @@ impl Live {
         has_node(rdma, hca, uverbs)
     }
 
+    /// By netlink, or with the BPF link that keeps it there.
+    fn program_detach(&mut self, side: Side, dev: &IfName, program: &Program) -> Result<()> {
+        let space = self.space(side)?;
+        let index = space.route.index(dev)?;
+        if let Some(hook) = tcx::hook(program.hook) {
+            return space.netns.visit(|| Ok(bpf_hooks::detach(index, hook, program.id)?));
+        }
+        match space.route.xdp_detach_mode(dev, program.hook) {
+            Err(e) if e.raw_os_error() == Some(EBUSY) && bpf_hooks::detach_xdp_link(index, program.id)? => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// A program that is there no more cannot be put back.
+    fn program_attach(&mut self, side: Side, dev: &IfName, program: &Program, before: Option<u32>) -> Result<()> {
+        let space = self.space(side)?;
+        let index = space.route.index(dev)?;
+        match tcx::hook(program.hook) {
+            Some(hook) => space.netns.visit(|| Ok(bpf_hooks::attach(index, hook, program.id, before)?)),
+            None => {
+                let found = bpf_hooks::open(program.id)?;
+                Ok(space.route.xdp_attach(dev, program.hook, &found)?)
+            }
+        }
+    }
+
     fn rdma_rename(&mut self, hca: &HcaName, name: &HcaName) -> Result<()> {
         let rdma = self.space(Side::Host)?.rdma()?;
         let index = rdma.index(hca)?.with_context(|| format!("{hca} has gone"))?;
@@ -185,32 +199,6 @@ impl Live {
 pub fn boot_id() -> Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("reading the boot id")?;
     Ok(text.trim().to_owned())
-}
-
-/// Half of the time that a hook adds to the kernel's is for reading these: every core takes its share. Threads are born into
-/// the namespace of their parent.
-fn read_sysctls(netdevs: &mut [Netdev], wanted: &Sysctls) {
-    let mut devs: Vec<&mut Netdev> = netdevs.iter_mut().filter(|d| wanted.concern(&d.name)).collect();
-    let few = matches!(wanted, Sysctls::Named(_));
-    let cores = if few { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
-    let share = devs.len().div_ceil(cores).max(1);
-    let read = |devs: &mut [&mut Netdev]| devs.iter_mut().for_each(|d| d.sysctls = sysctls(&d.name, wanted));
-    std::thread::scope(|threads| {
-        let mut shares = devs.chunks_mut(share);
-        let own = shares.next();
-        shares.for_each(|share| drop(threads.spawn(move || read(share))));
-        own.map(read);
-    });
-}
-
-fn sysctls(dev: &IfName, wanted: &Sysctls) -> BTreeMap<String, String> {
-    match wanted {
-        Sysctls::All | Sysctls::Of(_) => sysctl::read_all(dev),
-        Sysctls::Named(keys) => {
-            let value = |key: &String| Some((key.clone(), sysctl::read(dev.as_str(), key)?));
-            keys.get(dev).into_iter().flatten().filter_map(value).collect()
-        }
-    }
 }
 
 /// Whether a device that just came has the node that it is to have.
@@ -257,7 +245,14 @@ impl World for Live {
             snapshot.verbs_elsewhere =
                 sysfs::verbs_numbers(Path::new("/sys")).into_iter().filter(|n| !ours(n)).collect();
         }
+        if scope.elsewhere && side == Side::Host {
+            let search = Search::new(&space.netns, None, elsewhere::PATIENCE, |_| true);
+            snapshot.strangers = search.found.into_iter().map(|(stranger, _)| stranger).collect();
+            snapshot.warnings.extend(search.gap.clone());
+            snapshot.strangers_gap = search.gap;
+        }
         snapshot.routes = network.routes;
+        snapshot.routes_cut = network.routes_cut;
         snapshot.nexthops = network.nexthops;
         snapshot.rules = network.rules;
         space.netns.visit(|| {
@@ -265,11 +260,21 @@ impl World for Live {
             if scope.sysctls.all_of_some() {
                 snapshot.sysctls.extend(sysctl::defaults());
             }
-            read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
-            Ok(())
+            space::read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
+            tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
         })?;
+        let wanted: Vec<&mut Netdev> =
+            snapshot.netdevs.iter_mut().filter(|d| scope.devices.contains(&d.name)).collect();
+        if !wanted.is_empty() {
+            space.devices().context("looking at devices")?.read(wanted);
+        }
         self.survey = survey.filter(|_| side == Side::Host).or(self.survey.take());
         Ok(snapshot)
+    }
+
+    fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
+        let asked = self.host.netns.visit(|| Ok(host_paths::observe(host, job)));
+        asked.unwrap_or_else(|e| HostPaths { not_asked: vec![format!("{e:#}")], ..HostPaths::default() })
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {
@@ -289,18 +294,21 @@ impl World for Live {
                 .space(*side)?
                 .netns
                 // One that is refused must not keep the others from being written.
-                .visit(|| values.iter().map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and)),
+                .visit(|| sysctl::ordered(values).map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and)),
             Step::Delete { side, dev } => gone(self.space(*side)?.route.delete(dev), &[ENODEV]),
             Step::Enslave { side, dev, master } => Ok(self.space(*side)?.route.enslave(dev, master)?),
             Step::Make { side, dev, made } => self.make(*side, dev, made, deadline),
             Step::Rename { side, dev, name } => Ok(self.space(*side)?.route.rename(dev, name)?),
-            Step::AltnameDelete { side, dev, altname } => {
-                gone(self.space(*side)?.route.altname(dev, altname, false), &[ENOENT, EINVAL])
+            Step::AltnamesDelete { side, dev, altnames } => {
+                Ok(self.space(*side)?.route.altnames_delete(dev, altnames)?)
             }
-            Step::AltnameAdd { side, dev, altname } => Ok(self.space(*side)?.route.altname(dev, altname, true)?),
+            Step::AltnameAdd { side, dev, altname } => Ok(self.space(*side)?.route.altname_add(dev, altname)?),
             Step::Release { side, dev } => Ok(self.space(*side)?.route.release(dev)?),
             Step::XdpDetach { side, dev } => Ok(self.space(*side)?.route.xdp_detach(dev)?),
+            Step::ProgramDetach { side, dev, program } => self.program_detach(*side, dev, program),
+            Step::ProgramAttach { side, dev, program, before } => self.program_attach(*side, dev, program, *before),
             Step::Settings { side, dev, settings } => Ok(self.space(*side)?.route.set(dev, settings)?),
+            Step::Device { side, dev, values } => self.space(*side)?.give(dev, values),
             Step::QdiscAdd { side, dev, qdisc } => Ok(self.space(*side)?.route.qdisc_add(dev, qdisc)?),
             Step::QdiscDelete { side, dev, qdisc } => {
                 gone(self.space(*side)?.route.qdisc_delete(dev, qdisc), &[ENOENT, EINVAL])
@@ -313,6 +321,7 @@ impl World for Live {
             }
             Step::Link { side, dev, up } => Ok(self.space(*side)?.route.set_up(dev, *up)?),
             Step::RouteAdd { side, route } => self.route_add(*side, route, deadline),
+            Step::RoutePrepend { side, route } => self.space(*side)?.route.route_prepend(route),
             Step::RouteDelete { side, route } => self.space(*side)?.route.route_delete(route),
             Step::NexthopAdd { side, nexthop } => self.nexthop_add(*side, nexthop, deadline),
             Step::NexthopDelete { side, id } => gone(self.space(*side)?.route.nexthop_delete(*id), &[ENOENT]),
@@ -323,6 +332,7 @@ impl World for Live {
                 gone(self.space(*side)?.route.neighbour_delete(dev, neighbour), &[ENOENT])
             }
             Step::RuleAdd { side, rule } => Ok(self.space(*side)?.route.rule_add(rule)?),
+            Step::RuleAppend { side, rule } => Ok(self.space(*side)?.route.rule_append(rule)?),
             Step::RuleDelete { side, rule } => gone(self.space(*side)?.route.rule_delete(rule), &[ENOENT, ESRCH]),
         }
     }

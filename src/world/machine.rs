@@ -6,13 +6,13 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rdma_model::ids::{BusId, IfName};
+use rdma_model::snapshot::{CharDevice, Snapshot};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
 use crate::doctor::seen::{Machine, Managing, Node, Nvidia, Starter, User, acs_control};
-use crate::ident::{BusId, IfName};
-use crate::snapshot::{CharDevice, Snapshot};
 use crate::world::{attempt, handle, managers};
 
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).

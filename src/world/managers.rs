@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use rdma_model::ids::IfName;
+
 use crate::fought::Manager;
-use crate::ident::IfName;
+use crate::world::files;
 
 /// What udev knows of a link, which others are told by (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";
@@ -29,7 +31,7 @@ pub fn present(root: &Path) -> Vec<Manager> {
 /// (nm_config_device_state_write() in NetworkManager's nm-config.c; seen so of 1.52, with a link that is away and back, too).
 /// networkd has one of each link (link_save() in systemd's networkd-state-file.c).
 fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
-    let read = |at: &str| fs::read_to_string(root.join(at)).ok();
+    let read = |at: &str| files::read_through(&root.join(at)).ok()?;
     let has = |text: &str, line: &str| text.lines().any(|l| l == line);
     match manager {
         Manager::NetworkManager => match read(&format!("run/NetworkManager/devices/{ifindex}")) {
@@ -68,7 +70,7 @@ pub fn of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
         Manager::Udev => "udev",
     };
     // What ifup(8) of ifupdown has raised: `eth0=eth0`.
-    let raised = fs::read_to_string(root.join("run/network/ifstate")).unwrap_or_default();
+    let raised = files::read_through(&root.join("run/network/ifstate")).ok().flatten().unwrap_or_default();
     let ifupdown = raised.lines().any(|l| l.split('=').next() == Some(dev.as_str())).then_some("ifupdown");
     present(root).into_iter().find(by).map(word).or(ifupdown)
 }
@@ -84,7 +86,8 @@ pub fn busy(root: &Path) -> bool {
 /// it is done.
 pub fn configures(root: &Path, links: &[u32]) -> bool {
     let done = |index: &u32| {
-        let text = fs::read_to_string(root.join("run/systemd/netif/links").join(index.to_string())).unwrap_or_default();
+        let file = root.join("run/systemd/netif/links").join(index.to_string());
+        let text = files::read_through(&file).ok().flatten().unwrap_or_default();
         let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
         state.is_some_and(|state| !["pending", "initialized", "configuring"].contains(&state))
     };

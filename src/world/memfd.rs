@@ -11,12 +11,12 @@ use anyhow::{Context, Result};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
-use crate::fault::{Fault, WithFault};
+use rdma_model::error_class::{ErrorClass, WithClass};
 
 /// Below the usual limit of descriptors (RLIMIT_NOFILE, 1024), above what programs come to.
 const HIGH: i32 = 900;
 
-/// A file with that content, which nobody can change any more and which stays open across `execve`.
+/// A file with that content, which cannot be changed any more and which stays open across `execve`.
 pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
     let doing = || format!("making {name} in memory");
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC;
@@ -30,8 +30,8 @@ pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
     let fd = OwnedFd::from(file);
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     fcntl_add_seals(&fd, seals).with_context(doing)?;
-    // A number that a program hands out last: who closes what it does not know must not find another file under it. This one
-    // stays open across `execve`.
+    // A high number, which a program gives to a file of its own last: a program that closes descriptors that it did not open must
+    // not close another file instead. This one stays open across `execve`.
     let high = [HIGH, 0].into_iter().find_map(|least| fcntl_dupfd_cloexec(&fd, least).ok()).with_context(doing)?;
     fcntl_setfd(&high, FdFlags::empty()).with_context(doing)?;
     Ok(high)
@@ -79,10 +79,10 @@ pub fn for_program(fd: OwnedFd) -> Result<(OwnedFd, i32)> {
 /// Becomes that program, with one more variable where one is given.
 ///
 /// # Errors
-/// [`Fault::Usage`] where it cannot be run; it does not return else.
+/// [`ErrorClass::Usage`] where it cannot be run; it does not return else.
 pub fn become_program(command: &[OsString], variable: Option<(&str, &OsStr)>) -> Result<()> {
     let (program, args) = command.split_first().context("there is no program to run")?;
     let mut command = Command::new(program);
     let error = command.args(args).envs(variable).exec();
-    Err(error).fault(Fault::Usage, format!("running {}", program.to_string_lossy()))
+    Err(error).class(ErrorClass::Usage, format!("running {}", program.to_string_lossy()))
 }

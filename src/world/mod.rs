@@ -6,46 +6,47 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::Result;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 
-use crate::ident::IfName;
-use crate::snapshot::Snapshot;
-use crate::step::{NicState, Side, Step};
+use rdma_model::step::{NicState, Side, Step};
 
 pub mod alone;
 pub mod attempt;
+pub mod attributes;
+pub mod device;
 pub mod dress;
 mod dress_conf;
+pub mod elsewhere;
 pub mod engines;
 pub mod etc;
 pub mod faults;
 pub mod files;
 mod gate;
 pub mod handle;
-pub mod legible;
+mod host_paths;
+mod in_turn;
 mod live;
 pub mod machine;
-mod made;
 pub mod managers;
 pub mod memfd;
 pub mod mntns;
 pub mod mount;
 pub mod mountinfo;
+pub mod napi;
 pub mod netns;
 mod newmount;
-pub mod nexthop;
-pub mod nldev;
-pub mod nlreplies;
+pub mod open;
 pub mod privilege;
-pub mod qdisc;
+pub mod queues;
 pub mod random;
 pub mod rdma;
 pub mod reach;
 pub mod rootfs;
 pub mod route;
-pub mod rtnl;
-pub mod rtroute;
 pub mod runtime;
 pub mod signals;
+mod sock_diag;
 pub mod store;
 pub mod sysctl;
 pub mod sysfs;
@@ -57,8 +58,10 @@ mod sysfs_numa;
 mod sysfs_pci;
 mod sysfs_root;
 mod sysfs_tree;
+mod tcx;
+mod tunnels;
 pub mod user;
-pub mod wire;
+mod wireguard;
 
 pub use live::{Live, boot_id};
 
@@ -69,6 +72,10 @@ pub struct Scope {
     pub sysctls: Sysctls,
     /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink tells.
     pub sysfs: bool,
+    /// Of which NICs what can be set on the device is read as well, see [`rdma_model::snapshot::Netdev::device`].
+    pub devices: Vec<IfName>,
+    /// Whether other network namespaces are searched for links that sit on netdevs of the host, see [`elsewhere`].
+    pub elsewhere: bool,
 }
 
 /// Per-device sysctls: a NIC has some 130, each a file.
@@ -78,7 +85,7 @@ pub enum Sysctls {
     All,
     /// All of these NICs.
     Of(Vec<IfName>),
-    /// Those of each NIC that are named here, as in [`crate::snapshot::Netdev::sysctls`].
+    /// Those of each NIC that are named here, as in [`rdma_model::snapshot::Netdev::sysctls`].
     Named(BTreeMap<IfName, Vec<String>>),
 }
 
@@ -108,20 +115,21 @@ impl Scope {
         Scope::of(Vec::new())
     }
 
-    /// What netlink tells, with all sysctls of these NICs.
+    /// What netlink tells, with all sysctls and device settings of these NICs.
     pub fn of(nics: Vec<IfName>) -> Scope {
-        Scope { sysctls: Sysctls::Of(nics), sysfs: false }
+        Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), sysfs: false, elsewhere: false }
     }
 
     /// What netlink tells, with the sysctls that these states name: what comparing with them takes.
     pub fn against(states: &[NicState]) -> Scope {
         let keys = |s: &NicState| (s.netdev.name.clone(), s.netdev.sysctls.keys().cloned().collect());
-        Scope { sysctls: Sysctls::Named(states.iter().map(keys).collect()), sysfs: false }
+        let sysctls = Sysctls::Named(states.iter().map(keys).collect());
+        Scope { sysctls, sysfs: false, elsewhere: false, devices: Vec::new() }
     }
 
     /// Everything that `rdmaprep snapshot` shows.
     pub fn full() -> Scope {
-        Scope { sysctls: Sysctls::All, sysfs: true }
+        Scope { sysctls: Sysctls::All, sysfs: true, elsewhere: true, devices: Vec::new() }
     }
 }
 
@@ -131,6 +139,8 @@ pub trait World {
     fn has_inside(&self) -> bool;
     /// Observes one side.
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot>;
+    /// Asks which links the host uses, now; `host` is a fresh look at it. What could not be asked is part of the answer.
+    fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths;
     /// Does one step; steps that wait give up at the deadline.
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()>;
 }

@@ -1,17 +1,17 @@
 //! Pins: bind mounts that keep a network namespace alive when its container has gone.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rdma_model::error_class::ErrorClass;
 
-use crate::fault::Fault;
 use crate::world::netns::{NAMED, Netns};
-use crate::world::{faults, files};
+use crate::world::{faults, files, open};
 
 /// How long to wait for another one that is about to share the folder of names.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -29,14 +29,7 @@ pub fn pin(ns: &Netns, path: &Path) -> Result<()> {
     ensure!(Netns::open(path).is_err(), "{} already pins another namespace", path.display());
     let doing = || format!("pinning the network namespace at {}", path.display());
     faults::around(doing(), || {
-        OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC)
-            .open(path)
-            .with_context(|| format!("creating {}", path.display()))?;
+        open::to_write(path, false)?;
         faults::point(format_args!("while {}", doing()))?;
         let source = format!("/proc/self/fd/{}", ns.raw_fd());
         mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>).with_context(doing)
@@ -57,9 +50,9 @@ pub fn unpin(path: &Path) -> Result<()> {
 /// Whether a namespace may get the name that this path is.
 ///
 /// # Errors
-/// [`Fault::Refused`] where there is something already: whoever made it may be using it.
+/// [`ErrorClass::Refused`] where there is something already: whoever made it may be using it.
 pub fn is_vacant(path: &Path) -> Result<()> {
-    let taken = || Fault::Refused.error(format!("{} exists already: choose another name", path.display()));
+    let taken = || ErrorClass::Refused.error(format!("{} exists already: choose another name", path.display()));
     if fs::symlink_metadata(path).is_ok() { Err(taken()) } else { Ok(()) }
 }
 
@@ -85,7 +78,7 @@ fn share(folder: &Path) -> Result<()> {
     let shared = || mount(None::<&str>, folder, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
     // Two that find it unmounted would both mount it, and names would be under the upper one. Any user can keep that lock: it is
     // not worth more than a moment.
-    let turn = File::open(folder).map(|dir| files::turn(dir, Instant::now() + MOMENT));
+    let turn = files::open_folder(folder).map(|dir| files::turn(dir, Instant::now() + MOMENT));
     match shared() {
         // It is no mount yet.
         Err(Errno::EINVAL) => {

@@ -24,6 +24,13 @@ pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|b| *b == b'\n').filter_map(mount).collect()
 }
 
+/// What a mount has of its file system, as the kernel writes it: a path, or the name of a namespace.
+pub fn root(text: &[u8], id: u64) -> Option<&[u8]> {
+    let mut lines = text.split(|b| *b == b'\n').map(|line| line.split(|b| *b == b' '));
+    let id = id.to_string();
+    lines.find_map(|mut fields| (fields.next()? == id.as_bytes()).then(|| fields.nth(2)).flatten())
+}
+
 fn mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let mut word = || fields.next();

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::statfs::NSFS_MAGIC;
+use rdma_model::error_class::ErrorClass;
 
-use crate::world::privilege;
+use crate::world::{open, privilege};
 
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
 pub const NAMED: &str = "/run/netns";
@@ -49,13 +49,23 @@ impl Netns {
         Netns::open(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
-    /// The namespace behind a file of nsfs (a /proc link or a pin).
+    /// The namespace behind a file of nsfs (a /proc link or a pin). The path may be anybody's: see [`open::netns`].
     pub fn open(path: &Path) -> Result<Netns> {
-        let file = File::open(path).with_context(|| format!("opening network namespace {}", path.display()))?;
-        let stat = nix::sys::statfs::fstatfs(&file).context("asking for the file system's type")?;
-        ensure!(stat.filesystem_type() == NSFS_MAGIC, "{} is no namespace file", path.display());
+        let file = open::netns(path)?;
         let inode = file.metadata().with_context(|| format!("reading {}", path.display()))?.ino();
         Ok(Netns { file, inode })
+    }
+
+    /// The one that a bundle names; nothing where that cannot be opened: the runtime says what it thinks of it.
+    ///
+    /// # Errors
+    /// [`ErrorClass::State`]: what is there is no network namespace.
+    pub fn named(path: &Path) -> Result<Option<Netns>> {
+        match Netns::open(path) {
+            Ok(netns) => open::is_net(path, &netns.file).map(|()| Some(netns)),
+            Err(e) if ErrorClass::of(&e) == ErrorClass::State => Err(e),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Its inode in nsfs: unique among the namespaces that live.
@@ -85,16 +95,16 @@ impl Netns {
     }
 }
 
-/// Every network namespace that a process has or `ip netns` keeps, apart from `known`, by inode. There may be more of them than
-/// descriptors: each is opened when it is its turn.
-pub fn others(known: &[u64]) -> impl Iterator<Item = Netns> + use<> {
+/// Every network namespace that a process has or `ip netns` keeps, apart from `known`, by inode, each with where it was found.
+/// There may be more of them than descriptors: each is opened when it is its turn.
+pub fn others(known: &[u64]) -> impl Iterator<Item = (PathBuf, Netns)> + use<> {
     let mut seen: BTreeSet<u64> = known.iter().copied().collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = entries.filter(|e| e.file_name().to_str().is_some_and(|n| n.parse::<i32>().is_ok()));
     let kept = std::fs::read_dir(NAMED).into_iter().flatten().flatten().map(|e| e.path());
     let paths = processes.map(|e| e.path().join("ns/net")).chain(kept);
     let new = paths.filter(move |path| std::fs::metadata(path).is_ok_and(|m| seen.insert(m.ino())));
-    new.filter_map(|path| Netns::open(&path).ok())
+    new.filter_map(|path| Netns::open(&path).ok().map(|netns| (path, netns)))
 }
 
 /// A process in the namespace with that inode. Whoever forks may do so behind the reader's back, so one look that finds nobody

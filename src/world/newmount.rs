@@ -10,7 +10,7 @@ use rustix::mount::{
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
 };
 
-use crate::tree::{Node, Tree};
+use rdma_model::tree::{Node, Tree};
 
 /// What our own files need no more than.
 pub const PLAIN: MountAttrFlags =

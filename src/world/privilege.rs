@@ -3,12 +3,12 @@
 use anyhow::{Context, Result};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
-use crate::fault::Fault;
+use rdma_model::error_class::ErrorClass;
 
 /// What hooks and `restore` keep, by its name in capabilities(7), and what for. SECURITY.md and the systemd unit follow it.
 pub const KEPT: [(CapabilitySet, &str, &str); 6] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "links, addresses, routes, rules, their sysctls, and RDMA links"),
-    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "entering namespaces, and mounts"),
+    (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "entering namespaces, mounts, and BPF programs by their number"),
     (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE", "finding the namespaces of other users' processes"),
     (CapabilitySet::SYS_CHROOT, "CAP_SYS_CHROOT", "entering a mount namespace, which sets the root (setns(2))"),
     (
@@ -35,7 +35,7 @@ pub fn shed() -> Result<()> {
 /// Whether it can do its work at all.
 ///
 /// # Errors
-/// [`Fault::Refused`] that names what is missing and the user.
+/// [`ErrorClass::Refused`] that names what is missing and the user.
 pub fn require() -> Result<()> {
     let effective = capabilities(None).context("reading the capabilities")?.effective;
     let needed = KEPT.iter().take(NEEDED);
@@ -44,5 +44,5 @@ pub fn require() -> Result<()> {
         return Ok(());
     }
     let uid = rustix::process::geteuid().as_raw();
-    Err(Fault::Refused.error(format!("{} missing, as uid {uid}: run it as root", missing.join(" and "))))
+    Err(ErrorClass::Refused.error(format!("{} missing, as uid {uid}: run it as root", missing.join(" and "))))
 }

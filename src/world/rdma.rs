@@ -1,35 +1,30 @@
 //! A socket to the kernel's RDMA subsystem (NETLINK_RDMA).
 
-use std::io::{Error, ErrorKind};
-use std::os::fd::AsFd;
+use std::io::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use netlink_sys::{Socket, SocketAddr};
+use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
-use nix::libc::MSG_TRUNC;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::RdmaMode;
+use rdma_netlink::nldev::{self, CharDev, CharKind, Device, Port, Request};
+use rdma_netlink::nldev_users::{KernelUse, kernel_uses};
+use rdma_netlink::reply::Replies;
+use rdma_netlink::socket::KernelSocket;
 
 use super::netns::Netns;
-use super::nldev::{self, CharDev, CharKind, Device, Port, Request};
-use super::nlreplies::Replies;
-use crate::ident::{HcaName, IfName};
-use crate::snapshot::RdmaMode;
 
 /// include/uapi/linux/netlink.h.
 const NETLINK_RDMA: isize = 20;
 /// The kernel answers in microseconds, or, when it loads a module first, in less than a second; a hook must not hang.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// A dump fills at most 32 KiB of a datagram (`max_recvmsg_len` in net/netlink/af_netlink.c).
-const DATAGRAM: usize = 1 << 16;
 /// How often a list that changed while it was read is read anew.
 const TRIES: usize = 8;
 
 /// A socket in the network namespace of the thread that opened it; it stays there when it goes to another thread.
 pub struct Rdma {
-    socket: Socket,
-    sequence: u32,
+    socket: KernelSocket,
     /// Whether nothing is asked that the kernel would load a module for.
     quiet: bool,
 }
@@ -64,16 +59,11 @@ pub struct NlHca {
 impl Rdma {
     /// Opens the socket, which makes the kernel load ib_core where that is a module; none when it has no RDMA at all.
     pub fn open() -> Result<Option<Rdma>> {
-        let socket = match Socket::new(NETLINK_RDMA) {
+        let socket = match KernelSocket::open(NETLINK_RDMA) {
             Err(e) if e.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => return Ok(None),
             socket => socket.context("opening an RDMA netlink socket")?,
         };
-        // We wait with poll, under one deadline for the whole answer.
-        socket.set_non_blocking(true).context("preparing an RDMA netlink socket")?;
-        // Kernels before 4.12 lack these: errors then come without their explanation, which we can live with.
-        let _ = socket.set_ext_ack(true);
-        let _ = socket.set_cap_ack(true);
-        Ok(Some(Rdma { socket, sequence: 0, quiet: false }))
+        Ok(Some(Rdma { socket, quiet: false }))
     }
 
     /// The same for who only looks, and makes the kernel load nothing: what is not loaded is not there.
@@ -100,6 +90,11 @@ impl Rdma {
         let payloads =
             self.ask(&Request::Ports { device }).with_context(|| format!("listing ports of RDMA device {device}"))?;
         payloads.iter().map(|p| Port::parse(p)).collect()
+    }
+
+    /// The connections that the kernel itself has over a device.
+    pub fn kernel_uses(&mut self, device: u32) -> Result<Vec<KernelUse>> {
+        kernel_uses(&self.ask(&Request::Connections { device }).context("listing what uses an RDMA device")?)
     }
 
     /// Whether RDMA devices belong to one network namespace each; none where the kernel does not say.
@@ -196,42 +191,14 @@ impl Rdma {
     }
 
     fn exchange(&mut self, request: &Request) -> Result<Replies> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let bytes = request.encode(self.sequence);
-        let sent = self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).context("sending to the kernel")?;
-        ensure!(sent == bytes.len(), "the kernel took {sent} of {} bytes", bytes.len());
-        let mut replies = Replies::to(request, self.sequence);
+        let sequence = self.socket.next_sequence();
+        self.socket.send(&request.encode(sequence)).context("sending to the kernel")?;
+        let mut replies = Replies::to(request, sequence);
         let deadline = Instant::now() + TIMEOUT;
-        while !replies.feed(&self.receive(deadline)?)? {}
+        let receive =
+            || self.socket.receive(deadline).with_context(|| format!("no answer from the kernel in {TIMEOUT:?}"));
+        while !replies.feed(&receive()?)? {}
         Ok(replies)
-    }
-
-    fn receive(&self, deadline: Instant) -> Result<Vec<u8>> {
-        let mut datagram = Vec::with_capacity(DATAGRAM);
-        loop {
-            match self.socket.recv_from(&mut datagram, MSG_TRUNC) {
-                Ok((length, _)) if length > datagram.len() => bail!("the kernel sent {length} bytes at once"),
-                // Only the kernel is port 0; any process may send to a netlink socket.
-                Ok((_, from)) if from.port_number() == 0 => return Ok(datagram),
-                Ok(_) => datagram.clear(),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(deadline)?,
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(e).context("receiving from the kernel"),
-            }
-        }
-    }
-
-    fn wait(&self, deadline: Instant) -> Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Error::from(ErrorKind::TimedOut))
-                .with_context(|| format!("no answer from the kernel in {TIMEOUT:?}"));
-        }
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&self.socket.as_fd(), PollFlags::IN)], Some(&left)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(e) => Err(e).context("waiting for the kernel"),
-        }
     }
 }
 

@@ -1,7 +1,7 @@
-//! Route netlink in one network namespace. netlink-proto, which rtnetlink is made of, is asynchronous: its runtime stays in
-//! this file.
+//! Route netlink in one network namespace.
 
 mod links;
+mod strangers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -9,29 +9,20 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use futures_util::StreamExt;
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage,
-    NetlinkPayload,
-};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
-use netlink_proto::ConnectionHandle;
-use netlink_proto::sys::protocols::NETLINK_ROUTE;
-use netlink_proto::sys::{SocketAddr, TokioSocket};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::libc::EOPNOTSUPP;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Qdisc, Route, Rule};
 
-use crate::ident::IfName;
-use crate::snapshot::{Address, Neighbour, Netdev, Nexthop, Qdisc, Route, Rule};
-use crate::world::legible::Legible;
-use crate::world::qdisc::{self, Told};
-use crate::world::wire::{Packet, RTM_DELROUTE, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
-use crate::world::{nexthop, rtnl, rtroute};
-
-/// NLM_F_DUMP_INTR (include/uapi/linux/netlink.h): the dump is not consistent and has to be repeated.
-const DUMP_INTERRUPTED: u16 = 0x10;
+use rdma_netlink::qdisc::{self, Told};
+use rdma_netlink::raw::{Packet, RTM_DELROUTE, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
+use rdma_netlink::socket::KernelSocket;
+use rdma_netlink::{nexthop, route, rtnl};
 
 /// include/uapi/linux/if_addr.h.
 const IFA_F_DADFAILED: u32 = 0x08;
@@ -41,10 +32,7 @@ const IFA_F_TENTATIVE: u32 = 0x40;
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// A route netlink socket, bound for good to the namespace of the thread that opened it.
-pub struct RouteSocket {
-    runtime: tokio::runtime::Runtime,
-    handle: ConnectionHandle<Packet>,
-}
+pub struct RouteSocket(KernelSocket);
 
 /// Links, addresses, routes, rules and neighbours of a namespace.
 pub struct Network {
@@ -52,6 +40,8 @@ pub struct Network {
     pub netdevs: Vec<Netdev>,
     /// Routes of all tables.
     pub routes: Vec<Route>,
+    /// Families of which the kernel has not listed all, see [`route::is_cut`].
+    pub routes_cut: Vec<u8>,
     /// Nexthop objects.
     pub nexthops: Vec<Nexthop>,
     /// Rules of both families.
@@ -61,33 +51,22 @@ pub struct Network {
 impl RouteSocket {
     /// Opens a socket in the calling thread's namespace.
     pub fn open() -> Result<RouteSocket> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
-        let entered = runtime.enter();
-        let opened = netlink_proto::new_connection_with_codec::<Packet, TokioSocket, Legible>(NETLINK_ROUTE);
-        let (connection, handle, _) = opened.context("opening a route netlink socket")?;
-        runtime.spawn(connection);
-        drop(entered);
-        Ok(RouteSocket { runtime, handle })
+        Ok(RouteSocket(KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?))
     }
 
     /// Sends one message and collects the answers; an error answer becomes an `io::Error` with its errno.
     fn exchange(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<(Vec<Packet>, bool)> {
-        let mut request = NetlinkMessage::from(message.into());
-        request.header.flags = NLM_F_REQUEST | flags;
-        let answers = self.handle.request(request, SocketAddr::new(0, 0)).map_err(io::Error::other)?;
-        let collected =
-            self.runtime.block_on(async { tokio::time::timeout(ANSWER, answers.collect::<Vec<_>>()).await });
-        let (mut messages, mut interrupted) = (Vec::new(), false);
-        for answer in collected.map_err(|_| io::Error::from_raw_os_error(nix::libc::ETIMEDOUT))? {
-            interrupted |= answer.header.flags & DUMP_INTERRUPTED != 0;
-            match answer.payload {
-                NetlinkPayload::InnerMessage(inner) => messages.push(inner),
-                NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
-                NetlinkPayload::Overrun(_) => interrupted = true,
-                _ => {}
-            }
-        }
-        Ok((messages, interrupted))
+        self.exchange_within(message, flags, ANSWER)
+    }
+
+    /// The same, with less patience.
+    fn exchange_within(
+        &mut self,
+        message: impl Into<Packet>,
+        flags: u16,
+        time: Duration,
+    ) -> io::Result<(Vec<Packet>, bool)> {
+        self.0.exchange(message.into(), flags, time)
     }
 
     fn change(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<()> {
@@ -126,7 +105,7 @@ impl RouteSocket {
     /// Reads everything that route netlink tells of the namespace; queueing disciplines only where they matter: each costs a
     /// question of its own, and whoever is root in a container can make many.
     pub fn network(&mut self, disciplines: bool) -> Result<Network> {
-        let links = self.dump(Message::GetLink(LinkMessage::default()))?;
+        let links = self.dump(Message::GetLink(links::ask()))?;
         let links: Vec<LinkMessage> =
             links.into_iter().filter_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None }).collect();
         let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
@@ -150,7 +129,7 @@ impl RouteSocket {
         let (mut routes, mut rules) = (Vec::new(), Vec::new());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let told = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
-            routes.extend(told.iter().filter_map(|m| rtroute::route(m, &names)));
+            routes.extend(told.iter().filter_map(|m| route::route(m, &names)));
             let mut ask = RuleMessage::default();
             ask.header.family = family;
             for message in self.dump(Message::GetRule(ask))? {
@@ -162,13 +141,14 @@ impl RouteSocket {
         let told = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
         let nexthops: Vec<Nexthop> = told.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
         nexthop::tell_legs(&mut routes, &nexthops);
-        Ok(Network { netdevs, routes, nexthops, rules })
+        let routes_cut = [4, 6].into_iter().filter(|family| route::is_cut(*family, &netdevs, &routes)).collect();
+        Ok(Network { netdevs, routes, routes_cut, nexthops, rules })
     }
 
     /// The index of the interface by which packets between two addresses leave, by all rules of routing: the kernel's own answer.
     pub fn way(&mut self, to: IpAddr, from: IpAddr) -> io::Result<Option<u32>> {
-        let (answers, _) = self.exchange(rtroute::lookup(to, from), 0)?;
-        Ok(answers.iter().find_map(|p| if let Packet::Raw(r) = p { rtroute::out(r) } else { None }))
+        let (answers, _) = self.exchange(route::lookup(to, from), 0)?;
+        Ok(answers.iter().find_map(|p| if let Packet::Raw(r) = p { route::out(r) } else { None }))
     }
 
     fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
@@ -244,13 +224,22 @@ impl RouteSocket {
 
     fn route_message(&mut self, route: &Route) -> Result<Raw> {
         let indexes = self.indexes(route.hops.iter().filter_map(|h| h.dev.as_ref()))?;
-        rtroute::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
+        route::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
     }
 
     /// Adds a route behind equal ones.
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
+        self.route_put(route, NLM_F_CREATE | NLM_F_APPEND)
+    }
+
+    /// Adds a route before equal ones; IPv6 has no such place (fib6_add_rt2node in net/ipv6/ip6_fib.c).
+    pub fn route_prepend(&mut self, route: &Route) -> Result<()> {
+        self.route_put(route, NLM_F_CREATE)
+    }
+
+    fn route_put(&mut self, route: &Route, flags: u16) -> Result<()> {
         let m = self.route_message(route)?;
-        match self.change(m, NLM_F_CREATE | NLM_F_APPEND) {
+        match self.change(m, flags) {
             Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
             other => Ok(other?),
         }
@@ -296,6 +285,12 @@ impl RouteSocket {
             Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
             other => other,
         }
+    }
+
+    /// Adds a rule behind those of its priority. Without NLM_F_EXCL the kernel takes one that is there already
+    /// (fib_nl_newrule in net/core/fib_rules.c).
+    pub fn rule_append(&mut self, rule: &Rule) -> io::Result<()> {
+        self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE)
     }
 
     /// Deletes a rule.

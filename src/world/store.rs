@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::strict_json;
+use rdma_model::tree::Tree;
 use sha2::{Digest, Sha256};
 
-use crate::fault::{Fault, WithFault};
 use crate::handle::Handle;
 use crate::journal::{Record, Remains, remains};
-use crate::known;
-use crate::nccl::topo_file;
+use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
-use crate::tree::Tree;
 use crate::world::files::{self, Lock};
-use crate::world::{faults, handle};
+use crate::world::{faults, handle, in_turn};
 
 /// Records that are kept though they are not to be applied: for people to look at.
 const ARCHIVED: usize = 32;
@@ -35,7 +35,7 @@ impl Store {
         Store { run: run.to_owned(), state: state.to_owned(), handed: BTreeMap::new() }
     }
 
-    /// The same, where somebody keeps in memory what is stored: a view as `sysfs`, a topology file as `topology`.
+    /// The same, where a process keeps in memory what is stored: a view as `sysfs`, a topology file as `topology`.
     pub fn handed(self, handed: BTreeMap<String, Handle>) -> Store {
         Store { handed, ..self }
     }
@@ -87,7 +87,7 @@ impl Store {
         let path = self.plans().join(format!("{name}.json"));
         let Some(text) = files::read(&path)? else { return Ok(None) };
         let doing = || format!("reading plan {}", path.display());
-        let plan: Plan = known::strict(&text).with_context(doing)?;
+        let plan: Plan = strict_json::strict(&text).with_context(doing)?;
         ensure!(plan.schema == plan::SCHEMA, "plan {} has schema {}", path.display(), plan.schema);
         Ok(Some(plan))
     }
@@ -101,13 +101,13 @@ impl Store {
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
         let path = self.plans().join(format!("{}.json", plan.name));
         let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
-        files::replace(&path, text.as_bytes(), 0o600)?;
+        in_turn::replace(&path, text.as_bytes(), 0o600, true)?;
         Ok(path)
     }
 
     /// The name under which a view is stored: it follows from what is in it.
     pub fn view_name(view: &Tree) -> Result<String> {
-        // A text of somebody else's with such a beginning of its digest would have to be searched for too long.
+        // Another text with such a beginning of its digest would have to be searched for too long.
         let digest = Sha256::digest(Store::view_text(view)?);
         Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
@@ -117,10 +117,10 @@ impl Store {
         serde_json::to_string(view).context("writing the view as JSON")
     }
 
-    /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it, nobody knows.
+    /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it is not known.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
         let text = Store::view_text(view)?;
-        files::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600)
+        in_turn::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600, true)
     }
 
     /// A stored view.
@@ -130,19 +130,19 @@ impl Store {
         serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// What is stored under that name, out of the memory of who keeps it; nothing where nobody does.
+    /// What is stored under that name, out of the memory of the process that keeps it; nothing where none does.
     ///
     /// # Errors
-    /// [`Fault::Refused`]: what was handed on is somebody else's, has gone, or is another one. The name follows from what is in
+    /// [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is another one. The name follows from what is in
     /// it, so nothing else passes for it.
     pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
         let read = |handle: &Handle| {
             let text = files::read_whole(File::from(handle::fetch(handle, None)?), "what is in memory")?;
             let tree = match what {
                 "topology" => topo_file::tree(&text),
-                _ => serde_json::from_str(&text).fault(Fault::Refused, "reading a view in memory")?,
+                _ => serde_json::from_str(&text).class(ErrorClass::Refused, "reading a view in memory")?,
             };
-            let other = || Fault::Refused.error("what the handle names is another one than config.json mounts");
+            let other = || ErrorClass::Refused.error("what the handle names is another one than config.json mounts");
             ensure!(Store::view_name(&tree)? == name, other());
             Ok(tree)
         };
@@ -151,17 +151,7 @@ impl Store {
 
     /// Writes a stored view out for config.json files to mount, once, whoever else does the same at that moment.
     pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
-        let path = self.views().join(name);
-        if path.exists() {
-            return Ok(());
-        }
-        let new = self.views().join(format!("{name}.{}", std::process::id()));
-        files::remove_all(&new)?;
-        files::write_tree(&new, view)?;
-        match std::fs::rename(&new, &path) {
-            Err(_) if path.exists() => files::remove_all(&new),
-            renamed => renamed.with_context(|| format!("writing {}", path.display())),
-        }
+        in_turn::lay_out(&self.views().join(name), view)
     }
 
     /// Where a shell finds the settings for the containers of a namespace that could be given them in no other way.
@@ -174,7 +164,7 @@ impl Store {
     pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
         let path = self.profile(netns);
         if !path.exists() {
-            files::replace(&path, text.as_bytes(), 0o644)?;
+            in_turn::replace(&path, text.as_bytes(), 0o644, true)?;
         }
         Ok(path)
     }
@@ -192,7 +182,7 @@ impl Store {
         let paths = names.iter().filter(|n| n.ends_with(".json")).map(|n| self.records().join(n));
         Ok(paths
             .filter_map(|path| {
-                let text = files::read_own(&path).transpose()?;
+                let text = files::read(&path).transpose()?;
                 let record =
                     text.and_then(|t| Record::parse(&t)).with_context(|| format!("reading {}", path.display()));
                 Some((path, record))
@@ -207,26 +197,23 @@ impl Store {
 
     /// What can still be read of a record that cannot be used.
     pub fn remains(&self, path: &Path) -> Remains {
-        remains(&files::read_own(path).ok().flatten().unwrap_or_default())
+        remains(&files::read(path).ok().flatten().unwrap_or_default())
     }
 
     /// Writes a record; nothing that it speaks of may happen before this returns.
     pub fn save(&self, record: &Record) -> Result<()> {
         let path = self.records().join(record.file_name());
-        // A later version may have written it, and is to find again what it knew.
-        let old = files::read(&path).ok().flatten();
-        let earlier = old.as_deref().and_then(|text| Record::parse(text).ok());
-        let text = match old.zip(earlier).filter(|(_, earlier)| earlier.is_of(record)) {
-            Some((old, earlier)) => known::carried(&old, &earlier, record).context("writing the record as JSON")?,
+        let text = match carried(&path, record)? {
+            Some(text) => text,
             None => record.print()?,
         };
         faults::around("writing the record", || files::replace(&path, text.as_bytes(), 0o600))
     }
 
-    /// The places of what a later version has written into a record, and nobody heard here.
+    /// The fields of a later version in a record, which this one does not know.
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
         let text = files::read(&self.records().join(record.file_name()))?;
-        Ok(text.map(|text| known::unheard(&text, record)).transpose()?.unwrap_or_default())
+        Ok(text.map(|text| strict_json::unheard(&text, record)).transpose()?.unwrap_or_default())
     }
 
     /// Forgets a record whose NICs are all home.
@@ -247,11 +234,14 @@ impl Store {
         Ok(kept)
     }
 
-    /// Removes what is left of records whose writer was killed: who holds the lock is the only one that writes any.
+    /// Removes what killed writers left. Of records: who holds the lock is the only one that writes any.
     pub fn sweep(&self) -> Result<()> {
         let names = files::list(&self.records())?;
         let mut unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
-        unfinished.try_for_each(|name| files::remove(&self.records().join(name)))
+        unfinished.try_for_each(|name| files::remove(&self.records().join(name)))?;
+        [self.plans(), self.reports(), self.views(), self.profiles()]
+            .iter()
+            .try_for_each(|folder| in_turn::sweep(folder))
     }
 
     /// Where a namespace is pinned.
@@ -272,9 +262,18 @@ impl Store {
     /// Keeps the report of a container's last hook.
     pub fn save_report(&self, id: &str, json: &str) -> Result<()> {
         let path = self.reports().join(report_name(id));
-        // No fsync: a report is news, not truth.
-        std::fs::write(&path, json).with_context(|| format!("writing {}", path.display()))
+        // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.
+        in_turn::replace(&path, json.as_bytes(), 0o600, false)
     }
+}
+
+/// The new text of a record that a later version may have written before, and is to find again what it knew.
+fn carried(path: &Path, record: &Record) -> Result<Option<String>> {
+    let Some(old) = files::read(path).ok().flatten() else { return Ok(None) };
+    let earlier =
+        Record::parse(&old).ok().filter(|earlier| earlier.is_of(record) && !strict_json::is_print(&old, earlier));
+    let text = earlier.map(|earlier| strict_json::carried(&old, &earlier, record)).transpose();
+    text.context("writing the record as JSON")
 }
 
 /// A container's id is its runtime's choice: what is no plain name is spelled in hex.

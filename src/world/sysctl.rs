@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 
-use crate::ident::IfName;
+use rdma_model::ids::IfName;
 
 /// The folders of `/proc/sys/net` that hold per-device values.
 const FOLDERS: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"];
@@ -68,6 +68,14 @@ pub fn defaults() -> BTreeMap<String, String> {
 /// One value of a device, or of `all` and `default`.
 pub fn read(dev: &str, key: &str) -> Option<String> {
     whole(File::open(path(dev, key)?).ok()?)
+}
+
+/// In the order in which values are to be written: a secret sets addr_gen_mode, which may be another one
+/// (addrconf_sysctl_stable_secret in net/ipv6/addrconf.c), and a link that is up gets an address by each mode that it is given.
+pub fn ordered(values: &BTreeMap<String, String>) -> impl Iterator<Item = (&String, &String)> {
+    let is_secret = |key: &str| key.ends_with("/stable_secret");
+    let secrets = values.iter().filter(move |(key, _)| is_secret(key));
+    secrets.chain(values.iter().filter(move |(key, _)| !is_secret(key)))
 }
 
 /// Writes a value unless it is there already, and reads it back.

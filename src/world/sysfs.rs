@@ -6,16 +6,16 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Cpu, Gid, Hca, Netdev, NumaNode, PciFunction, Port, Snapshot};
+use rdma_model::tree::Tree;
+use rdma_netlink::nldev::{self, CharDev};
 
 use super::netns::Netns;
-use super::nldev::{self, CharDev};
 use super::rdma::{NlFacts, NlHca};
 use super::sysfs_root::Root;
 use super::{newmount, sysfs_hca, sysfs_net, sysfs_numa, sysfs_pci, sysfs_tree};
-use crate::fault::{Fault, WithFault};
-use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Cpu, Gid, Hca, Netdev, NumaNode, PciFunction, Port, Snapshot};
-use crate::tree::Tree;
 
 /// Facts of one /sys.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,9 +102,9 @@ impl Survey {
     /// `root` is a /sys, or a directory that holds one as `sys`.
     ///
     /// # Errors
-    /// [`Fault::Usage`] where it is none.
+    /// [`ErrorClass::Usage`] where it is none.
     pub fn open(root: &Path) -> Result<Survey> {
-        Root::open(root).map(Survey).fault(Fault::Usage, format!("reading {} as a /sys tree", root.display()))
+        Root::open(root).map(Survey).class(ErrorClass::Usage, format!("reading {} as a /sys tree", root.display()))
     }
 
     /// That of a network namespace, mounted for this look alone.
@@ -179,6 +179,8 @@ pub fn adorn(live: &mut [Netdev], seen: &[Netdev]) -> BTreeSet<IfName> {
         netdev.pci = netdev.pci.or(twin.pci);
         netdev.driver = netdev.driver.take().or_else(|| twin.driver.clone());
         netdev.dev_port = netdev.dev_port.or(twin.dev_port);
+        let more: Vec<u32> = twin.lowers.iter().filter(|index| !netdev.lowers.contains(index)).copied().collect();
+        netdev.lowers.extend(more);
         known.insert(netdev.name.clone());
     }
     known

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use rdma_model::ids::BusId;
+
 use super::sysfs_root::{ATTRIBUTE, Contents, Entry, Kind, Listing, Root};
-use crate::ident::BusId;
 
 /// A directory by its real path, which lies below the root.
 #[derive(Clone)]

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
+
 use super::sysfs_crew::each;
 use super::sysfs_dir::Dir;
 use super::sysfs_root::Root;
-use crate::ident::{HcaName, IfName};
-use crate::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
 
 /// An HCA with what is only needed to find the netdevs behind its ports.
 pub(super) struct FoundHca {

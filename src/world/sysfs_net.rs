@@ -1,13 +1,14 @@
 //! Netdevs as far as sysfs tells, and which of them is behind a port (net/core/net-sysfs.c).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, Port};
 
 use super::sysfs_crew::each;
 use super::sysfs_dir::Dir;
 use super::sysfs_hca::FoundHca;
 use super::sysfs_root::Root;
-use crate::ident::IfName;
-use crate::snapshot::{Netdev, Port};
 
 /// IFF_UP (include/uapi/linux/if.h).
 const IFF_UP: u32 = 1;
@@ -16,6 +17,8 @@ const IFF_UP: u32 = 1;
 pub(super) struct FoundNetdev {
     pub(super) netdev: Netdev,
     device: Option<String>,
+    /// Names of the devices below it: what it sits on, and its members (netdev_adjacent_sysfs_add() in net/core/dev.c).
+    lowers: Vec<String>,
 }
 
 /// Every netdev of class/net, or those of hardware alone.
@@ -40,6 +43,7 @@ pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String
     for one in found.iter().filter(|one| one.netdev.ifindex == 0) {
         warnings.push(format!("{} has no readable ifindex", one.netdev.name));
     }
+    lay_on_lowers(&mut found);
     found.sort_by_key(|one| (one.netdev.ifindex, one.netdev.name.clone()));
     found
 }
@@ -70,23 +74,39 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
         running: up && matches!(operstate.as_deref(), Some("up" | "unknown")),
         promisc: false,
         allmulti: false,
+        options: None,
         operstate,
         master: dir.link("master").and_then(|m| m.parse().ok()),
         link: dir.parse("iflink").filter(|link| *link != ifindex && *link != 0),
+        lowers: Vec::new(),
+        tunnel: None,
         made: None,
         qdisc: None,
         qdiscs: None,
         qdisc_lost: None,
         xdp: false,
+        programs: None,
         pci: device.as_ref().unwrap_or(dir).pci().map(|(id, _)| id),
         driver: device.as_ref().and_then(|d| d.link("driver")),
         dev_port: dir.parse("dev_port"),
         token: None,
+        device: None,
         addresses: Vec::new(),
         neighbours: Vec::new(),
         sysctls: Default::default(),
     };
-    FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()) }
+    let lowers = dir.names().iter().filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned())).collect();
+    FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()), lowers }
+}
+
+/// Links of class/net lead to devices of the same namespace alone, whatever their kind is. A member names its master itself.
+fn lay_on_lowers(found: &mut [FoundNetdev]) {
+    let known: BTreeMap<String, (u32, Option<IfName>)> =
+        found.iter().map(|f| (f.netdev.name.to_string(), (f.netdev.ifindex, f.netdev.master.clone()))).collect();
+    for FoundNetdev { netdev, lowers, .. } in found {
+        let below = lowers.iter().filter_map(|name| known.get(name));
+        netdev.lowers = below.filter(|(_, master)| *master != Some(netdev.name.clone())).map(|(i, _)| *i).collect();
+    }
 }
 
 /// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they

@@ -1,7 +1,8 @@
 //! NUMA nodes and the processor as sysfs shows them.
 
+use rdma_model::snapshot::{Cpu, NumaNode};
+
 use super::sysfs_root::Root;
-use crate::snapshot::{Cpu, NumaNode};
 
 /// Every node with its processors, by number.
 pub(super) fn nodes(root: &Root) -> Vec<NumaNode> {

@@ -7,10 +7,11 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
+use rdma_model::tree::{Node, Tree};
+
 use super::sysfs_crew::each;
 use super::sysfs_dir::Dir;
 use super::sysfs_root::{Contents, Kind, Root, join};
-use crate::tree::{Node, Tree};
 
 /// Of a PCI function. `irq` and `resource` are for lspci, which refuses to work without them.
 const PCI: &[&str] = &[

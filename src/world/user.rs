@@ -1,13 +1,13 @@
 //! What NCCL learns from the C library and the user's files: hosts by name, the user's home, its config files.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
+use std::io::Read;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::libc::{O_CLOEXEC, O_NONBLOCK};
+use anyhow::Result;
 use nix::unistd::{User, getuid};
+
+use crate::world::open::{self, Links};
 
 /// Bytes of a config file that we look at.
 const LIMIT: u64 = 1 << 20;
@@ -22,10 +22,13 @@ pub fn home() -> Option<PathBuf> {
     User::from_uid(getuid()).ok().flatten().map(|user| user.dir)
 }
 
-/// A config file, opened as NCCL opens it: links are followed. A FIFO in its place must not make us wait for a writer.
-pub fn config(path: &Path) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new().read(true).custom_flags(O_CLOEXEC | O_NONBLOCK).open(path)?;
+/// A config file as NCCL opens it: links are followed. Nothing where there is none.
+///
+/// # Errors
+/// It cannot be read, or is no plain file: what NCCL would wait for, we do not.
+pub fn config(path: &Path) -> Result<Option<Vec<u8>>> {
+    let Some(file) = open::plain(path, Links::Followed)? else { return Ok(None) };
     let mut text = Vec::new();
     file.take(LIMIT).read_to_end(&mut text)?;
-    Ok(text)
+    Ok(Some(text))
 }

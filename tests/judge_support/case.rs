@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use rdmaprep::nccl::explain::{Bootstrap, Explanation, explain};
-use rdmaprep::nccl::settings::Settings;
-use rdmaprep::nccl::version::Version;
-use rdmaprep::snapshot::Snapshot;
+use nccl_rules::explain::{Bootstrap, Explanation, explain};
+use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
+use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ impl Case {
             .netdevs
             .iter()
             .map(|n| {
-                let address = |a: &rdmaprep::snapshot::Address| {
+                let address = |a: &rdma_model::snapshot::Address| {
                     serde_json::json!({"address": a.address, "prefix": a.prefix, "label": a.label})
                 };
                 let addresses: Vec<Value> = n.addresses.iter().map(address).collect();

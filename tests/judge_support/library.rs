@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rdmaprep::nccl::version::Version;
+use nccl_rules::version::Version;
 
 use super::case::Env;
 use crate::support::run;

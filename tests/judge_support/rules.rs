@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use rdmaprep::nccl::explain::{Bootstrap, Endpoint, Explanation, NcclError, Step};
-use rdmaprep::nccl::ifname::Patterns;
-use rdmaprep::nccl::settings::{ETC, Settings};
-use rdmaprep::snapshot::{Address, Netdev, Snapshot};
+use nccl_rules::explain::{Bootstrap, Endpoint, Explanation, NcclError, Step};
+use nccl_rules::ifname::Patterns;
+use nccl_rules::settings::{ETC, Settings};
+use rdma_model::snapshot::{Address, Netdev, Snapshot};
 
 use super::case::{CONF, Env};
 

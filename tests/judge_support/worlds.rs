@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use rdmaprep::snapshot::Snapshot;
-use rdmaprep::step::Side;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
 use rdmaprep::world::netns::Netns;
 use rdmaprep::world::{Live, Scope, World as _};
 

@@ -22,10 +22,20 @@ const ROOT: &str = "/run";
 
 /// Runs the body in namespaces of its own, by running this test program there again with just this test.
 pub fn alone<F: FnOnce(&Host)>(body: F) {
+    within_namespaces(body, true);
+}
+
+/// As [`alone`], but root stays the machine's: it may load BPF programs and set the queues of a NIC, which root of a user
+/// namespace may not. Who is no root gets a user namespace, and the kernel's refusals.
+pub fn alone_as_root<F: FnOnce(&Host)>(body: F) {
+    within_namespaces(body, !rustix::process::geteuid().is_root());
+}
+
+fn within_namespaces<F: FnOnce(&Host)>(body: F, user: bool) {
     match inside() {
         Some(_) => body(&Host::new()),
         None => {
-            let said = passed(enter::<F>(0).wait_with_output().unwrap());
+            let said = passed(enter::<F>(0, user).wait_with_output().unwrap());
             said.unwrap_or_else(|said| panic!("{said}"));
         }
     }
@@ -38,7 +48,7 @@ pub fn abreast<F: FnOnce(&Host, usize)>(count: usize, body: F) -> Vec<String> {
         body(&Host::new(), number);
         return Vec::new();
     }
-    let all: Vec<Child> = (0..count).map(enter::<F>).collect();
+    let all: Vec<Child> = (0..count).map(|number| enter::<F>(number, true)).collect();
     // Those that failed early must not leave the others alone.
     let all: Vec<Output> = all.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     let all: Vec<Result<String, String>> = all.into_iter().map(passed).collect();
@@ -52,11 +62,13 @@ fn inside() -> Option<usize> {
 }
 
 /// "file::test::{{closure}}": the closure's path tells which test this is.
-fn enter<F>(number: usize) -> Child {
+fn enter<F>(number: usize, user: bool) -> Child {
     let path = std::any::type_name::<F>();
     let test = path.split("::").nth(1).unwrap();
     Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--mount", "--"])
+        .args(["--net", "--mount"])
+        .args(if user { &["--user", "--map-root-user"][..] } else { &[] })
+        .arg("--")
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, number.to_string())
@@ -159,8 +171,10 @@ pub struct Host {
 }
 
 impl Host {
-    fn new() -> Host {
+    pub fn new() -> Host {
         sh(&format!("mount -t tmpfs -o mode=755 tmpfs {ROOT}; ip link set lo up"));
+        // This machine's name servers are none of the test's: the host uses them, and they may be in a rail's subnet.
+        sh("test ! -e /etc/resolv.conf || mount --bind /dev/null /etc/resolv.conf");
         let at = |name: &str| PathBuf::from(ROOT).join(name);
         let host = Host { run: at("run"), state: at("state"), config: at("config.toml"), log: at("log") };
         host.configure("");

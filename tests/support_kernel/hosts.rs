@@ -6,14 +6,16 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use proptest::prelude::*;
+use rdma_model::ids::{Hex, IfName, Mac};
+use rdma_model::snapshot::{
+    Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc, RTA_NH_ID, Route, Rule,
+};
+use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::attach::identity;
 use rdmaprep::exclusive;
-use rdmaprep::ident::{Hex, IfName, Mac};
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
 use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
-use rdmaprep::snapshot::{Address, Gid, Hop, Member, Neighbour, Nexthop, Qdisc, RTA_NH_ID, Route, Rule};
 use rdmaprep::stack;
-use rdmaprep::step::{NicState, Settings, Side, Step};
 
 use super::{Kernel, naked, plain, v4, v6};
 
@@ -251,6 +253,12 @@ pub fn host(most: usize) -> impl Strategy<Value = Host> {
 
 pub fn name(i: usize) -> IfName {
     format!("rail{i}").parse().unwrap()
+}
+
+/// A setting of the device on the host.
+fn rings(dev: &IfName, rx: u32) -> Step {
+    let values = BTreeMap::from([("ethtool rings rx".to_owned(), rx.to_string())]);
+    Step::Device { side: Side::Host, dev: dev.clone(), values }
 }
 
 /// None, at the root, where packets arrive, or both.
@@ -506,21 +514,16 @@ impl Host {
         } else {
             link.kind = Some("veth".into());
         }
+        link.programs = Some(programs(spec.link.promisc));
         link.altnames = (0..spec.link.altnames).map(|a| format!("rail{i}alt{a}")).collect();
         let id = kernel.plug(side, link);
         if let Some(hca) = hca_name(i, spec.kind) {
             kernel.plug_hca(&hca, id, self.numbers[i], spec.rxe());
         }
         let l = &spec.link;
-        let settings = Settings {
-            mtu: l.mtu,
-            txqlen: l.txqlen,
-            group: l.group,
-            promisc: l.promisc,
-            allmulti: l.allmulti,
-            alias: l.alias.then(|| format!("rail {i}")),
-        };
+        let settings = settings(l, i);
         kernel.does(Step::Settings { side, dev: dev.clone(), settings }).unwrap();
+        kernel.does(rings(&dev, 256 << l.qdiscs.min(2))).unwrap();
         // A token that the kernel would not take again is refused before anything moves.
         let deaf = spec
             .sysctls
@@ -535,7 +538,7 @@ impl Host {
         }
         for (key, value) in &spec.sysctls {
             let (key, values) = SYSCTLS[*key];
-            let values = BTreeMap::from([(key.to_owned(), values[*value].to_owned())]);
+            let values = BTreeMap::from([(key.to_owned(), values[*value].to_owned())]).into();
             kernel.does(Step::Sysctls { side, dev: dev.clone(), values }).unwrap();
         }
         let (late, early): (Vec<_>, Vec<_>) =
@@ -547,13 +550,21 @@ impl Host {
         for address in late {
             let _ = kernel.does(Step::AddressAdd { side, dev: dev.clone(), address });
         }
+        self.neighbours(kernel, i, spec);
+    }
+
+    /// Neighbours that administrators and programs have set.
+    fn neighbours(&self, kernel: &mut Kernel, i: usize, spec: &Spec) {
+        let (side, dev) = (Side::Host, name(i));
         for (v6_, n, proxy) in &spec.neighbours {
             let address = if *v6_ { v6(i as u8, 50 + u16::from(*n)) } else { v4(i as u8, 0, 50 + n) };
             let mac = (!proxy).then(|| Mac(vec![0x02, 9, 9, 9, 9, *n]));
             let (protocol, router) = ((*n == 1).then_some(4), *v6_ && *n == 2);
             let (noarp, managed) = (!proxy && *n == 2, !proxy && *n == 3);
             let mac = mac.filter(|_| !managed);
-            let neighbour = Neighbour { address, mac, proxy: *proxy, protocol, router, noarp, managed };
+            let (extern_learn, stale) = (*v6_ || noarp, *v6_ && !proxy && !noarp && !managed);
+            let proxy = *proxy;
+            let neighbour = Neighbour { address, mac, proxy, protocol, router, noarp, managed, extern_learn, stale };
             kernel.does(Step::NeighbourAdd { side, dev: dev.clone(), neighbour }).unwrap();
         }
     }
@@ -611,6 +622,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         rails: Rails::default(),
         sysfs: Default::default(),
         view: None,
+        job: Default::default(),
         allow_bootstrap: true,
         gid_timeout: Default::default(),
         exclusive: false,
@@ -669,7 +681,7 @@ pub fn plan_of(kernel: &Kernel, names: &[IfName]) -> Plan {
     plan(names.iter().map(nic).collect())
 }
 
-fn rdmaprep_lo() -> rdmaprep::snapshot::Netdev {
+fn rdmaprep_lo() -> rdma_model::snapshot::Netdev {
     let mut lo = naked("lo", 1, [0; 6]);
     lo.link_type = 772;
     lo
@@ -687,4 +699,27 @@ fn default_route() -> RouteSpec {
         protocol: 3,
         opaque: false,
     }
+}
+
+fn settings(l: &LinkSpec, i: usize) -> Settings {
+    Settings {
+        mtu: l.mtu,
+        txqlen: l.txqlen,
+        group: l.group,
+        promisc: l.promisc,
+        allmulti: l.allmulti,
+        alias: l.alias.then(|| format!("rail {i}")),
+        options: l.alias.then(options),
+    }
+}
+
+/// Two at one hook, or none.
+fn programs(any: bool) -> Vec<Program> {
+    (0..u32::from(any) * 2).map(|n| Program { hook: ProgramHook::TcxEgress, id: 10 + n }).collect()
+}
+
+/// A link that is not as new: silent, dormant, with packets of other sizes.
+fn options() -> LinkOptions {
+    let flags = LinkOptions::NOARP | LinkOptions::MULTICAST;
+    LinkOptions { flags, mode: Some(1), gso_max_size: Some(20_000), ..LinkOptions::default() }
 }

@@ -4,17 +4,17 @@
 
 pub mod hosts;
 mod net;
+mod paths;
 mod stacks;
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, ensure};
 use nix::libc::{EEXIST, EINVAL, EIO, ENODEV, EOPNOTSUPP};
-use rdmaprep::fault::Fault;
-use rdmaprep::ident::{HcaName, IfName};
-use rdmaprep::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
-use rdmaprep::step::{Side, Step};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{CharDevice, Hca, HostPaths, JobAddresses, Netdev, Port, RdmaMode, Snapshot, SysctlValues};
+use rdma_model::step::{Side, Step};
 use rdmaprep::world::{Scope, World};
 
 pub use net::{Link, Space, errno, naked, plain, v4, v6};
@@ -228,7 +228,7 @@ impl Kernel {
     }
 
     fn await_port(&mut self, hca: &HcaName, dev: &IfName, ips: &[std::net::IpAddr]) -> Result<()> {
-        let lacking = |what: &str| Fault::Timeout.error(format!("{hca} on {dev} {what}"));
+        let lacking = |what: &str| ErrorClass::Timeout.error(format!("{hca} on {dev} {what}"));
         let rdma = self.rdma.iter().find(|r| r.hca.name == *hca).ok_or_else(|| lacking("has gone"))?;
         let (side, link) = self.link_of(rdma.on).ok_or_else(|| lacking("has no netdev"))?;
         let has = |ip| link.addresses.iter().any(|a| a.address == ip);
@@ -253,36 +253,29 @@ impl Kernel {
             Step::RdmaLinkAdd { side, hca, dev, uverbs } => self.link_add(*side, hca, dev, uverbs.as_ref()),
             Step::Move { from, dev, name, ifindex } => self.move_link(*from, dev, name, *ifindex),
             Step::AwaitPort { hca, dev, addresses, .. } => self.await_port(hca, dev, addresses),
-            Step::RouteAdd { side, route } => self.space(*side)?.route_add(route),
-            Step::RouteDelete { side, route } => self.space(*side)?.route_delete(route),
-            Step::NexthopAdd { side, nexthop } => self.space(*side)?.nexthop_add(nexthop),
-            Step::NexthopDelete { side, id } => {
-                self.space(*side)?.nexthop_delete(*id);
-                Ok(())
-            }
-            Step::RuleAdd { side, rule } => {
-                self.space(*side)?.rule_add(rule);
-                Ok(())
-            }
-            Step::RuleDelete { side, rule } => {
-                self.space(*side)?.rules.retain(|r| r != rule);
-                Ok(())
-            }
-            Step::Sysctls { side, dev, values } if dev.as_str() == "all" => {
-                self.space(*side)?.all.extend(values.clone());
-                Ok(())
-            }
+            Step::RouteAdd { side, .. }
+            | Step::RoutePrepend { side, .. }
+            | Step::RouteDelete { side, .. }
+            | Step::NexthopAdd { side, .. }
+            | Step::NexthopDelete { side, .. }
+            | Step::RuleAdd { side, .. }
+            | Step::RuleAppend { side, .. }
+            | Step::RuleDelete { side, .. } => self.space(*side)?.connect(step),
+            Step::Sysctls { side, dev, values } if dev.as_str() == "all" => self.sysctls_of_all(*side, values),
             Step::Make { side, dev, made } => self.make(*side, dev, made),
             Step::Delete { side, dev } => self.delete(*side, dev),
             Step::Enslave { side, dev, master } => self.enslave(*side, dev, master),
             Step::Link { side, dev, up } if self.is_stacked(*side, dev) => self.raise(*side, dev, *up),
             Step::Rename { side, dev, .. }
-            | Step::AltnameDelete { side, dev, .. }
+            | Step::ProgramDetach { side, dev, .. }
+            | Step::ProgramAttach { side, dev, .. }
+            | Step::AltnamesDelete { side, dev, .. }
             | Step::AltnameAdd { side, dev, .. }
             | Step::Release { side, dev }
             | Step::XdpDetach { side, dev }
             | Step::Sysctls { side, dev, .. }
             | Step::Settings { side, dev, .. }
+            | Step::Device { side, dev, .. }
             | Step::QdiscAdd { side, dev, .. }
             | Step::QdiscDelete { side, dev, .. }
             | Step::Token { side, dev, .. }
@@ -297,6 +290,11 @@ impl Kernel {
                 space.act(id, step)
             }
         }
+    }
+
+    fn sysctls_of_all(&mut self, side: Side, values: &SysctlValues) -> Result<()> {
+        self.space(side)?.all.extend(std::collections::BTreeMap::clone(values));
+        Ok(())
     }
 
     /// A step without the failure point: what an administrator or a container does.
@@ -345,8 +343,14 @@ impl World for Kernel {
         self.space(side)?;
         let mut snapshot = self.see(side);
         let hidden = snapshot.netdevs.iter_mut().filter(|d| !scope.sysctls.concern(&d.name));
-        hidden.for_each(|d| d.sysctls = BTreeMap::new());
+        hidden.for_each(|d| d.sysctls.clear());
+        let hidden = snapshot.netdevs.iter_mut().filter(|d| !scope.devices.contains(&d.name));
+        hidden.for_each(|d| d.device = None);
         Ok(snapshot)
+    }
+
+    fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
+        paths::host_paths(host, job)
     }
 
     fn perform(&mut self, step: &Step, _: Instant) -> Result<()> {

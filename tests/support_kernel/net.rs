@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ipnet::IpNet;
-use nix::libc::{EACCES, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENOENT};
-use rdmaprep::ident::{IfName, Mac};
-use rdmaprep::snapshot::{Address, Hop, Neighbour, Netdev, Nexthop, Route, Rule, Snapshot};
-use rdmaprep::step::{Settings, Step};
-use rdmaprep::world::nexthop::tell_legs;
+use nix::libc::{EACCES, EEXIST, EINVAL, ENETDOWN, ENETUNREACH, ENOENT, EOPNOTSUPP};
+use rdma_model::ids::{IfName, Mac};
+use rdma_model::snapshot::{Address, Hop, LinkOptions, Neighbour, Netdev, Nexthop, Program, Route, Rule, Snapshot};
+use rdma_model::step::{Settings, Step};
+use rdma_netlink::nexthop::tell_legs;
 
 use super::no_link;
 
@@ -19,6 +19,7 @@ const LOCAL: u32 = 255;
 const SECONDARY: u32 = 0x01;
 const PERMANENT: u32 = 0x80;
 const NOPREFIXROUTE: u32 = 0x200;
+const STABLE_PRIVACY: u32 = 0x800;
 const ONLINK: u8 = 4;
 const LINK_LOCAL_BY_KERNEL: u8 = 3;
 const MIN_MTU_IPV6: u32 = 1280;
@@ -190,7 +191,7 @@ impl Space {
         // dev_shutdown and the end of inet6_dev, on the way out.
         link.dev.token = None;
         link.dev.qdiscs = Some(Vec::new());
-        link.dev.sysctls = self.defaults.clone();
+        link.dev.sysctls = self.defaults.clone().into();
         let mtu = link.dev.mtu;
         link.dev.sysctls.insert("ipv6/conf/mtu".into(), mtu.to_string());
         if mtu < MIN_MTU_IPV6 {
@@ -210,7 +211,7 @@ impl Space {
         self.drop_legs(&name);
         addresses.iter().for_each(|a| self.address_gone(a.address));
         self.let_go(id);
-        self.dev(id).sysctls = BTreeMap::new();
+        self.dev(id).sysctls.clear();
     }
 
     /// `__bond_release_one` in drivers/net/bonding/bond_main.c.
@@ -268,6 +269,7 @@ impl Space {
             Some("1") | None => return,
             _ => octets[8..].copy_from_slice(&[7, 7, 7, 7, 7, 7, 7, mac[5]]),
         }
+        let by_secret = octets[8] == 7;
         let address = IpAddr::V6(Ipv6Addr::from(octets));
         if dev.addresses.iter().any(|a| a.address == address) {
             return;
@@ -279,7 +281,7 @@ impl Space {
             broadcast: None,
             label: None,
             scope: 253,
-            flags: PERMANENT,
+            flags: PERMANENT | if by_secret { STABLE_PRIVACY } else { 0 },
             valid_lft: None,
             preferred_lft: None,
             metric: None,
@@ -355,6 +357,7 @@ impl Space {
             if let Some(at) = dev.addresses.iter().position(|x| x.address == a.address) {
                 let old = dev.addresses.remove(at);
                 (a.prefix, a.scope) = (old.prefix, old.scope);
+                a.flags |= old.flags & STABLE_PRIVACY;
                 self.routes_without_address(id, &old);
                 self.dev(id).addresses.insert(at, a.clone());
             } else {
@@ -461,9 +464,13 @@ impl Space {
         let dev = self.dev(id);
         (dev.mtu, dev.txqlen, dev.group) = (s.mtu, s.txqlen, s.group);
         (dev.promisc, dev.allmulti, dev.alias) = (s.promisc, s.allmulti, s.alias.clone());
+        if let Some(new) = &s.options {
+            self.options(id, new);
+        }
         if s.mtu == old {
             return;
         }
+        let dev = self.dev(id);
         if s.mtu < MIN_MTU_IPV6 {
             dev.sysctls.retain(|k, _| !k.starts_with("ipv6/"));
             return self.flush_v6(id);
@@ -475,6 +482,26 @@ impl Space {
         }
         dev.sysctls.insert("ipv6/conf/mtu".into(), s.mtu.to_string());
         self.link_local(id);
+    }
+
+    /// What is absent is left as it is. Neighbours go with a change of IFF_NOARP (arp_netdev_event and ndisc_netdev_event) and with
+    /// a broadcast address, as with another link-layer address.
+    fn options(&mut self, id: u64, new: &LinkOptions) {
+        let dev = self.dev(id);
+        let old = dev.options.clone().unwrap_or_default();
+        if (old.flags ^ new.flags) & LinkOptions::NOARP != 0 || new.broadcast.is_some() {
+            dev.neighbours.retain(|n| n.proxy);
+        }
+        dev.options = Some(LinkOptions {
+            flags: new.flags,
+            mode: new.mode.or(old.mode),
+            broadcast: new.broadcast.clone().or(old.broadcast),
+            gso_max_size: new.gso_max_size.or(old.gso_max_size),
+            gso_max_segs: new.gso_max_segs.or(old.gso_max_segs),
+            gro_max_size: new.gro_max_size.or(old.gro_max_size),
+            gso_ipv4_max_size: new.gso_ipv4_max_size.or(old.gso_ipv4_max_size),
+            gro_ipv4_max_size: new.gro_ipv4_max_size.or(old.gro_ipv4_max_size),
+        });
     }
 
     /// dev_change_name and inetdev_changename.
@@ -505,9 +532,31 @@ impl Space {
 
     pub fn rule_add(&mut self, rule: &Rule) {
         if !self.rules.contains(rule) {
-            self.rules.push(rule.clone());
-            self.rules.sort_by_key(|r| (r.family, r.priority));
+            self.rule_append(rule);
         }
+    }
+
+    /// fib_nl_newrule without NLM_F_EXCL: behind its equals, one that is there already, too.
+    pub fn rule_append(&mut self, rule: &Rule) {
+        self.rules.push(rule.clone());
+        self.rules.sort_by_key(|r| (r.family, r.priority));
+    }
+
+    /// rule_find: the first that has all that is named.
+    pub fn rule_delete(&mut self, rule: &Rule) {
+        fn fits<T: PartialEq>(named: &Option<T>, has: &Option<T>) -> bool {
+            named.is_none() || named == has
+        }
+        let found = self.rules.iter().position(|r| {
+            (r.family, r.priority, r.table, r.action) == (rule.family, rule.priority, rule.table, rule.action)
+                && fits(&rule.source, &r.source)
+                && fits(&rule.destination, &r.destination)
+                && fits(&rule.iif, &r.iif)
+                && fits(&rule.oif, &r.oif)
+                && (rule.tos == 0 || rule.tos == r.tos)
+                && rule.other.iter().all(|(kind, value)| r.other.get(kind) == Some(value))
+        });
+        found.into_iter().for_each(|at| drop(self.rules.remove(at)));
     }
 
     fn local(&self, ip: IpAddr) -> bool {
@@ -610,6 +659,12 @@ impl Space {
         }
         for hop in &route.hops {
             self.leg(hop, route.table)?;
+            // fib6_nh_init (net/ipv6/route.c).
+            let dev = hop.dev.as_ref().and_then(|d| self.dev_named(d));
+            let no_ipv6 = dev.is_some_and(|d| d.sysctls.get("ipv6/conf/disable_ipv6").is_some_and(|v| v == "1"));
+            if no_ipv6 && route.destination.addr().is_ipv6() {
+                return Err(errno(EACCES));
+            }
         }
         if route.prefsrc.is_some_and(|p| !self.local(p)) {
             return Err(errno(EINVAL));
@@ -645,6 +700,19 @@ impl Space {
         Ok(())
     }
 
+    /// fib_table_insert with NLM_F_CREATE alone: before those of its key.
+    pub fn route_prepend(&mut self, route: &Route) -> Result<()> {
+        let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));
+        let count = self.routes.len();
+        self.route_add(route)?;
+        let first = self.routes.iter().position(|r| key(r) == key(route)).unwrap();
+        if self.routes.len() > count {
+            let new = self.routes.pop().unwrap();
+            self.routes.insert(first.min(count), new);
+        }
+        Ok(())
+    }
+
     pub fn route_delete(&mut self, route: &Route) -> Result<()> {
         for dev in route.hops.iter().filter_map(|h| h.dev.as_ref()) {
             self.dev_named(dev).ok_or_else(no_link)?;
@@ -663,11 +731,42 @@ impl Space {
         Ok(())
     }
 
+    /// A step about routes, nexthop objects or rules.
+    pub fn connect(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::RouteAdd { route, .. } => return self.route_add(route),
+            Step::RoutePrepend { route, .. } => return self.route_prepend(route),
+            Step::RouteDelete { route, .. } => return self.route_delete(route),
+            Step::NexthopAdd { nexthop, .. } => return self.nexthop_add(nexthop),
+            Step::NexthopDelete { id, .. } => self.nexthop_delete(*id),
+            Step::RuleAdd { rule, .. } => self.rule_add(rule),
+            Step::RuleAppend { rule, .. } => self.rule_append(rule),
+            Step::RuleDelete { rule, .. } => self.rule_delete(rule),
+            _ => return Err(errno(EINVAL)),
+        }
+        Ok(())
+    }
+
+    fn programs(&mut self, id: u64) -> &mut Vec<Program> {
+        self.dev(id).programs.get_or_insert_default()
+    }
+
+    fn program_attach(&mut self, id: u64, program: &Program, before: Option<u32>) -> Result<()> {
+        let all = self.programs(id);
+        let is_behind = |p: &Program| p.hook == program.hook && Some(p.id) == before;
+        let at = match before {
+            Some(_) => all.iter().position(is_behind).ok_or_else(|| errno(ENOENT))?,
+            None => all.len(),
+        };
+        all.insert(at, program.clone());
+        Ok(())
+    }
+
     /// A step about one link.
     pub fn act(&mut self, id: u64, step: &Step) -> Result<()> {
         match step {
             Step::Rename { name, .. } => return self.rename(id, name),
-            Step::AltnameDelete { altname, .. } => self.dev(id).altnames.retain(|a| a != altname),
+            Step::AltnamesDelete { altnames, .. } => self.dev(id).altnames.retain(|a| !altnames.contains(a)),
             Step::AltnameAdd { altname, .. } => {
                 if self.taken(altname) {
                     return Err(errno(EEXIST));
@@ -678,8 +777,16 @@ impl Space {
                 self.let_go(id);
             }
             Step::XdpDetach { .. } => self.dev(id).xdp = false,
+            Step::ProgramDetach { program, .. } => self.programs(id).retain(|p| p != program),
+            Step::ProgramAttach { program, before, .. } => return self.program_attach(id, program, *before),
             Step::Sysctls { values, .. } => return values.iter().try_for_each(|(k, v)| self.sysctl(id, k, v)),
             Step::Settings { settings, .. } => self.settings(id, settings),
+            // A driver refuses what it cannot set, and sets the rest.
+            Step::Device { values, .. } => {
+                let device = self.dev(id).device.get_or_insert_default();
+                device.extend(values.clone().into_iter().filter(|(key, _)| !key.contains("fixed")));
+                ensure!(values.keys().all(|key| !key.contains("fixed")), errno(EOPNOTSUPP));
+            }
             Step::QdiscAdd { qdisc, .. } => {
                 let all = self.dev(id).qdiscs.get_or_insert_default();
                 all.retain(|q| q.parent != qdisc.parent);
@@ -731,6 +838,20 @@ pub fn plain(ip: IpAddr, prefix: u8) -> Address {
     }
 }
 
+/// What a new link has.
+pub fn options() -> LinkOptions {
+    LinkOptions {
+        flags: LinkOptions::MULTICAST,
+        mode: Some(0),
+        broadcast: Some(Mac(vec![0xff; 6])),
+        gso_max_size: Some(65536),
+        gso_max_segs: Some(65535),
+        gro_max_size: Some(65536),
+        gso_ipv4_max_size: Some(65536),
+        gro_ipv4_max_size: Some(65536),
+    }
+}
+
 /// A link with nothing on it.
 pub fn naked(name: &str, ifindex: u32, mac: [u8; 6]) -> Netdev {
     Netdev {
@@ -749,21 +870,26 @@ pub fn naked(name: &str, ifindex: u32, mac: [u8; 6]) -> Netdev {
         running: false,
         promisc: false,
         allmulti: false,
+        options: Some(options()),
         operstate: None,
         master: None,
         link: None,
+        lowers: Vec::new(),
+        tunnel: None,
         made: None,
         qdisc: None,
         qdiscs: Some(Vec::new()),
         qdisc_lost: None,
         xdp: false,
+        programs: Some(Vec::new()),
         pci: None,
         driver: None,
         dev_port: None,
+        device: Some(BTreeMap::from([("ethtool rings rx".into(), "512".into())])),
         token: None,
         addresses: Vec::new(),
         neighbours: Vec::new(),
-        sysctls: BTreeMap::new(),
+        sysctls: Default::default(),
     }
 }
 

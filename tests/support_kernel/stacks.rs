@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use nix::libc::{EEXIST, EINVAL, ENETDOWN};
-use rdmaprep::ident::IfName;
-use rdmaprep::step::{Made, Side};
+use rdma_model::ids::IfName;
+use rdma_model::step::{Made, Side};
 
 use super::{Kernel, Link, errno, naked};
 

@@ -4,20 +4,20 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use nccl_rules::settings::{Settings, Told};
+use nccl_rules::version::Version;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
+use rdma_model::step::Side;
 
 use crate::config::Family;
 use crate::doctor::seen::{Machine, Node, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
-use crate::fault::{Fault, WithFault};
 use crate::home;
-use crate::ident::IfName;
 use crate::journal::Record;
-use crate::nccl::settings::{Settings, Told};
-use crate::nccl::version::Version;
 use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
-use crate::snapshot::{CharDevice, Hca, Port, Snapshot};
-use crate::step::Side;
 use crate::world::handle::{self, Process};
 use crate::world::netns::Netns;
 use crate::world::rootfs::{self, Root};
@@ -39,15 +39,17 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         let keeper = r.hold.as_ref().and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
         keeper.is_some_and(|m| m.id == id)
     };
-    let kept =
-        || Fault::Usage.error(format!("{id:?} is no container, but `rdmaprep hold`: ask for one that has joined it"));
+    let kept = || {
+        ErrorClass::Usage.error(format!("{id:?} is no container, but `rdmaprep hold`: ask for one that has joined it"))
+    };
     ensure!(!record.as_ref().is_some_and(keeps), kept());
-    let process = Process::open(pid).fault(Fault::Usage, format!("container {id:?}"))?;
+    let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
     let host = Netns::current()?;
     let (own, inside) = (host.inode(), Netns::of(pid)?);
     ensure!(
         inside.inode() != own,
-        Fault::Refused.error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
+        ErrorClass::Refused
+            .error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
     );
     let snapshot = Live::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
     let limits = machine::limits(pid)?;
@@ -75,7 +77,10 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let machine = Machine { unread, ..machine::of_container(&snapshot, tried, &limits) };
     // A pid that was reused meanwhile is somebody else's.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
-    ensure!(process.alive() && same, Fault::Other.error(format!("container {id:?} has ended while it was looked at")));
+    ensure!(
+        process.alive() && same,
+        ErrorClass::Other.error(format!("container {id:?} has ended while it was looked at"))
+    );
     let request = within(request, &snapshot, record.as_ref(), share.as_ref());
     doctor(&Examination {
         request: &request,
@@ -97,14 +102,14 @@ fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
         if let Some(member) = record.members.iter().find(|m| m.id == id) {
             ensure!(
                 home::alive(member),
-                Fault::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
+                ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
             );
             return Ok((member.pid, Some(record)));
         }
     }
     let pid = id.parse().ok().filter(|pid| handle::start_time(*pid).is_some());
     let unknown = || {
-        Fault::Usage.error(format!(
+        ErrorClass::Usage.error(format!(
             "container {id:?} holds no NIC (`rdmaprep status` lists those that do), and no process has that pid"
         ))
     };

@@ -4,23 +4,22 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
 
 use super::Decision;
 use crate::cli::PrepareArgs;
-use crate::decide::{as_agreed, moved_away, options, plan_of_any, plan_with};
-use crate::fault::{Fault, WithFault};
+use crate::decide::{as_agreed, look, moved_away, options, plan_of_any, plan_with};
 use crate::flow::edit::{Edited, edit};
 use crate::flow::peers::Meeting;
 use crate::flow::{recorded, warn};
-use crate::ident::IfName;
 use crate::inject;
 use crate::peers::Agreement;
 use crate::request::Request;
-use crate::snapshot::Snapshot;
-use crate::step::Side;
 use crate::world::netns::Netns;
 use crate::world::store::Store;
-use crate::world::{Live, Scope, World, files};
+use crate::world::{Live, files};
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.
 pub(super) struct Look<'a> {
@@ -51,12 +50,12 @@ impl<'a> Look<'a> {
         config: Option<&'a str>,
         store: &'a Store,
     ) -> Result<Look<'a>> {
-        let pod = config.and_then(super::pod);
+        let pod = config.map(super::pod).transpose()?.flatten();
         let (live, seen) = match file {
             Some(file) => (None, recorded(file)?),
             None => {
                 let mut live = Live::open(Netns::current()?, None)?;
-                let seen = live.observe(Side::Host, &Scope::full())?;
+                let seen = look(&mut live, &request.job())?;
                 (Some(live), seen)
             }
         };
@@ -113,7 +112,7 @@ impl<'a> Look<'a> {
         };
         let setup = meeting.setup(self.request.family, &plan, &selection, &self.seen);
         // One that all would have to refuse is told as a reason, not published.
-        if let Err(e) = setup.offer.fit().fault(Fault::Refused, "this node cannot take part") {
+        if let Err(e) = setup.offer.fit().class(ErrorClass::Refused, "this node cannot take part") {
             return Err(meeting.refuse(e));
         }
         if let Err(e) = selection.some() {
@@ -141,7 +140,7 @@ impl Draft {
         self.decision.keep_view(store)?;
         if let (Some(bundle), Some(edited)) = (&args.bundle, &self.edited) {
             edited.lay_out(&self.decision, store)?;
-            files::replace_keeping_owner(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
+            files::replace_keeping_attributes(&bundle.join("config.json"), edited.injected.json.as_bytes())?;
         }
         self.decision.keep(store)
     }

@@ -1,6 +1,5 @@
 //! Where an etcd is, and who we are there.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,6 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::peers::endpoint::Endpoint;
+use crate::world::open::{self, Links};
 
 /// The port of etcd's clients, where none is given.
 const PORT: u16 = 2379;
@@ -154,8 +154,7 @@ impl std::fmt::Debug for Login {
 /// A small file of the administrator's.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let doing = || format!("reading {}", path.display());
-    let file = File::open(path).with_context(doing)?;
-    ensure!(file.metadata().with_context(doing)?.is_file(), "{} is no plain file", path.display());
+    let file = open::plain(path, Links::Followed)?.with_context(|| format!("there is no {}", path.display()))?;
     let mut bytes = Vec::new();
     file.take(FILE + 1).read_to_end(&mut bytes).with_context(doing)?;
     ensure!(bytes.len() as u64 <= FILE, "{} has more than {FILE} bytes", path.display());

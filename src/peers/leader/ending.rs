@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
 
 use super::{Leader, State};
-use crate::fault::Fault;
 use crate::peers::keys::Turn;
 use crate::peers::message::{self, Proposal, Verdict, clipped, ranks};
 use crate::peers::node::{Act, Agreement, Stage, failed};
@@ -42,7 +42,7 @@ impl Leader {
                 pairs.extend(self.address(&value));
             }
         }
-        let result = Err(self.own.take().unwrap_or_else(|| Fault::Disagreed.error(why)));
+        let result = Err(self.own.take().unwrap_or_else(|| ErrorClass::Disagreed.error(why)));
         self.put(State::Ending(Box::new(result), ranks), pairs)
     }
 
@@ -96,7 +96,7 @@ impl Leader {
                 told.push(rank);
             }
         }
-        let result = Err(Fault::Disagreed.error(why));
+        let result = Err(ErrorClass::Disagreed.error(why));
         self.put(State::Ending(Box::new(result), told), pairs)
     }
 

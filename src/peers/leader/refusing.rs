@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use rdma_model::error_class::ErrorClass;
+
 use super::{Leader, State};
-use crate::fault::Fault;
 use crate::peers::message::{Proposal, clipped};
 use crate::peers::node::{Act, Slices, Stage};
 use crate::peers::rail::common;
@@ -102,7 +103,7 @@ impl Leader {
         let (heard, late): (Vec<u32>, Vec<u32>) = self.others().partition(|rank| told(*rank));
         let slice = calls.slices.slice();
         if late.is_empty() || slice > LAST_CALL {
-            let result = Err(self.own.take().unwrap_or_else(|| Fault::Disagreed.error(&calls.why)));
+            let result = Err(self.own.take().unwrap_or_else(|| ErrorClass::Disagreed.error(&calls.why)));
             return self.leave(Box::new(result), &heard);
         }
         self.calls = Some(calls);

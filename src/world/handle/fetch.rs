@@ -5,15 +5,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rdma_model::error_class::{ErrorClass, WithClass};
 use rustix::fs::{CWD, Mode, OFlags, SealFlags, fcntl_get_seals, fstat, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, getppid, getuid, pidfd_getfd};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use super::{Process, start_time};
-use crate::fault::{Fault, WithFault};
 use crate::handle::{Handle, Mark, Standing};
 use crate::world::boot_id;
+use crate::world::open::{self as door, Links};
 
 /// PID_FS_MAGIC in include/uapi/linux/magic.h.
 const PIDFS: u64 = 0x5049_4446;
@@ -40,7 +41,7 @@ pub fn lives(handle: &Handle) -> bool {
 /// but its name is known.
 ///
 /// # Errors
-/// [`Fault::Refused`] with the cause: another boot, a process that has gone or whose pid is another's, another object under that
+/// [`ErrorClass::Refused`] with the cause: another boot, a process that has gone or whose pid is another's, another object under that
 /// number, one that can be changed, or why the kernel refuses it and what else was tried.
 pub fn fetch(handle: &Handle, file: Option<&Path>) -> Result<OwnedFd> {
     if handle.boot_id != boot_id()? {
@@ -53,12 +54,14 @@ pub fn fetch(handle: &Handle, file: Option<&Path>) -> Result<OwnedFd> {
         Err(Errno::SRCH) => Err(gone(handle)),
         // The last is of Linux before 5.6.
         Err(Errno::PERM | Errno::ACCESS | Errno::NOSYS) => climb(handle, &process, file),
-        Err(e) => Err(e).fault(Fault::Refused, format!("taking descriptor {} of process {}", handle.fd, handle.pid)),
+        Err(e) => {
+            Err(e).class(ErrorClass::Refused, format!("taking descriptor {} of process {}", handle.fd, handle.pid))
+        }
     }
 }
 
 fn stale(why: impl std::fmt::Display) -> anyhow::Error {
-    Fault::Refused.error(format!("the handle names nothing any more: {why}"))
+    ErrorClass::Refused.error(format!("the handle names nothing any more: {why}"))
 }
 
 fn gone(handle: &Handle) -> anyhow::Error {
@@ -81,7 +84,7 @@ fn holder(handle: &Handle) -> Result<Process> {
     let process = match Process::try_open(handle.pid) {
         Ok(process) => process,
         Err(Errno::SRCH | Errno::INVAL) => return Err(gone(handle)),
-        Err(e) => return Err(e).fault(Fault::Refused, format!("opening process {}", handle.pid)),
+        Err(e) => return Err(e).class(ErrorClass::Refused, format!("opening process {}", handle.pid)),
     };
     let found = match handle.process {
         Mark::Pidfs(_) => mark(&process),
@@ -98,19 +101,19 @@ fn holder(handle: &Handle) -> Result<Process> {
 fn own(fd: &OwnedFd, handle: &Handle) -> Result<OwnedFd> {
     is_meant(fd, handle)?;
     let fresh = open(&format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::empty());
-    let fresh = fresh.fault(Fault::Refused, format!("opening the object of handle {handle}"))?;
+    let fresh = fresh.class(ErrorClass::Refused, format!("opening the object of handle {handle}"))?;
     is_meant(&fresh, handle)?;
     match fcntl_get_seals(&fresh) {
         // Only what is in memory has seals.
         Err(Errno::INVAL) => Ok(fresh),
         Ok(seals) if seals.contains(SEALED) => Ok(fresh),
-        Ok(_) => Err(Fault::Refused.error("what the handle names is not sealed: whoever has it can change it")),
-        Err(e) => Err(e).fault(Fault::Refused, "reading the seals of what the handle names"),
+        Ok(_) => Err(ErrorClass::Refused.error("what the handle names is not sealed: whoever has it can change it")),
+        Err(e) => Err(e).class(ErrorClass::Refused, "reading the seals of what the handle names"),
     }
 }
 
 fn is_meant(fd: &OwnedFd, handle: &Handle) -> Result<()> {
-    let stat = fstat(fd).fault(Fault::Refused, "looking at what the handle names")?;
+    let stat = fstat(fd).class(ErrorClass::Refused, "looking at what the handle names")?;
     if (stat.st_dev, stat.st_ino) == (handle.dev, handle.ino) {
         return Ok(());
     }
@@ -118,7 +121,8 @@ fn is_meant(fd: &OwnedFd, handle: &Handle) -> Result<()> {
 }
 
 fn open(path: &str, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-    openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty())
+    // Whatever it is, nothing is waited for.
+    openat(CWD, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | flags, Mode::empty())
 }
 
 /// The ways besides pidfd_getfd, which takes the right to trace a process; /proc wants the lesser one to look at it.
@@ -138,9 +142,10 @@ fn climb(handle: &Handle, process: &Process, file: Option<&Path>) -> Result<Owne
             Err(e) => why.push(format!("{e:#}")),
         }
     }
-    let Some(file) = file else { return Err(Fault::Refused.error(why.join("; "))) };
-    let opened = openat(CWD, file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    opened.fault(Fault::Refused, format!("{}; opening {}", why.join("; "), file.display()))
+    let Some(file) = file else { return Err(ErrorClass::Refused.error(why.join("; "))) };
+    let doing = || format!("{}; opening {}", why.join("; "), file.display());
+    let opened = door::plain(file, Links::Followed).class(ErrorClass::Refused, doing())?;
+    opened.map(OwnedFd::from).ok_or_else(|| ErrorClass::Refused.error(format!("{}: there is no such file", doing())))
 }
 
 /// How this process stands to another one.

@@ -1,27 +1,27 @@
 //! Links: moving, making, setting, naming them.
 
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 
-use netlink_packet_core::{DefaultNla, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_core::{DefaultNla, Emitable, NLA_F_NESTED, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, LinkXdp, Prop};
+use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage, LinkMode, LinkXdp, State};
+use rdma_model::ids::{IfName, Mac};
+use rdma_model::snapshot::{LinkOptions, ProgramHook};
+use rdma_model::step::{Made, Settings};
+use rdma_netlink::ifname_utf8::{self, IFLA_ALT_IFNAME, IFLA_IFALIAS, IFLA_PROP_LIST};
+use rdma_netlink::raw::Packet;
+use rdma_netlink::{link_info, rtnl};
 
 use super::RouteSocket;
-use crate::ident::{IfName, Mac};
-use crate::step::{Made, Settings};
 use crate::world::netns::Netns;
-use crate::world::wire::Packet;
-use crate::world::{made, rtnl};
-
-/// include/uapi/linux/if_link.h.
-const IFLA_IFALIAS: u16 = 20;
 
 /// XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE (include/uapi/linux/if_link.h).
 const XDP_MODES: [u32; 3] = [1 << 1, 1 << 2, 1 << 3];
 
 impl RouteSocket {
     fn link_by_name(&mut self, name: &IfName) -> io::Result<LinkMessage> {
-        let mut ask = LinkMessage::default();
+        let mut ask = ask();
         call(&mut ask, name);
         let (messages, _) = self.exchange(Message::GetLink(ask), 0)?;
         let link = |p| match p {
@@ -64,7 +64,7 @@ impl RouteSocket {
             let mut exact = m.clone();
             exact.attributes.push(LinkAttribute::NewIfIndex(wanted as i32));
             match self.change(Message::SetLink(exact), 0) {
-                // Somebody has that index by now: any other will do.
+                // Another link has that index by now: any other will do.
                 Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {}
                 other => return other,
             }
@@ -95,6 +95,12 @@ impl RouteSocket {
             let flag = |on: bool, flag: LinkFlags| if on { flag } else { LinkFlags::empty() };
             m.header.change_mask = LinkFlags::Promisc | LinkFlags::Allmulti;
             m.header.flags = flag(settings.promisc, LinkFlags::Promisc) | flag(settings.allmulti, LinkFlags::Allmulti);
+            if let Some(options) = &settings.options {
+                m.header.change_mask |= LinkFlags::from_bits_retain(LinkOptions::FLAGS);
+                m.header.flags |= LinkFlags::from_bits_retain(options.flags & LinkOptions::FLAGS);
+                m.attributes.extend(options.mode.map(|mode| LinkAttribute::Mode(mode.into())));
+                m.attributes.extend(options.broadcast.clone().map(|mac| LinkAttribute::Broadcast(mac.0)));
+            }
             m.attributes.extend([
                 LinkAttribute::Mtu(settings.mtu),
                 LinkAttribute::TxQueueLen(settings.txqlen),
@@ -102,10 +108,39 @@ impl RouteSocket {
                 // An alias of no bytes deletes it (dev_set_alias() in net/core/dev.c); no NUL belongs to it.
                 LinkAttribute::Other(DefaultNla::new(
                     IFLA_IFALIAS,
-                    settings.alias.clone().unwrap_or_default().into_bytes(),
+                    ifname_utf8::bytes(settings.alias.as_deref().unwrap_or_default()),
                 )),
             ]);
-        })
+        })?;
+        let Some(options) = &settings.options else { return Ok(()) };
+        if options.mode == Some(u8::from(LinkMode::Default)) {
+            self.wake(name)?;
+        }
+        self.set_sizes(name, options)
+    }
+
+    /// A link that is up when its mode lets it run again stays dormant until its carrier changes (rfc2863_policy() in
+    /// net/core/link_watch.c), unless it is told (set_operstate() in net/core/rtnetlink.c).
+    fn wake(&mut self, name: &IfName) -> io::Result<()> {
+        let asleep = |a: &LinkAttribute| matches!(a, LinkAttribute::OperState(State::Dormant | State::Testing));
+        if !self.link_by_name(name)?.attributes.iter().any(asleep) {
+            return Ok(());
+        }
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::OperState(State::Up)))
+    }
+
+    /// In a message of their own: a size that the device does not take any more must not keep the rest from being set.
+    fn set_sizes(&mut self, name: &IfName, options: &LinkOptions) -> io::Result<()> {
+        // In this order: the first of them sets the one for IPv4 along (netif_set_gso_max_size() in net/core/dev.h).
+        let sizes = [
+            options.gso_max_size.map(LinkAttribute::GsoMaxSize),
+            options.gso_max_segs.map(LinkAttribute::GsoMaxSegs),
+            options.gro_max_size.map(LinkAttribute::GroMaxSize),
+            options.gso_ipv4_max_size.map(LinkAttribute::GsoIpv4MaxSize),
+            options.gro_ipv4_max_size.map(LinkAttribute::GroIpv4MaxSize),
+        ];
+        let sizes: Vec<LinkAttribute> = sizes.into_iter().flatten().collect();
+        if sizes.is_empty() { Ok(()) } else { self.set_link(name, |m| m.attributes.extend(sizes)) }
     }
 
     /// Detaches XDP programs that were attached by netlink; one held by a BPF link stays until its holder ends. Without a
@@ -113,6 +148,28 @@ impl RouteSocket {
     pub fn xdp_detach(&mut self, name: &IfName) -> io::Result<()> {
         let detach = |mode| LinkAttribute::Xdp(vec![LinkXdp::Fd(-1), LinkXdp::Flags(mode)]);
         XDP_MODES.into_iter().try_for_each(|mode| self.set_link(name, |m| m.attributes.push(detach(mode))))
+    }
+
+    /// Detaches the XDP program of that mode.
+    pub fn xdp_detach_mode(&mut self, name: &IfName, hook: ProgramHook) -> io::Result<()> {
+        self.xdp(name, hook, -1)
+    }
+
+    /// Attaches an XDP program in that mode.
+    pub fn xdp_attach(&mut self, name: &IfName, hook: ProgramHook, program: &impl AsRawFd) -> io::Result<()> {
+        self.xdp(name, hook, program.as_raw_fd())
+    }
+
+    fn xdp(&mut self, name: &IfName, hook: ProgramHook, program: RawFd) -> io::Result<()> {
+        let [generic, driver, hardware] = XDP_MODES;
+        let mode = match hook {
+            ProgramHook::XdpDriver => driver,
+            ProgramHook::XdpHardware => hardware,
+            _ => generic,
+        };
+        self.set_link(name, |m| {
+            m.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(program), LinkXdp::Flags(mode)]));
+        })
     }
 
     /// Sets the current link-layer address.
@@ -123,13 +180,13 @@ impl RouteSocket {
     /// Makes a netdev on top of another, or gives one that is there these properties; with the index, if that is free.
     pub fn make(&mut self, name: &IfName, made: &Made) -> io::Result<()> {
         let over = made.over.as_ref().map(|over| self.index(over)).transpose()?;
-        let m = made::message(name, made, over);
+        let m = link_info::message(name, made, over);
         let is_there = self.index(name).is_ok();
         if let Some(wanted) = made.ifindex.filter(|_| !is_there) {
             let mut exact = m.clone();
             exact.header.index = wanted;
             match self.change(Message::NewLink(exact), NLM_F_CREATE | NLM_F_EXCL) {
-                // Somebody has that index by now: any other will do. A VLAN's number may be taken as well.
+                // Another link has that index by now: any other will do. A VLAN's number may be taken as well.
                 Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => {}
                 other => return other,
             }
@@ -165,17 +222,55 @@ impl RouteSocket {
         self.change(Message::SetLink(m), 0)
     }
 
-    /// Adds or deletes an alternative name.
-    pub fn altname(&mut self, name: &IfName, altname: &str, add: bool) -> io::Result<()> {
-        let mut m = LinkMessage::default();
-        m.header.index = self.index(name)?;
-        m.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(altname.to_owned())]));
-        if add {
-            self.change(Message::NewLinkProp(m), NLM_F_EXCL | NLM_F_CREATE | NLM_F_APPEND)
-        } else {
-            self.change(Message::DelLinkProp(m), 0)
-        }
+    /// Adds an alternative name.
+    pub fn altname_add(&mut self, name: &IfName, altname: &str) -> io::Result<()> {
+        let m = property(name, &[altname]);
+        self.change(Message::NewLinkProp(m), NLM_F_EXCL | NLM_F_CREATE | NLM_F_APPEND)
     }
+
+    /// Deletes alternative names; one that is not there is fine.
+    pub fn altnames_delete(&mut self, name: &IfName, altnames: &[String]) -> io::Result<()> {
+        for some in altnames.chunks(AT_ONCE) {
+            let some: Vec<&str> = some.iter().map(String::as_str).collect();
+            match self.change(Message::DelLinkProp(property(name, &some)), 0) {
+                // The kernel stops at the first that is not there.
+                Err(e) if absent(&e) => some.iter().try_for_each(|one| {
+                    let deleted = self.change(Message::DelLinkProp(property(name, &[one])), 0);
+                    deleted.or_else(|e| if absent(&e) { Ok(()) } else { Err(e) })
+                })?,
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// As many alternative names of 127 bytes as fit a list, whose length has 16 bits.
+const AT_ONCE: usize = 256;
+
+/// A request for links without their counters. Unless one says what it wants of them, the kernel does not ask how large links are
+/// before it lists them, and ends the list at the first that has many alternative names, without an error (rtnl_calcit() in
+/// net/core/rtnetlink.c).
+pub(super) fn ask() -> LinkMessage {
+    let mut m = LinkMessage::default();
+    m.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
+    m
+}
+
+/// A message about alternative names of a link.
+fn property(name: &IfName, altnames: &[&str]) -> LinkMessage {
+    let mut m = LinkMessage::default();
+    call(&mut m, name);
+    let names = altnames.iter().map(|a| DefaultNla::new(IFLA_ALT_IFNAME, [ifname_utf8::bytes(a), vec![0]].concat()));
+    let names: Vec<DefaultNla> = names.collect();
+    let mut list = vec![0; names.as_slice().buffer_len()];
+    names.as_slice().emit(&mut list);
+    m.attributes.push(LinkAttribute::Other(DefaultNla::new(IFLA_PROP_LIST | NLA_F_NESTED, list)));
+    m
+}
+
+fn absent(e: &io::Error) -> bool {
+    [nix::libc::ENOENT, nix::libc::EINVAL].map(Some).contains(&e.raw_os_error())
 }
 
 /// Says which link a message is about.

@@ -24,6 +24,8 @@ case_link_settings() {
     bad ip link set "$dev" promisc on allmulticast on
     bad ip link set "$dev" name "x$dev"
     bad ip link property add dev "x$dev" altname "evil$dev"
+    bad ip link property add dev "x$dev" altname "$(printf '\377')$dev"
+    bad ip link set "x$dev" arp off multicast off dynamic on mode dormant gso_max_size 9000 gso_max_segs 7
   done
   # A virtual NIC has nothing but its name, index and address to be known by.
   bad ip link set xrdma0 address 02:66:66:66:66:66
@@ -63,6 +65,29 @@ case_addresses_routes_and_sysctls() {
   take
 }
 
+# tcx attach|count NETNS DEV: programs that let all pass, at both hooks; how many there are.
+tcx() {
+  nsenter "--net=$2" python3 - "$1" "$3" << 'P'
+import ctypes, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def bpf(command, attributes):
+    buffer = ctypes.create_string_buffer(attributes.ljust(128, b"\0"), 128)
+    result = libc.syscall(321, command, buffer, 128)
+    assert result >= 0, ctypes.get_errno()
+    return result, buffer.raw
+index = socket.if_nametoindex(sys.argv[2])
+if sys.argv[1] == "count":
+    counts = [struct.unpack("I", bpf(16, struct.pack("<IIII", index, hook, 0, 0))[1][24:28])[0] for hook in (46, 47)]
+    print(sum(counts))
+else:
+    code = ctypes.create_string_buffer(struct.pack("<BBhiBBhi", 0xb7, 0, 0, -1, 0x95, 0, 0, 0))  # r0 = TCX_NEXT; exit
+    licence = ctypes.create_string_buffer(b"GPL")
+    program = bpf(5, struct.pack("<IIQQIIQI", 3, 2, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0))[0]
+    for hook in (46, 47):
+        bpf(8, struct.pack("<IIII", index, program, hook, 0))
+P
+}
+
 # The BPF system call by hand, since the guest has no compiler for it: `return XDP_PASS`, pinned.
 case_xdp_and_tc() {
   give "v0 rdma0"
@@ -81,6 +106,7 @@ program = bpf(5, struct.pack("<IIQQIIQI", 6, 2, ctypes.addressof(code), ctypes.a
 bpf(6, struct.pack("<QII", ctypes.addressof(path), program, 0))
 P
   for dev in v0 rdma0; do
+    tcx attach "$(pin bad)" "$dev"
     nsenter "--net=$(pin bad)" ip link set dev "$dev" xdpgeneric pinned /sys/fs/bpf/evil
     bad ip link show dev "$dev" | grep -q xdpgeneric || die "no XDP on $dev"
     bad tc qdisc add dev "$dev" clsact
@@ -91,6 +117,9 @@ P
   take
   for dev in v0 rdma0; do
     says "XDP program was left on $dev"
+    says "tcx ingress program was left on $dev"
+    says "tcx egress program was left on $dev"
+    equal "tcx programs of $dev" 0 "$(tcx count /proc/self/ns/net "$dev")"
     says "queueing discipline netem was left on $dev"
   done
   ! grep -E 'xdpgeneric|netem|clsact' <<< "$(ip link; tc qdisc)" || die "it is still there"

@@ -59,5 +59,14 @@ case_after_a_reboot_only_what_is_missing_is_added() {
   says 'v0 has no PCI and permanent address to know it by'
   says 'adding route 203.0.113.0/24'
   active 5
+  # Adding moves nothing that is there: rdma0's routes are behind their equals of rdma1, as after any `ip address add`.
+  rdmaprep snapshot --normal > /tmp/added
+  # shellcheck disable=SC2154 # of node.sh
+  diff "$reference" /tmp/added | grep '^[<>]' | grep -v '^[<>] order of routes to ' && die "more than the order differs"
+  ip address delete 192.0.2.2/24 dev rdma1
+  ip address add 192.0.2.2/24 brd + dev rdma1
+  ip -6 address delete 2001:db8::2/64 dev rdma1
+  ip -6 address add 2001:db8::2/64 dev rdma1 nodad
+  active 5
   clean
 }

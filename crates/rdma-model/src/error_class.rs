@@ -1,0 +1,138 @@
+//! Error classes and the exit codes that scripts may rely on.
+
+use std::fmt;
+
+/// Why a command failed, as far as a caller can act on it. The numbers are the exit codes and do not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ErrorClass {
+    /// Something went wrong that has no class of its own; nothing was changed, or the change was undone.
+    Other = 1,
+    /// The command line, an environment variable, the config file or an input file is wrong.
+    Usage = 2,
+    /// The host's policy or a safety rule forbids it (uplink, host namespace, finite address lifetimes, …).
+    Refused = 3,
+    /// No NIC is left to move; the table says why.
+    Nothing = 4,
+    /// The OCI runtime's state, or the bundle's config.json, cannot be used.
+    State = 5,
+    /// The kernel refused a change; what was done before it is undone.
+    Kernel = 6,
+    /// The deadline passed; what was done is undone.
+    Timeout = 7,
+    /// An undo or restore is incomplete; the message says what to run.
+    Incomplete = 8,
+    /// Another rdmaprep holds the lock, or another container a NIC of the plan.
+    Locked = 9,
+    /// The nodes came to no agreement on their rails, or the store for it was lost; nothing was changed.
+    Disagreed = 10,
+    /// `doctor` found what breaks a job; nothing was changed.
+    Sick = 11,
+}
+
+impl ErrorClass {
+    /// All classes, in the order of their numbers.
+    pub const ALL: [ErrorClass; 11] = [
+        ErrorClass::Other,
+        ErrorClass::Usage,
+        ErrorClass::Refused,
+        ErrorClass::Nothing,
+        ErrorClass::State,
+        ErrorClass::Kernel,
+        ErrorClass::Timeout,
+        ErrorClass::Incomplete,
+        ErrorClass::Locked,
+        ErrorClass::Disagreed,
+        ErrorClass::Sick,
+    ];
+
+    /// The process's exit code.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The word that reports and logs have for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorClass::Other => "other",
+            ErrorClass::Usage => "usage",
+            ErrorClass::Refused => "refused",
+            ErrorClass::Nothing => "nothing",
+            ErrorClass::State => "state",
+            ErrorClass::Kernel => "kernel",
+            ErrorClass::Timeout => "timeout",
+            ErrorClass::Incomplete => "incomplete",
+            ErrorClass::Locked => "locked",
+            ErrorClass::Disagreed => "disagreed",
+            ErrorClass::Sick => "sick",
+        }
+    }
+
+    /// One sentence for help and README.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            ErrorClass::Other => "any other failure; nothing changed, or the change was undone",
+            ErrorClass::Usage => "wrong flag, variable, config file or input file",
+            ErrorClass::Refused => "refused by the host's policy or a safety rule",
+            ErrorClass::Nothing => "no NIC is left to move; the table says why",
+            ErrorClass::State => "the runtime's state or the bundle's config.json cannot be used",
+            ErrorClass::Kernel => "the kernel refused a change; what came before it is undone",
+            ErrorClass::Timeout => "the deadline passed; everything done is undone",
+            ErrorClass::Incomplete => "undo or restore incomplete; the message says what to run",
+            ErrorClass::Locked => "another rdmaprep holds the lock, or another container a NIC",
+            ErrorClass::Disagreed => "the nodes did not agree on their rails, or lost their store; nothing changed",
+            ErrorClass::Sick => "doctor found what breaks a job",
+        }
+    }
+
+    /// The class of an error chain: its outermost [`ErrorClass`], else [`ErrorClass::Other`].
+    pub fn of(error: &anyhow::Error) -> ErrorClass {
+        error.downcast_ref::<Failure>().map_or(ErrorClass::Other, |f| f.class)
+    }
+
+    /// An error of this class that says `text`.
+    pub fn error(self, text: impl fmt::Display) -> anyhow::Error {
+        anyhow::Error::new(Failure { class: self, text: text.to_string() })
+    }
+}
+
+/// The class of an error together with what we were doing.
+#[derive(Debug)]
+pub struct Failure {
+    class: ErrorClass,
+    text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Gives an error a class: `.class(ErrorClass::Kernel, "moving rdma0")`.
+pub trait WithClass<T> {
+    /// Wraps the error in one of that class that says what we were doing.
+    fn class(self, class: ErrorClass, text: impl fmt::Display) -> anyhow::Result<T>;
+}
+
+impl<T, E: Into<anyhow::Error>> WithClass<T> for Result<T, E> {
+    fn class(self, class: ErrorClass, text: impl fmt::Display) -> anyhow::Result<T> {
+        self.map_err(|e| e.into().context(Failure { class, text: text.to_string() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_stable_and_survive_contexts() {
+        assert_eq!(ErrorClass::ALL.map(ErrorClass::code), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+        let e: anyhow::Result<()> = Err(anyhow::anyhow!("EBUSY")).class(ErrorClass::Kernel, "moving rdma0");
+        let e = e.map_err(|e| e.context("attaching")).err();
+        assert_eq!(e.as_ref().map(ErrorClass::of), Some(ErrorClass::Kernel));
+        assert_eq!(e.map(|e| format!("{e:#}")).as_deref(), Some("attaching: moving rdma0: EBUSY"));
+    }
+}

@@ -1,0 +1,18 @@
+//! A Linux host's RDMA NICs and their network as values: no I/O, no command line, nothing of what is decided from them.
+//!
+//! - [`ids`]: names and addresses that are checked when they are made
+//! - [`snapshot`]: what was observed of a network namespace, a PCI tree and RDMA devices
+//! - [`nic`]: what identifies a NIC while names and indexes change around it
+//! - [`step`]: one effect on the kernel, and the state of a NIC that it takes to set up
+//! - [`tree`]: directories, files and links as data
+//! - [`error_class`]: the classes of errors, which are exit codes
+//! - [`strict_json`]: JSON that may have no field which its reader does not know
+#![forbid(unsafe_code)]
+
+pub mod error_class;
+pub mod ids;
+pub mod nic;
+pub mod snapshot;
+pub mod step;
+pub mod strict_json;
+pub mod tree;

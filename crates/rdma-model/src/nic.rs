@@ -1,0 +1,67 @@
+//! What identifies a NIC, and what is known of one that a container gets.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{BusId, Guid, HcaName, IfName, Mac};
+use crate::snapshot::{Address, CharDevice, Gid};
+
+/// What identifies a NIC while names and indexes change around it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Name on the host.
+    pub name: IfName,
+    /// Index on the host.
+    pub ifindex: u32,
+    /// Parent PCI function, where it has one.
+    pub pci: Option<BusId>,
+    /// IFLA_PERM_ADDRESS, where the driver tells one.
+    pub permanent_mac: Option<Mac>,
+    /// Node GUID of its HCA, where it has one.
+    pub node_guid: Option<Guid>,
+}
+
+/// A NIC that the container gets.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Nic {
+    /// Which one.
+    pub identity: Identity,
+    /// Its HCA; absent for a placeholder (`--ifaces` on a machine without any RDMA data).
+    pub hca: Option<HcaName>,
+    /// Port of the HCA.
+    pub port: Option<u32>,
+    /// How many ports the HCA has: NCCL_IB_HCA names the port only where there are several.
+    pub ports: usize,
+    /// Whether it is soft-RoCE.
+    pub rxe: bool,
+    /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
+    #[serde(default)]
+    pub over: Option<IfName>,
+    /// Its virtual functions, whose links hang on it.
+    #[serde(default)]
+    pub vfs: Vec<BusId>,
+    /// The members of a bond, which come along.
+    #[serde(default)]
+    pub members: Vec<IfName>,
+    /// Whether the HCA's port is that of the netdev below.
+    #[serde(default)]
+    pub borrowed: bool,
+    /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
+    pub gid: Option<Gid>,
+    /// NUMA node of the HCA.
+    pub numa: Option<i32>,
+    /// The verbs node that the HCA will have inside: soft-RoCE gets the lowest free minor when it is re-created.
+    pub uverbs: Option<CharDevice>,
+    /// Addresses when the plan was made: a plan whose NIC has others by now is out of date.
+    pub addresses: Vec<Address>,
+}
+
+/// An environment variable for the container, with the reason that the report gives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvVar {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+    /// Why we set it: one clause.
+    pub why: String,
+}

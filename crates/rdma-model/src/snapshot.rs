@@ -1,0 +1,179 @@
+//! What was observed in one network namespace of one host: facts, no decisions.
+//!
+//! `rdmaprep snapshot --json` prints this type, and `--snapshot FILE` reads it back. Live snapshots come from netlink,
+//! NETLINK_RDMA and sysfs (`world/`), captured ones from a /sys tree alone; what a source does not tell is `None` or empty.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{HcaName, IfName};
+
+mod hca;
+mod netdev;
+mod paths;
+mod pci;
+mod route;
+mod sysctls;
+
+pub use hca::{Gid, GidKind, Hca, Port, Protocol};
+pub use netdev::{Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD};
+pub use pci::{Cpu, NumaNode, PciFunction};
+pub use route::{Hop, Member, Nexthop, RTA_EXPIRES, RTA_NH_ID, Route, Rule};
+pub use sysctls::SysctlValues;
+
+pub use paths::{
+    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Matched, Purpose, Question, RdmaUse, TunnelPath,
+};
+
+/// Version of the JSON form; a reader refuses any other.
+pub const SCHEMA: u32 = 1;
+
+/// Everything observed in one pass.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `/proc/sys/kernel/random/boot_id`; empty for a captured tree.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Inode of the network namespace that was observed (nsfs); absent for a captured tree.
+    #[serde(default)]
+    pub netns: Option<u64>,
+    /// Whether RDMA devices are shared by all network namespaces or belong to one (`rdma system`).
+    #[serde(default)]
+    pub rdma_mode: Option<RdmaMode>,
+    /// `/dev/infiniband/rdma_cm`.
+    #[serde(default)]
+    pub rdma_cm: Option<CharDevice>,
+    /// RDMA devices, by name.
+    pub hcas: Vec<Hca>,
+    /// Numbers of the verbs nodes that devices of other namespaces have, which only the exclusive mode hides.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub verbs_elsewhere: Vec<u32>,
+    /// Network devices, by ifindex.
+    pub netdevs: Vec<Netdev>,
+    /// Links of other network namespaces that sit on netdevs of this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<Stranger>,
+    /// Why these may not be all; absent: they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strangers_gap: Option<String>,
+    /// Routes of all tables, in the kernel's order.
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    /// Families of which the kernel has not listed all routes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routes_cut: Vec<u8>,
+    /// Nexthop objects, by id.
+    #[serde(default)]
+    pub nexthops: Vec<Nexthop>,
+    /// Policy rules of both families, in the kernel's order.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
+    /// Which links the host uses; absent where the kernel was not asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<HostPaths>,
+    /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path; of a NIC's host, all defaults.
+    #[serde(default)]
+    pub sysctls: BTreeMap<String, String>,
+    /// PCI functions, by address.
+    #[serde(default)]
+    pub pci: Vec<PciFunction>,
+    /// NUMA nodes, by number.
+    #[serde(default)]
+    pub numa_nodes: Vec<NumaNode>,
+    /// The processor; absent where /sys does not tell.
+    #[serde(default)]
+    pub cpu: Option<Cpu>,
+    /// What two sources told differently, or could not be read: one sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+impl Default for Snapshot {
+    fn default() -> Self {
+        Snapshot {
+            schema: SCHEMA,
+            boot_id: String::new(),
+            netns: None,
+            rdma_mode: None,
+            rdma_cm: None,
+            hcas: Vec::new(),
+            verbs_elsewhere: Vec::new(),
+            netdevs: Vec::new(),
+            strangers: Vec::new(),
+            strangers_gap: None,
+            routes: Vec::new(),
+            routes_cut: Vec::new(),
+            nexthops: Vec::new(),
+            rules: Vec::new(),
+            paths: None,
+            sysctls: BTreeMap::new(),
+            pci: Vec::new(),
+            numa_nodes: Vec::new(),
+            cpu: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+/// RDMA_NLDEV_SYS_ATTR_NETNS_MODE (include/uapi/rdma/rdma_netlink.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RdmaMode {
+    /// Every namespace sees every RDMA device.
+    Shared,
+    /// An RDMA device belongs to one namespace.
+    Exclusive,
+}
+
+/// A character device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CharDevice {
+    /// Name below `/dev/infiniband`: `uverbs0`, `umad0`, `rdma_cm`.
+    pub name: String,
+    /// Major number.
+    pub major: u32,
+    /// Minor number.
+    pub minor: u32,
+}
+
+impl Snapshot {
+    /// The links that packets to an address leave by: the longest-prefix match over the tables main and local, with the legs of
+    /// all winners. An unreachable or blackhole route can win and has no legs; broadcast, anycast, multicast and throw routes
+    /// (RTN_BROADCAST 3, 4, 5, 9 in include/uapi/linux/rtnetlink.h) lead to no peer.
+    pub fn links_towards(&self, peer: IpAddr) -> Vec<IfName> {
+        const MAIN: u32 = 254;
+        const LOCAL: u32 = 255;
+        let fits = |r: &&Route| {
+            let table = matches!(r.table, MAIN | LOCAL) && !matches!(r.kind, 3 | 4 | 5 | 9);
+            table && r.tos == 0 && r.destination.contains(&peer)
+        };
+        let key = |r: &Route| (std::cmp::Reverse(r.destination.prefix_len()), r.metric.unwrap_or(0));
+        let best = self.routes.iter().filter(fits).map(key).min();
+        let winners = self.routes.iter().filter(fits).filter(|r| Some(key(r)) == best);
+        winners.flat_map(|r| r.hops.iter().filter_map(|h| h.dev.clone())).collect()
+    }
+
+    /// The netdev of that name.
+    pub fn netdev(&self, name: &IfName) -> Option<&Netdev> {
+        self.netdevs.iter().find(|n| n.name == *name)
+    }
+
+    /// The HCA of that name.
+    pub fn hca(&self, name: &HcaName) -> Option<&Hca> {
+        self.hcas.iter().find(|h| h.name == *name)
+    }
+
+    /// Routes with a leg over that netdev.
+    pub fn routes_of<'a>(&'a self, name: &'a IfName) -> impl Iterator<Item = &'a Route> {
+        self.routes.iter().filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
+    }
+
+    /// GPUs among the PCI functions.
+    pub fn gpus(&self) -> impl Iterator<Item = &PciFunction> {
+        self.pci.iter().filter(|f| f.is_gpu())
+    }
+}

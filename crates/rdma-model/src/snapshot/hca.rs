@@ -1,0 +1,118 @@
+//! RDMA devices, their ports and GID tables.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+use super::CharDevice;
+use crate::ids::{BusId, Guid, HcaName, IfName};
+
+/// How an RDMA device talks (RDMA_NLDEV_ATTR_DEV_PROTOCOL): `ib`, `roce`, `iw`, `opa`, `usnic`.
+pub type Protocol = String;
+
+/// An RDMA device: what NCCL and libibverbs call an HCA.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hca {
+    /// ibdev name.
+    pub name: HcaName,
+    /// RDMA_NLDEV_ATTR_DEV_INDEX: the kernel's handle for requests; changes when a device is re-created.
+    #[serde(default)]
+    pub index: Option<u32>,
+    /// GUID of the node; all-zero on some VFs.
+    #[serde(default)]
+    pub node_guid: Option<Guid>,
+    /// GUID of the card; shared by the functions of a dual-port card.
+    #[serde(default)]
+    pub sys_image_guid: Option<Guid>,
+    /// Firmware version as printed by the driver.
+    #[serde(default)]
+    pub firmware: Option<String>,
+    /// Kernel driver of the parent PCI function, or `rxe`/`siw` for a software device.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// Protocol told by nldev; absent for a captured tree.
+    #[serde(default)]
+    pub protocol: Option<Protocol>,
+    /// Parent PCI function; absent for software devices.
+    #[serde(default)]
+    pub pci: Option<BusId>,
+    /// NUMA node of the parent; −1 where the platform does not say.
+    #[serde(default)]
+    pub numa: Option<i32>,
+    /// Its verbs device node.
+    #[serde(default)]
+    pub uverbs: Option<CharDevice>,
+    /// Its management device nodes, one per port.
+    #[serde(default)]
+    pub umad: Vec<CharDevice>,
+    /// Ports, by number.
+    pub ports: Vec<Port>,
+    /// Facts on which netlink and sysfs disagree; a device with any is not moved.
+    #[serde(default)]
+    pub conflicts: Vec<String>,
+}
+
+impl Hca {
+    /// Whether this is soft-RoCE, whose link dies when its netdev changes namespace.
+    pub fn is_rxe(&self) -> bool {
+        self.driver.as_deref() == Some("rxe")
+    }
+}
+
+/// One port of an HCA.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Port {
+    /// Port number, from 1.
+    pub number: u32,
+    /// Logical state in capitals: `ACTIVE`, `DOWN`, `INIT`, `ARMED`; absent where unreadable.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// `InfiniBand`, `Ethernet`, or what the driver prints (`Unknown` on EFA).
+    #[serde(default)]
+    pub link_layer: Option<String>,
+    /// Rate as sysfs prints it: `100 Gb/sec (4X EDR)`.
+    #[serde(default)]
+    pub rate: Option<String>,
+    /// The netdev behind the port by kernel facts (nldev, else the function's netdev with the port's dev_port).
+    #[serde(default)]
+    pub netdev: Option<IfName>,
+    /// Used entries of the port's GID table.
+    #[serde(default)]
+    pub gids: Vec<Gid>,
+}
+
+/// One used entry of a port's GID table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gid {
+    /// Index in the table.
+    pub index: u32,
+    /// The address; IPv4 appears IPv4-mapped (`::ffff:a.b.c.d`).
+    pub address: Ipv6Addr,
+    /// Absent where `gid_attrs/types` could not be read.
+    #[serde(default)]
+    pub kind: Option<GidKind>,
+    /// `gid_attrs/ndevs`: the netdev that the entry belongs to, by its current name.
+    #[serde(default)]
+    pub netdev: Option<IfName>,
+}
+
+impl Gid {
+    /// The GID as the IP address that it was made from.
+    pub fn ip(&self) -> IpAddr {
+        match self.address.to_ipv4_mapped() {
+            Some(v4) => IpAddr::V4(v4),
+            None => IpAddr::V6(self.address),
+        }
+    }
+}
+
+/// `gid_attrs/types/N`: the kernel's words (drivers/infiniband/core/cache.c, `gid_type_str`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GidKind {
+    /// InfiniBand, or RoCE v1: the kernel has one word for both.
+    #[serde(rename = "IB/RoCE v1")]
+    IbRoceV1,
+    /// RoCE v2 (UDP port 4791).
+    #[serde(rename = "RoCE v2")]
+    RoceV2,
+}

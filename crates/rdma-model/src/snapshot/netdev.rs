@@ -1,0 +1,350 @@
+//! Network devices, with what a namespace change takes from them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+use super::SysctlValues;
+use crate::ids::{BusId, Hex, IfName, Mac};
+
+/// A device setting that its driver does not tell now, such as the speed of a link without a carrier: it equals every other.
+pub const UNTOLD: &str = "?";
+
+/// A network device with the state that a namespace change destroys.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Netdev {
+    /// Name.
+    pub name: IfName,
+    /// Index in its namespace.
+    pub ifindex: u32,
+    /// IFLA_INFO_KIND: `veth`, `bond`, `vlan`, `bridge`, …; absent for hardware.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// ARPHRD_*: 1 Ethernet, 32 InfiniBand, 772 loopback.
+    #[serde(default)]
+    pub link_type: u16,
+    /// Current address.
+    #[serde(default)]
+    pub mac: Option<Mac>,
+    /// IFLA_PERM_ADDRESS.
+    #[serde(default)]
+    pub permanent_mac: Option<Mac>,
+    /// MTU in bytes.
+    #[serde(default)]
+    pub mtu: u32,
+    /// Transmit queue length in packets.
+    #[serde(default)]
+    pub txqlen: u32,
+    /// Device group.
+    #[serde(default)]
+    pub group: u32,
+    /// IFLA_IFALIAS.
+    #[serde(default)]
+    pub alias: Option<String>,
+    /// IFLA_PROP_LIST's alternative names.
+    #[serde(default)]
+    pub altnames: Vec<String>,
+    /// IFF_UP: the administrator's wish.
+    #[serde(default)]
+    pub up: bool,
+    /// IFF_RUNNING: NCCL ≥ 2.28.3 demands it.
+    #[serde(default)]
+    pub running: bool,
+    /// IFF_PROMISC was set by the administrator.
+    #[serde(default)]
+    pub promisc: bool,
+    /// IFF_ALLMULTI was set by the administrator.
+    #[serde(default)]
+    pub allmulti: bool,
+    /// What else its owner sets; absent where that is not recorded, and not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub options: Option<LinkOptions>,
+    /// RFC 2863 state: `up`, `down`, `lowerlayerdown`, `unknown`.
+    #[serde(default)]
+    pub operstate: Option<String>,
+    /// Bond, bridge or team that holds it.
+    #[serde(default)]
+    pub master: Option<IfName>,
+    /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer; absent where that is in another namespace.
+    #[serde(default)]
+    pub link: Option<u32>,
+    /// Indexes of all devices of this namespace that it sits on or sends through: `link`, and what the link attributes of its
+    /// kind and sysfs name. Not the peer of a pair, and not a master's members, which name it themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lowers: Vec<u32>,
+    /// The ends of a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<Tunnel>,
+    /// IFLA_INFO_DATA of a VLAN, macvlan, ipvlan, IPoIB interface or bond, as far as the kernel takes it back: with its kind and the
+    /// device below, enough to create it again.
+    #[serde(default)]
+    pub made: Option<Hex>,
+    /// Queueing discipline at the root.
+    #[serde(default)]
+    pub qdisc: Option<String>,
+    /// Disciplines that were put there, at the root and where packets arrive; absent where they were not observed.
+    #[serde(default)]
+    pub qdiscs: Option<Vec<Qdisc>>,
+    /// What of its disciplines a move takes away for good, in words.
+    #[serde(default)]
+    pub qdisc_lost: Option<String>,
+    /// Whether an XDP program is attached.
+    #[serde(default)]
+    pub xdp: bool,
+    /// BPF programs at its hooks, in the order in which they run; absent where they are not recorded, and not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Vec<Program>>,
+    /// Parent PCI function.
+    #[serde(default)]
+    pub pci: Option<BusId>,
+    /// Kernel driver of the parent.
+    #[serde(default)]
+    pub driver: Option<String>,
+    /// Port of the function that it sits on, from 0 (`class/net/*/dev_port`).
+    #[serde(default)]
+    pub dev_port: Option<u32>,
+    /// IFLA_INET6_TOKEN: the host's part of addresses that come by router advertisements.
+    #[serde(default)]
+    pub token: Option<Ipv6Addr>,
+    /// What can be set on the device itself and stays there over a move, by name: `ethtool rings rx`,
+    /// `sysfs queues/rx-*/rps_cpus`; absent where it was not looked at, or is not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<BTreeMap<String, String>>,
+    /// Addresses of both families, in the kernel's order.
+    #[serde(default)]
+    pub addresses: Vec<Address>,
+    /// Neighbours that were configured, not learned.
+    #[serde(default)]
+    pub neighbours: Vec<Neighbour>,
+    /// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`, `ipv6/neigh/<leaf>`.
+    #[serde(default)]
+    pub sysctls: SysctlValues,
+}
+
+impl Netdev {
+    /// Whether its link is its peer, which may live in another namespace under an index that means something else here.
+    pub fn is_paired(&self) -> bool {
+        matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
+    }
+
+    /// Whether that is its name, or one of its alternative names: the kernel gives each name once.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name.as_str() == name || self.altnames.iter().any(|a| a == name)
+    }
+}
+
+/// A link of another network namespace that sits on netdevs of this one: a pod's macvlan, ipvlan, VLAN, vxlan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stranger {
+    /// Its name there.
+    pub name: IfName,
+    /// Its index there.
+    pub ifindex: u32,
+    /// IFLA_INFO_KIND.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// Indexes here of what it sits on.
+    pub lowers: Vec<u32>,
+    /// Inode of its namespace.
+    pub netns: u64,
+    /// Who keeps that: a process or a name; empty where neither is known.
+    #[serde(default)]
+    pub keeper: String,
+}
+
+impl fmt::Display for Stranger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Stranger { name, kind, netns, keeper, .. } = self;
+        let kind = kind.as_deref().unwrap_or("netdev");
+        let keeper = if keeper.is_empty() { String::new() } else { format!(", {keeper}") };
+        write!(f, "{name} ({kind}) of another network namespace ({netns}{keeper})")
+    }
+}
+
+/// The ends of a tunnel (vxlan, geneve, GRE, IPIP, …), as far as they are set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tunnel {
+    /// The source of its packets.
+    #[serde(default)]
+    pub local: Option<IpAddr>,
+    /// The far end: a host, or a multicast group.
+    #[serde(default)]
+    pub remote: Option<IpAddr>,
+}
+
+/// What an owner sets on a link by route netlink and a move keeps, but for what [`Netdev`] has by itself; absent where the kernel
+/// does not report it, or where it follows another device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkOptions {
+    /// Those of [`LinkOptions::FLAGS`].
+    #[serde(default)]
+    pub flags: u32,
+    /// IFLA_LINKMODE: 1 keeps the link dormant, so that it does not run.
+    #[serde(default)]
+    pub mode: Option<u8>,
+    /// IFLA_BROADCAST.
+    #[serde(default)]
+    pub broadcast: Option<Mac>,
+    /// IFLA_GSO_MAX_SIZE in bytes.
+    #[serde(default)]
+    pub gso_max_size: Option<u32>,
+    /// IFLA_GSO_MAX_SEGS.
+    #[serde(default)]
+    pub gso_max_segs: Option<u32>,
+    /// IFLA_GRO_MAX_SIZE in bytes.
+    #[serde(default)]
+    pub gro_max_size: Option<u32>,
+    /// IFLA_GSO_IPV4_MAX_SIZE in bytes.
+    #[serde(default)]
+    pub gso_ipv4_max_size: Option<u32>,
+    /// IFLA_GRO_IPV4_MAX_SIZE in bytes.
+    #[serde(default)]
+    pub gro_ipv4_max_size: Option<u32>,
+}
+
+impl LinkOptions {
+    /// The flags that a user sets (__dev_change_flags() in net/core/dev.c) besides promiscuity: IFF_DEBUG, NOTRAILERS, NOARP,
+    /// MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC (include/uapi/linux/if.h).
+    pub const FLAGS: u32 = 0x04 | 0x20 | 0x80 | 0x1000 | 0x2000 | 0x4000 | 0x8000;
+    /// IFF_NOARP.
+    pub const NOARP: u32 = 0x80;
+    /// IFF_MULTICAST.
+    pub const MULTICAST: u32 = 0x1000;
+
+    /// Without the sizes of packets that are cut and joined: what is made on other devices takes them from these.
+    pub fn without_sizes(self) -> LinkOptions {
+        LinkOptions { flags: self.flags, mode: self.mode, broadcast: self.broadcast, ..LinkOptions::default() }
+    }
+
+    /// These sizes.
+    pub fn sizes(&self) -> [Option<u32>; 5] {
+        [self.gso_max_size, self.gso_max_segs, self.gro_max_size, self.gso_ipv4_max_size, self.gro_ipv4_max_size]
+    }
+}
+
+/// Where a BPF program can be on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgramHook {
+    /// XDP, in the driver.
+    XdpDriver,
+    /// XDP, in the kernel's own code.
+    XdpGeneric,
+    /// XDP, in the hardware.
+    XdpHardware,
+    /// tcx, where packets arrive.
+    TcxIngress,
+    /// tcx, where packets leave.
+    TcxEgress,
+}
+
+impl fmt::Display for ProgramHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            ProgramHook::XdpDriver => "XDP",
+            ProgramHook::XdpGeneric => "generic XDP",
+            ProgramHook::XdpHardware => "hardware XDP",
+            ProgramHook::TcxIngress => "tcx ingress",
+            ProgramHook::TcxEgress => "tcx egress",
+        })
+    }
+}
+
+/// A BPF program at a hook of a device.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Program {
+    /// Where it is.
+    pub hook: ProgramHook,
+    /// Its number, which no other program of this boot has had.
+    pub id: u32,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} program {}", self.hook, self.id)
+    }
+}
+
+/// A queueing discipline (RTM_NEWQDISC) that was put there, and not by the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Qdisc {
+    /// TCA_KIND: `tbf`, `fq`, `clsact`, …
+    pub kind: String,
+    /// Its number, in the upper half.
+    pub handle: u32,
+    /// Where it is: 0xffffffff the root, 0xfffffff1 where packets arrive.
+    pub parent: u32,
+    /// TCA_OPTIONS, which we carry without interpreting it.
+    #[serde(default)]
+    pub options: Option<Hex>,
+}
+
+/// An address of a netdev (RTM_NEWADDR).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Address {
+    /// IFA_LOCAL, or IFA_ADDRESS where that is absent.
+    pub address: IpAddr,
+    /// Prefix length in bits.
+    pub prefix: u8,
+    /// IFA_ADDRESS where it differs from IFA_LOCAL: the far end of a point-to-point link.
+    #[serde(default)]
+    pub peer: Option<IpAddr>,
+    /// IPv4 only.
+    #[serde(default)]
+    pub broadcast: Option<IpAddr>,
+    /// IPv4 only.
+    #[serde(default)]
+    pub label: Option<String>,
+    /// RT_SCOPE_*: 0 global, 253 link, 254 host.
+    #[serde(default)]
+    pub scope: u8,
+    /// IFA_FLAGS (include/uapi/linux/if_addr.h).
+    #[serde(default)]
+    pub flags: u32,
+    /// Seconds left; absent: forever.
+    #[serde(default)]
+    pub valid_lft: Option<u32>,
+    /// Seconds left as a preferred source; absent: forever.
+    #[serde(default)]
+    pub preferred_lft: Option<u32>,
+    /// IFA_RT_PRIORITY: metric of the prefix route.
+    #[serde(default)]
+    pub metric: Option<u32>,
+    /// IFA_PROTO: who made it.
+    #[serde(default)]
+    pub protocol: Option<u8>,
+}
+
+/// A neighbour that was set, not learned by the kernel: permanent, NOARP, managed, proxy or learned by a program
+/// (RTM_NEWNEIGH).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Neighbour {
+    /// NDA_DST.
+    pub address: IpAddr,
+    /// NDA_LLADDR.
+    #[serde(default)]
+    pub mac: Option<Mac>,
+    /// NTF_PROXY: we answer for it.
+    #[serde(default)]
+    pub proxy: bool,
+    /// NDA_PROTOCOL.
+    #[serde(default)]
+    pub protocol: Option<u8>,
+    /// NTF_ROUTER.
+    #[serde(default)]
+    pub router: bool,
+    /// NUD_NOARP: valid for ever as a permanent one, but not in the way of a probe.
+    #[serde(default)]
+    pub noarp: bool,
+    /// NTF_EXT_MANAGED: the kernel keeps looking for its link-layer address, which is none of the settings then.
+    #[serde(default)]
+    pub managed: bool,
+    /// NTF_EXT_LEARNED: a program on the host keeps it, and the kernel does not collect it as garbage.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub extern_learn: bool,
+    /// Such a one that is not permanent: the kernel asks for it again when it is used after some time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stale: bool,
+}

@@ -1,0 +1,208 @@
+//! Which links the host uses: what the kernel answered for each address that the host talks to.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{HcaName, IfName};
+
+/// The kernel's answers for everything that the host talks to, at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPaths {
+    /// The job's addresses that were asked for.
+    #[serde(default, skip_serializing_if = "JobAddresses::is_empty")]
+    pub job: JobAddresses,
+    /// Destinations with the way to each.
+    pub paths: Vec<HostPath>,
+    /// Tunnels with the way to their other ends.
+    #[serde(default)]
+    pub tunnels: Vec<TunnelPath>,
+    /// Connections of the kernel over RDMA devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma: Vec<RdmaUse>,
+    /// What could not be asked, and why: a clause each.
+    #[serde(default)]
+    pub not_asked: Vec<String>,
+}
+
+/// A connection of the kernel's own over an RDMA device: storage that has no socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaUse {
+    /// The device.
+    pub hca: HcaName,
+    /// Its port, where it is known.
+    #[serde(default)]
+    pub port: Option<u32>,
+    /// The module: `nvme_rdma`, `rpcrdma`, `ko2iblnd`.
+    pub user: String,
+    /// The other end, where it is known.
+    #[serde(default)]
+    pub peer: Option<IpAddr>,
+}
+
+/// A destination and what the kernel answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPath {
+    /// Why the host talks to it.
+    pub purpose: Purpose,
+    /// What the kernel was asked.
+    pub question: Question,
+    /// What it answered.
+    pub answer: Answer,
+}
+
+/// Why the host talks to a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// It stands for a part of the internet.
+    Internet,
+    /// The job's peer (`--peer-address`).
+    Peer,
+    /// The store at which nodes meet.
+    Store,
+    /// A name server of resolv.conf.
+    NameServer,
+    /// The other end of a connection.
+    Connection(Connection),
+    /// The other end of a tunnel.
+    Underlay,
+    /// The other end of an IPsec tunnel.
+    Ipsec,
+    /// The first segment of a route of SRv6.
+    Segment,
+}
+
+/// A TCP or connected UDP socket, or what takes its place. Its local address is the question's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Connection {
+    /// IPPROTO_TCP or IPPROTO_UDP; 0: RDMA.
+    pub protocol: u8,
+    /// This end's port.
+    pub local_port: u16,
+    /// The other end's port.
+    pub remote_port: u16,
+}
+
+/// A route lookup (RTM_GETROUTE without a dump): all that FIB rules can look at.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Question {
+    /// RTA_DST.
+    pub to: IpAddr,
+    /// RTA_SRC: the address that a socket is bound to.
+    #[serde(default)]
+    pub from: Option<IpAddr>,
+    /// RTA_OIF: the link that a socket is bound to.
+    #[serde(default)]
+    pub oif: Option<u32>,
+    /// RTA_MARK; 0: none.
+    #[serde(default)]
+    pub mark: u32,
+    /// rtm_tos; 0: none.
+    #[serde(default)]
+    pub tos: u8,
+    /// RTA_UID: the socket's owner.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
+    #[serde(default)]
+    pub flow: Option<Connection>,
+}
+
+impl Question {
+    /// A destination, without anything else that rules look at.
+    pub fn to(to: IpAddr) -> Question {
+        Question { to, from: None, oif: None, mark: 0, tos: 0, uid: None, flow: None }
+    }
+}
+
+/// What the kernel answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The FIB entry that matched.
+    Route(Matched),
+    /// The destination is this host.
+    Local,
+    /// No packet gets there: the kernel's words.
+    Unreachable(String),
+    /// It could not be asked: the reason.
+    NotAsked(String),
+}
+
+/// The FIB entry that a lookup matched (RTM_F_FIB_MATCH), with every leg that the kernel uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Matched {
+    /// RTA_TABLE.
+    pub table: u32,
+    /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
+    pub prefix: IpNet,
+    /// RTA_PRIORITY.
+    #[serde(default)]
+    pub metric: Option<u32>,
+    /// Legs that are not RTNH_F_DEAD.
+    pub legs: Vec<Leg>,
+    /// Where packets are sent inside others: the first segments of SRv6.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<IpAddr>,
+}
+
+/// One leg of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leg {
+    /// RTA_OIF, by name.
+    pub dev: IfName,
+    /// RTA_GATEWAY or RTA_VIA.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+}
+
+/// A link whose packets leave inside others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelPath {
+    /// Its name.
+    pub link: IfName,
+    /// The link that it is tied to (IFLA_VXLAN_LINK and the like).
+    #[serde(default)]
+    pub below: Option<IfName>,
+    /// Its other ends.
+    #[serde(default)]
+    pub remotes: Vec<HostPath>,
+    /// Why its other ends are not known, if they are not.
+    #[serde(default)]
+    pub unknown: Option<String>,
+}
+
+/// Addresses that a job needs the host to reach, besides the host's own: see `--peer-address`, `--bootstrap-address`,
+/// `--rendezvous`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobAddresses {
+    /// The peers.
+    #[serde(default)]
+    pub peers: Vec<IpAddr>,
+    /// Own addresses that peers bootstrap from.
+    #[serde(default)]
+    pub bootstrap: Vec<IpAddr>,
+    /// The store at which nodes meet, and this end's address.
+    #[serde(default)]
+    pub store: Option<(IpAddr, IpAddr)>,
+}
+
+impl JobAddresses {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == JobAddresses::default()
+    }
+
+    /// These and others, each once.
+    pub fn with(mut self, others: &JobAddresses) -> JobAddresses {
+        let new = |have: &[IpAddr], more: &[IpAddr]| -> Vec<IpAddr> {
+            more.iter().filter(|a| !have.contains(a)).copied().collect()
+        };
+        self.peers.extend(new(&self.peers, &others.peers));
+        self.bootstrap.extend(new(&self.bootstrap, &others.bootstrap));
+        self.store = self.store.or(others.store);
+        self
+    }
+}

@@ -1,0 +1,162 @@
+//! Routes, nexthop objects and policy rules.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Hex, IfName};
+
+/// A route (RTM_NEWROUTE) of any table.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Route {
+    /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
+    pub destination: IpNet,
+    /// RTA_SRC (IPv6 subtrees).
+    #[serde(default)]
+    pub source: Option<IpNet>,
+    /// 254 is main, 255 local.
+    pub table: u32,
+    /// RTPROT_*: 2 kernel, 3 boot, 4 static, 16 DHCP.
+    #[serde(default)]
+    pub protocol: u8,
+    /// RT_SCOPE_*.
+    #[serde(default)]
+    pub scope: u8,
+    /// RTN_*: 1 unicast, 2 local, 3 broadcast.
+    #[serde(default)]
+    pub kind: u8,
+    /// Type of service.
+    #[serde(default)]
+    pub tos: u8,
+    /// RTA_PRIORITY.
+    #[serde(default)]
+    pub metric: Option<u32>,
+    /// RTA_PREFSRC.
+    #[serde(default)]
+    pub prefsrc: Option<IpAddr>,
+    /// Where it leads: one leg, or several of a multipath route; none for blackhole and the like.
+    #[serde(default)]
+    pub hops: Vec<Hop>,
+    /// Attributes that we carry without interpreting them, by RTA_* number; [`RTA_NH_ID`] and [`RTA_EXPIRES`], too.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+impl Route {
+    /// The route with just these of its legs. One that remains alone has no weight, and what it had besides is the route's.
+    pub fn with(&self, mut hops: Vec<Hop>) -> Route {
+        let mut other = self.other.clone();
+        if let [only] = hops.as_mut_slice() {
+            only.weight = 0;
+            other.append(&mut only.other);
+        }
+        Route { hops, other, ..self.clone() }
+    }
+
+    /// The nexthop object that it goes through.
+    pub fn nexthop(&self) -> Option<u32> {
+        let Hex(id) = self.other.get(&RTA_NH_ID)?;
+        Some(u32::from_ne_bytes(id.as_slice().try_into().ok()?))
+    }
+}
+
+/// The nexthop object that a route goes through; its legs are told besides.
+pub const RTA_NH_ID: u16 = 30;
+/// The seconds left of a route that ends.
+pub const RTA_EXPIRES: u16 = 23;
+
+/// One leg of a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hop {
+    /// RTA_OIF, by name.
+    #[serde(default)]
+    pub dev: Option<IfName>,
+    /// RTA_GATEWAY or RTA_VIA.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// RTNH_F_* that a user can set (onlink, pervasive).
+    #[serde(default)]
+    pub flags: u8,
+    /// rtnh_hops: the weight less one.
+    #[serde(default)]
+    pub weight: u8,
+    /// What one of several legs has besides (encapsulation, realms), by RTA_* number; a single leg has it in the route's.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+/// A nexthop object (RTM_NEWNEXTHOP): one leg that routes name by its number, or a group of such.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Nexthop {
+    /// NHA_ID.
+    pub id: u32,
+    /// 4 or 6; 0 of a group.
+    #[serde(default)]
+    pub family: u8,
+    /// RTPROT_*.
+    #[serde(default)]
+    pub protocol: u8,
+    /// RTNH_F_* that a user can set (onlink).
+    #[serde(default)]
+    pub flags: u32,
+    /// NHA_OIF, by name.
+    #[serde(default)]
+    pub dev: Option<IfName>,
+    /// NHA_GATEWAY.
+    #[serde(default)]
+    pub gateway: Option<IpAddr>,
+    /// NHA_BLACKHOLE.
+    #[serde(default)]
+    pub blackhole: bool,
+    /// NHA_GROUP: its members.
+    #[serde(default)]
+    pub group: Vec<Member>,
+    /// Attributes that we carry without interpreting them, by NHA_* number.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}
+
+/// A member of a group of nexthop objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Member {
+    /// NHA_ID of the object.
+    pub id: u32,
+    /// Its share, from 1.
+    pub weight: u16,
+}
+
+/// A policy rule (RTM_NEWRULE).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Rule {
+    /// 4 or 6.
+    pub family: u8,
+    /// FRA_PRIORITY.
+    pub priority: u32,
+    /// `from`; absent: all.
+    #[serde(default)]
+    pub source: Option<IpNet>,
+    /// `to`; absent: all.
+    #[serde(default)]
+    pub destination: Option<IpNet>,
+    /// FRA_IIFNAME.
+    #[serde(default)]
+    pub iif: Option<String>,
+    /// FRA_OIFNAME.
+    #[serde(default)]
+    pub oif: Option<String>,
+    /// FRA_TABLE.
+    pub table: u32,
+    /// FR_ACT_*: 1 to table.
+    pub action: u8,
+    /// Type of service.
+    #[serde(default)]
+    pub tos: u8,
+    /// FIB_RULE_* flags that a user can set (invert).
+    #[serde(default)]
+    pub flags: u32,
+    /// Attributes that we carry without interpreting them, by FRA_* number.
+    #[serde(default)]
+    pub other: BTreeMap<u16, Hex>,
+}

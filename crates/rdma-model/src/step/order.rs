@@ -1,0 +1,87 @@
+//! In which order a NIC's state can be set up.
+
+use std::collections::BTreeSet;
+
+use crate::snapshot::{Address, Netdev, SysctlValues};
+
+use super::{NicState, Side, Step, kernel_address, kernel_made};
+
+/// The steps that give a NIC, just moved and down, its link state and addresses; routes, rules and neighbours come when
+/// all NICs are there ([`connect`]). IPv4 addresses come before the link goes up, so that it never answers for others;
+/// IPv6 addresses after it, since their prefix routes need a link that is up, and last first, since the kernel puts a new
+/// one before its equals (ipv6_link_dev_addr in net/ipv6/addrconf.c).
+pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Step> {
+    let dev = &state.netdev.name;
+    let add = |address: &Address| Step::AddressAdd { side, dev: dev.clone(), address: address.clone() };
+    let (v4, v6): (Vec<_>, Vec<_>) = state.netdev.addresses.iter().partition(|a| a.address.is_ipv4());
+    let mut steps = Vec::new();
+    if !sysctls.is_empty() {
+        steps.push(Step::Sysctls { side, dev: dev.clone(), values: sysctls });
+    }
+    // The kernel takes it where accept_ra says that there will be addresses from routers (inet6_set_iftoken).
+    let token = state.netdev.token.map(|t| Step::Token { side, dev: dev.clone(), token: Some(t) });
+    steps.extend(token);
+    steps.extend(v4.into_iter().map(add));
+    let qdiscs = state.netdev.qdiscs.iter().flatten();
+    steps.extend(qdiscs.map(|q| Step::QdiscAdd { side, dev: dev.clone(), qdisc: q.clone() }));
+    if state.netdev.up {
+        steps.push(Step::Link { side, dev: dev.clone(), up: true });
+    }
+    steps.extend(v6.into_iter().rev().filter(|a| !kernel_address(a, &state.netdev)).map(add));
+    steps
+}
+
+/// IFA_F_MCAUTOJOIN (include/uapi/linux/if_addr.h).
+const IFA_F_MCAUTOJOIN: u32 = 0x400;
+
+/// Deletes a netdev's addresses for which the kernel has joined a multicast group. It leaves that group when the address is
+/// deleted, not when the link leaves (inet_rtm_deladdr in net/ipv4/devinet.c, inet6_addr_del in net/ipv6/addrconf.c), and
+/// refuses to join it twice by the index that the link has again when it is back.
+pub fn leave_groups(side: Side, dev: &Netdev) -> impl Iterator<Item = Step> {
+    let joined = dev.addresses.iter().filter(|a| a.flags & IFA_F_MCAUTOJOIN != 0);
+    joined.map(move |a| Step::AddressDelete { side, dev: dev.name.clone(), address: a.clone() })
+}
+
+/// The steps that give NICs on one side their routes, nexthop objects, neighbours and rules. What has no gateway comes first,
+/// since gateways are reached through it; an object comes before the groups and routes that name it.
+pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
+    let mut steps = paths(side, states);
+    for state in states {
+        let dev = &state.netdev.name;
+        let neighbours = state.netdev.neighbours.iter();
+        steps.extend(neighbours.map(|n| Step::NeighbourAdd { side, dev: dev.clone(), neighbour: n.clone() }));
+    }
+    let rules = once(states.iter().flat_map(|s| &s.rules));
+    steps.extend(rules.into_iter().map(|r| Step::RuleAdd { side, rule: r.clone() }));
+    steps
+}
+
+fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
+    let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| !kernel_made(r, &s.netdev)));
+    let mut ranked: Vec<(u8, Step)> = Vec::new();
+    for route in once(settings) {
+        let gateway = route.hops.iter().any(|h| h.gateway.is_some());
+        let rank = match (gateway, route.nexthop()) {
+            (false, None) => 0,
+            (false, Some(_)) if route.hops.len() == 1 => 2,
+            _ => 5,
+        };
+        ranked.push((rank, Step::RouteAdd { side, route: route.clone() }));
+    }
+    for nexthop in once(states.iter().flat_map(|s| &s.nexthops)) {
+        let rank = match (nexthop.gateway, nexthop.group.is_empty()) {
+            (None, true) => 1,
+            (Some(_), _) => 3,
+            (None, false) => 4,
+        };
+        ranked.push((rank, Step::NexthopAdd { side, nexthop: nexthop.clone() }));
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, step)| step).collect()
+}
+
+/// Each value once: what concerns several NICs is part of each one's state.
+fn once<'a, T: Ord>(all: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    let mut seen = BTreeSet::new();
+    all.filter(|one| seen.insert(*one)).collect()
+}

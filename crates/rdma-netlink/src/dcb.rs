@@ -1,0 +1,185 @@
+//! Data Center Bridging: which priorities pause, how classes share the wire, and which applications have which priority
+//! (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c). The table of applications goes with each move (dcbnl_netdevice_event).
+//!
+//! Sizes of buffers are left out: drivers derive them from the MTU and the lossless priorities. So is CEE, which RoCE does
+//! not use, and what the card's own DCBX has agreed on with the switch.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use netlink_packet_core::NLA_F_NESTED;
+use rdma_model::ids::IfName;
+
+use crate::ethtool::{Values, hex, unhex};
+use crate::generic::{attribute, exchange};
+use crate::reply::attributes;
+use crate::socket::KernelSocket;
+
+/// What all names of these begin with.
+const PREFIX: &str = "dcb ";
+
+/// include/uapi/linux/rtnetlink.h.
+const RTM_GETDCB: u16 = 78;
+const RTM_SETDCB: u16 = 79;
+/// Bytes of `struct dcbmsg`.
+const HEADER: usize = 4;
+/// DCB_CMD_*.
+const IEEE_SET: u8 = 20;
+const IEEE_GET: u8 = 21;
+const SDCBX: u8 = 23;
+const IEEE_DEL: u8 = 27;
+/// DCB_ATTR_*.
+const IFNAME: u16 = 1;
+const IEEE: u16 = 13;
+const DCBX: u16 = 14;
+/// DCB_ATTR_IEEE_*.
+const ETS: u16 = 1;
+const PFC: u16 = 2;
+const APP_TABLE: u16 = 3;
+const MAXRATE: u16 = 7;
+/// DCB_CAP_DCBX_HOST: the card leaves DCBX to the host, and what is set stays.
+const BY_HOST: u8 = 1;
+/// `struct ieee_pfc`: what is set begins behind pfc_cap and ends before the counters.
+const PFC_SET: std::ops::Range<usize> = 1..6;
+const PFC_BYTES: usize = 136;
+
+/// Whether a value of that name is one of these.
+pub fn is_ours(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}
+
+fn message(command: u8, dev: &IfName, rest: &[u8]) -> Vec<u8> {
+    [&[0, command, 0, 0], &*attribute(IFNAME, &[dev.as_str().as_bytes(), &[0]].concat()), rest].concat()
+}
+
+/// What a netdev has; nothing where its driver has no DCB.
+pub fn read(socket: &mut KernelSocket, dev: &IfName) -> Values {
+    let answer = exchange(socket, RTM_GETDCB, message(IEEE_GET, dev, &[])).unwrap_or_default();
+    let first = answer.first().and_then(|a| a.get(HEADER..)).unwrap_or_default();
+    told(first).into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
+}
+
+fn told(answer: &[u8]) -> BTreeMap<&'static str, String> {
+    let mut told = BTreeMap::new();
+    let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
+    let by = all.get(&DCBX).and_then(|mode| mode.first().copied());
+    told.extend(by.map(|mode| ("dcbx", mode.to_string())));
+    let Some(ieee) = all.get(&IEEE).filter(|_| by.is_none_or(|mode| mode & BY_HOST != 0)) else { return told };
+    for (kind, value) in attributes(ieee).flatten() {
+        match kind {
+            ETS => drop(told.insert("ets", hex(value))),
+            MAXRATE => drop(told.insert("maxrate", hex(value))),
+            PFC => told.extend(value.get(PFC_SET).map(|set| ("pfc", hex(set)))),
+            APP_TABLE => {
+                // Its own number tells of which standard an entry is.
+                let all = attributes(value).flatten().map(|(kind, app)| format!("{kind}:{}", hex(app)));
+                told.insert("app", all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(","));
+            }
+            _ => {}
+        }
+    }
+    told
+}
+
+/// Gives a netdev these values, as far as it does not have them.
+///
+/// # Errors
+/// The names of those that were refused, and why. The others are set.
+pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<(), String> {
+    let mut refused = Vec::new();
+    // Who decides comes first: the rest is the host's only then.
+    for name in ["dcbx", "ets", "pfc", "maxrate", "app"] {
+        let key = format!("{PREFIX}{name}");
+        let Some(wanted) = values.get(&key) else { continue };
+        let now = read(socket, dev).remove(&key).unwrap_or_default();
+        if now == *wanted {
+            continue;
+        }
+        for (command, rest) in changes(name, wanted, &now) {
+            let set: io::Result<_> = exchange(socket, RTM_SETDCB, message(command, dev, &rest));
+            refused.extend(set.err().map(|e| format!("{key}: {e}")));
+        }
+    }
+    if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
+}
+
+/// The commands, with their attributes, that make one of the values what it was.
+fn changes(name: &str, wanted: &str, now: &str) -> Vec<(u8, Vec<u8>)> {
+    let ieee = |rest: Vec<u8>| attribute(IEEE | NLA_F_NESTED, &rest);
+    let plain = |number: u16, bytes: Option<Vec<u8>>| {
+        bytes.map(|bytes| (IEEE_SET, ieee(attribute(number, &bytes)))).into_iter().collect()
+    };
+    match name {
+        "dcbx" => wanted.parse().map(|mode: u8| (SDCBX, attribute(DCBX, &[mode]))).into_iter().collect(),
+        "ets" => plain(ETS, unhex(wanted)),
+        "maxrate" => plain(MAXRATE, unhex(wanted)),
+        "pfc" => plain(
+            PFC,
+            unhex(wanted).filter(|set| set.len() == PFC_SET.len()).map(|set| {
+                let mut bytes = vec![0; PFC_BYTES];
+                bytes[PFC_SET].copy_from_slice(&set);
+                bytes
+            }),
+        ),
+        _ => {
+            let (wanted, now) = (entries(wanted), entries(now));
+            let table = |apps: Vec<Vec<u8>>| ieee(attribute(APP_TABLE | NLA_F_NESTED, &apps.concat()));
+            let extra: Vec<_> = now.iter().filter(|a| !wanted.contains(a)).cloned().collect();
+            let missing: Vec<_> = wanted.iter().filter(|a| !now.contains(a)).cloned().collect();
+            let both = [(IEEE_DEL, extra), (IEEE_SET, missing)].into_iter().filter(|(_, apps)| !apps.is_empty());
+            both.map(|(command, apps)| (command, table(apps))).collect()
+        }
+    }
+}
+
+fn entries(text: &str) -> Vec<Vec<u8>> {
+    let one = |entry: &str| {
+        let (kind, app) = entry.split_once(':')?;
+        Some(attribute(kind.parse().ok()?, &unhex(app)?))
+    };
+    text.split(',').filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(mode: u8, pfc: [u8; 6], count: u8, apps: &[[u8; 4]]) -> Vec<u8> {
+        let mut bytes = vec![count; PFC_BYTES];
+        bytes[..6].copy_from_slice(&pfc);
+        let table: Vec<u8> = apps.iter().flat_map(|app| attribute(1, app)).collect();
+        let ieee = [
+            attribute(ETS, &[7; 59]),
+            attribute(PFC, &bytes),
+            attribute(APP_TABLE | NLA_F_NESTED, &table),
+            // Of the peer.
+            attribute(4, &[9; 59]),
+        ];
+        [attribute(IFNAME, b"r0\0"), attribute(IEEE | NLA_F_NESTED, &ieee.concat()), attribute(DCBX, &[mode])].concat()
+    }
+
+    #[test]
+    fn counters_and_what_the_peer_tells_are_left_out() {
+        let one = told(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 5, &[[5, 3, 0, 26], [1, 3, 6, 137]]));
+        let same = told(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 77, &[[1, 3, 6, 137], [5, 3, 0, 26]]));
+        assert_eq!(one, same);
+        assert_eq!((&*one["pfc"], &*one["dcbx"], &*one["app"]), ("1800000102", "9", "1:01030689,1:0503001a"));
+        assert_eq!(one["ets"], "07".repeat(59));
+        // What the card agreed on with the switch by itself.
+        assert_eq!(told(&answer(0x0a, [0; 6], 0, &[])).into_keys().collect::<Vec<_>>(), ["dcbx"]);
+        assert!(told(&[]).is_empty());
+    }
+
+    #[test]
+    fn priorities_come_back_as_they_were_told() {
+        let [(IEEE_SET, pfc)] = &changes("pfc", "1800000102", "0000000000")[..] else { panic!("not one") };
+        let again: Vec<u8> = [pfc.clone(), attribute(DCBX, &[9])].concat();
+        assert_eq!(told(&again)["pfc"], "1800000102");
+        let apps = changes("app", "1:01030689,1:0503001a", "1:0503001a,1:05040018");
+        let table =
+            |app: &[u8]| attribute(IEEE | NLA_F_NESTED, &attribute(APP_TABLE | NLA_F_NESTED, &attribute(1, app)));
+        assert_eq!(apps, [(IEEE_DEL, table(&[5, 4, 0, 24])), (IEEE_SET, table(&[1, 3, 6, 137]))]);
+        // Text that no kernel has sent sets nothing.
+        assert!(["ets", "pfc", "dcbx", "app"].iter().all(|name| changes(name, "xyz", "").is_empty()));
+    }
+}

@@ -1,0 +1,220 @@
+//! What ethtool sets, by generic netlink: values as text by name <-> messages (include/uapi/linux/ethtool_netlink.h,
+//! Documentation/networking/ethtool-netlink.rst).
+//!
+//! What the kernel or the peer changes by itself is left out: counters, maxima, what is active, what was negotiated. Time
+//! stamping (TSCONFIG) is not asked for: on a VLAN the question alone stops a kernel between 6.14 and 6.18 (an oops in
+//! generic_hwtstamp_ioctl_lower). Private contexts of RSS, flow rules and tunables have an ioctl alone.
+
+mod kinds;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use netlink_packet_core::NLA_F_NESTED;
+
+use crate::generic::{Genl, attribute};
+use crate::reply::{attributes, string};
+use kinds::Form::{self, Bits, Byte, Bytes, Word};
+use kinds::{DECIDED, KINDS, Kind};
+use rdma_model::snapshot::UNTOLD;
+
+/// Values by name, see [`rdma_model::snapshot::Netdev::device`].
+pub type Values = BTreeMap<String, String>;
+
+/// What all names of these begin with.
+const PREFIX: &str = "ethtool ";
+
+/// The request header, number 1 of every message: its index and its flags.
+const HEADER: u16 = 1;
+const HEADER_INDEX: u16 = 1;
+const HEADER_FLAGS: u16 = 3;
+/// ETHTOOL_FLAG_OMIT_REPLY.
+const OMIT_REPLY: u32 = 2;
+/// ETHTOOL_A_BITSET_*, and those of a bit.
+const BITSET_NOMASK: u16 = 1;
+const BITSET_BITS: u16 = 3;
+const BITS_BIT: u16 = 1;
+const BIT_NAME: u16 = 2;
+const BIT_VALUE: u16 = 3;
+/// ETHTOOL_A_FEATURES_*.
+const FEATURES_HW: u16 = 2;
+const FEATURES_WANTED: u16 = 3;
+const FEATURES_NOCHANGE: u16 = 5;
+/// SPEED_UNKNOWN and DUPLEX_UNKNOWN (include/uapi/linux/ethtool.h).
+const UNKNOWN: [&str; 2] = ["4294967295", "255"];
+
+impl Kind {
+    fn key(&self, setting: &str) -> String {
+        format!("{PREFIX}{} {setting}", self.name)
+    }
+
+    /// Those of these values that are of this kind, by their own names.
+    fn own<'v>(&self, values: &'v Values) -> BTreeMap<&'v str, &'v str> {
+        let own = |key: &'v str| key.strip_prefix(PREFIX)?.strip_prefix(self.name)?.strip_prefix(' ');
+        values.iter().filter_map(|(key, value)| Some((own(key)?, value.as_str()))).collect()
+    }
+
+    /// The values of an answer.
+    fn told(&self, answer: &[u8]) -> Values {
+        let mut told: BTreeMap<String, String> = BTreeMap::new();
+        let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
+        if self.settings.is_empty() {
+            told.extend(features(&all));
+        }
+        for (number, name, form) in self.settings {
+            told.extend(all.get(number).and_then(|value| Some(((*name).to_owned(), text(*form, value)?))));
+        }
+        for (_, by, decided) in DECIDED.iter().filter(|(kind, ..)| *kind == self.name) {
+            if told.get(*by).is_some_and(|on| on == "1") {
+                decided.iter().for_each(|name| drop(told.remove(*name)));
+            }
+        }
+        if self.name == "link-modes" {
+            told.values_mut().filter(|v| UNKNOWN.contains(&v.as_str())).for_each(|v| *v = UNTOLD.to_owned());
+        }
+        told.into_iter().map(|(name, value)| (self.key(&name), value)).collect()
+    }
+
+    /// The attributes that change these from what they are now.
+    fn change(&self, wanted: &BTreeMap<&str, &str>, now: &BTreeMap<&str, &str>) -> Vec<u8> {
+        if self.settings.is_empty() {
+            let bits: Vec<(&str, bool)> = wanted.iter().map(|(name, value)| (*name, *value == "on")).collect();
+            return bitset(FEATURES_WANTED, &bits);
+        }
+        let one = |(number, name, form): &(u16, &str, Form)| {
+            let value = wanted.get(name)?;
+            Some(match form {
+                Byte => attribute(*number, &[value.parse().ok()?]),
+                Word => attribute(*number, &value.parse::<u32>().ok()?.to_ne_bytes()),
+                Bytes => attribute(*number, &unhex(value)?),
+                Bits => bitset(*number, &changed(value, now.get(name).copied().unwrap_or_default())),
+            })
+        };
+        self.settings.iter().filter_map(one).flatten().collect()
+    }
+}
+
+fn text(form: Form, value: &[u8]) -> Option<String> {
+    Some(match form {
+        Byte => value.first()?.to_string(),
+        Word => u32::from_ne_bytes(value.try_into().ok()?).to_string(),
+        Bytes => hex(value),
+        Bits => set_bits(value).collect::<Vec<_>>().join(","),
+    })
+}
+
+/// Bytes as text.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The bytes of such text.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+/// The names of bits that are set, of a bitset that names them.
+fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
+    let list = attributes(bitset).flatten().any(|(kind, _)| kind == BITSET_NOMASK);
+    let bits = attributes(bitset).flatten().filter(|(kind, _)| *kind == BITSET_BITS);
+    let each = bits.flat_map(|(_, bits)| attributes(bits).flatten());
+    each.filter_map(move |(_, bit)| {
+        let all: BTreeMap<u16, &[u8]> = attributes(bit).flatten().collect();
+        let set = list || all.contains_key(&BIT_VALUE);
+        all.get(&BIT_NAME).filter(|_| set).map(|name| string(name))
+    })
+}
+
+/// What is wanted of features that can be changed at all: what is active follows from that, from the MTU and from others.
+fn features(all: &BTreeMap<u16, &[u8]>) -> Vec<(String, String)> {
+    let names = |number| all.get(&number).map(|bits| set_bits(bits).collect::<BTreeSet<_>>()).unwrap_or_default();
+    let (wanted, fixed) = (names(FEATURES_WANTED), names(FEATURES_NOCHANGE));
+    let free = names(FEATURES_HW).into_iter().filter(|name| !fixed.contains(name));
+    free.map(|name| {
+        let value = if wanted.contains(&name) { "on" } else { "off" };
+        (name, value.to_owned())
+    })
+    .collect()
+}
+
+/// Bits that differ between two lists of names, with what they are to be. Only these are sent: of a list without a mask, the
+/// kernel overlooks that a bit is missing (ethnl_update_bitset32_verbose in net/ethtool/bitset.c).
+fn changed<'a>(wanted: &'a str, now: &'a str) -> Vec<(&'a str, bool)> {
+    let names = |list: &'a str| list.split(',').filter(|name| !name.is_empty()).collect::<BTreeSet<_>>();
+    let (wanted, now) = (names(wanted), names(now));
+    wanted.symmetric_difference(&now).map(|name| (*name, wanted.contains(name))).collect()
+}
+
+fn bitset(number: u16, bits: &[(&str, bool)]) -> Vec<u8> {
+    let one = |(name, on): &(&str, bool)| {
+        let mut bit = attribute(BIT_NAME, &[name.as_bytes(), &[0]].concat());
+        bit.extend(on.then(|| attribute(BIT_VALUE, &[])).into_iter().flatten());
+        attribute(BITS_BIT | NLA_F_NESTED, &bit)
+    };
+    let bits: Vec<u8> = bits.iter().flat_map(one).collect();
+    attribute(number | NLA_F_NESTED, &attribute(BITSET_BITS | NLA_F_NESTED, &bits))
+}
+
+fn header(ifindex: u32, flags: u32) -> Vec<u8> {
+    let parts = [attribute(HEADER_INDEX, &ifindex.to_ne_bytes()), attribute(HEADER_FLAGS, &flags.to_ne_bytes())];
+    attribute(HEADER | NLA_F_NESTED, &parts.concat())
+}
+
+/// Whether a value of that name is one of these.
+pub fn is_ours(key: &str) -> bool {
+    key.starts_with(PREFIX)
+}
+
+/// What a netdev has. A kind that its driver or the kernel does not know is left out.
+pub fn read(genl: &mut Genl, ifindex: u32, hardware: bool) -> Values {
+    let mut all = Values::new();
+    for kind in KINDS.iter().filter(|k| hardware || !k.hardware) {
+        if let Ok(answer) = genl.ask(kind.get, &header(ifindex, 0)) {
+            all.extend(kind.told(&answer));
+        }
+    }
+    all
+}
+
+/// Gives a netdev these values, as far as it does not have them.
+///
+/// # Errors
+/// The names of those that were refused, and why. The others are set.
+pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
+    let mut refused = Vec::new();
+    for kind in &KINDS {
+        let wanted = kind.own(values);
+        if wanted.is_empty() {
+            continue;
+        }
+        let told = genl.ask(kind.get, &header(ifindex, 0)).map(|answer| kind.told(&answer)).unwrap_or_default();
+        let now = kind.own(&told);
+        let differs = |(name, value): &(&&str, &&str)| now.get(*name) != Some(*value) && **value != UNTOLD;
+        let wanted: BTreeMap<&str, &str> = wanted.iter().filter(differs).map(|(n, v)| (*n, *v)).collect();
+        if wanted.is_empty() || set(genl, kind, ifindex, &wanted, &now).is_ok() {
+            continue;
+        }
+        // One that is refused must not keep the others from being set.
+        for (name, value) in wanted {
+            let alone = BTreeMap::from([(name, value)]);
+            if let Err(e) = set(genl, kind, ifindex, &alone, &now) {
+                refused.push(format!("{}: {e}", kind.key(name)));
+            }
+        }
+    }
+    if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
+}
+
+fn set(
+    genl: &mut Genl,
+    kind: &Kind,
+    ifindex: u32,
+    wanted: &BTreeMap<&str, &str>,
+    now: &BTreeMap<&str, &str>,
+) -> io::Result<()> {
+    genl.set(kind.set, &[header(ifindex, OMIT_REPLY), kind.change(wanted, now)].concat())
+}
+
+#[cfg(test)]
+mod tests;

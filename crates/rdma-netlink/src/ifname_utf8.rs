@@ -1,0 +1,168 @@
+//! Link names, alternative names and aliases are bytes to the kernel (dev_valid_name() in net/core/dev.c refuses few), and
+//! text to the library, which drops a whole link message for one byte that is no UTF-8, and to our records. Root in a container
+//! could make its NICs invisible to us that way, or give them names that cannot be deleted. So every name of bytes is a text
+//! of its own, from which the bytes come back.
+
+use std::ops::RangeInclusive;
+
+use netlink_packet_core::{DecodeError, NetlinkDeserializable, NetlinkHeader};
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::link::{LinkAttribute, Prop};
+
+/// RTM_NEWLINK (include/uapi/linux/rtnetlink.h), and the length of its ifinfomsg.
+pub const NEWLINK: u16 = 16;
+const IFINFOMSG: usize = 16;
+/// include/uapi/linux/if_link.h.
+const IFLA_IFNAME: u16 = 3;
+/// The alias of a link: bytes.
+pub const IFLA_IFALIAS: u16 = 20;
+/// The list that alternative names are in.
+pub const IFLA_PROP_LIST: u16 = 52;
+/// An alternative name: bytes and a zero.
+pub const IFLA_ALT_IFNAME: u16 = 53;
+/// NLA_TYPE_MASK (include/uapi/linux/netlink.h).
+const TYPE: u16 = 0x3fff;
+
+/// Where bytes that are no UTF-8 are in a text: the end of the last private use area of Unicode, which no name has.
+const ESCAPED: RangeInclusive<u32> = 0x10_ff00..=0x10_ffff;
+
+/// A name of the kernel's as text, up to its NUL; [`bytes`] undoes it.
+pub fn text(name: &[u8]) -> String {
+    let escaped = |b: &u8| char::from_u32(ESCAPED.start() + u32::from(*b));
+    let end = name.iter().position(|b| *b == 0).unwrap_or(name.len());
+    let mut text = String::new();
+    for chunk in name.get(..end).unwrap_or_default().utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match ESCAPED.contains(&u32::from(c)) {
+                true => text.extend(c.encode_utf8(&mut [0; 4]).as_bytes().iter().filter_map(escaped)),
+                false => text.push(c),
+            }
+        }
+        text.extend(chunk.invalid().iter().filter_map(escaped));
+    }
+    text
+}
+
+/// The bytes of a name, without a NUL.
+pub fn bytes(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for c in text.chars() {
+        match u8::try_from(u32::from(c).wrapping_sub(*ESCAPED.start())) {
+            Ok(byte) => bytes.push(byte),
+            Err(_) => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
+}
+
+/// Reads a link message, whatever bytes its names have.
+pub fn link(header: &NetlinkHeader, payload: &[u8]) -> Result<Message, DecodeError> {
+    let mut mended = payload.to_vec();
+    let told = mended.get_mut(IFINFOMSG..).map(names).unwrap_or_default();
+    let mut message = Message::deserialize(header, &mended)?;
+    if let Message::NewLink(link) = &mut message {
+        for attribute in &mut link.attributes {
+            match attribute {
+                LinkAttribute::IfAlias(alias) => alias.clone_from(&told.alias),
+                LinkAttribute::PropList(all) => *all = told.altnames.iter().cloned().map(Prop::AltIfName).collect(),
+                _ => {}
+            }
+        }
+    }
+    Ok(message)
+}
+
+/// What a link is called besides its name.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Names {
+    alias: String,
+    altnames: Vec<String>,
+}
+
+/// The names among these attributes; their bytes become such that the library takes them.
+fn names(attributes: &mut [u8]) -> Names {
+    let mut told = Names::default();
+    each(attributes, &mut |kind, value| match kind {
+        IFLA_IFNAME => mend(value),
+        IFLA_IFALIAS => {
+            told.alias = text(value);
+            mend(value);
+        }
+        IFLA_PROP_LIST => each(value, &mut |kind, name| {
+            if kind == IFLA_ALT_IFNAME {
+                told.altnames.push(text(name));
+                mend(name);
+            }
+        }),
+        _ => {}
+    });
+    told
+}
+
+/// Shows each attribute; one that is malformed is left to the library.
+fn each(mut rest: &mut [u8], show: &mut dyn FnMut(u16, &mut [u8])) {
+    while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
+        let length = usize::from(length);
+        let Some(value) = rest.get_mut(4..length) else { return };
+        show(kind & TYPE, value);
+        let next = length.next_multiple_of(4).min(rest.len());
+        rest = &mut rest[next..];
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn mend(bytes: &mut [u8]) {
+    if std::str::from_utf8(bytes).is_err() {
+        bytes.iter_mut().filter(|b| !b.is_ascii()).for_each(|b| *b = b'?');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link message's attributes.
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut a = (4 + value.len() as u16).to_ne_bytes().to_vec();
+        a.extend(kind.to_ne_bytes());
+        a.extend(value);
+        a.resize(a.len().next_multiple_of(4), 0);
+        a
+    }
+
+    #[test]
+    fn name_of_any_bytes_comes_back_from_its_text() {
+        let all: Vec<u8> = (1..=255).collect();
+        for name in [&b"eth0"[..], "é".as_bytes(), b"\xff\xfe", b"a\xc3", &all, "\u{10ff41}x".as_bytes(), b"a b\n/:"] {
+            assert_eq!(bytes(&text(name)), name);
+        }
+        assert_eq!((text(b"eth0\0").as_str(), text("é".as_bytes()).as_str()), ("eth0", "é"));
+        assert_ne!(text(b"\xff"), text(b"\xfe"));
+        assert_ne!(text("\u{10ffff}".as_bytes()), text(b"\xff"));
+    }
+
+    #[test]
+    fn names_are_read_and_made_readable() {
+        let altnames = [attribute(IFLA_ALT_IFNAME, b"\xfey\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
+        let list = |of: &[u8]| attribute(IFLA_PROP_LIST | 0x8000, of);
+        let mut link = [attribute(IFLA_IFALIAS, b"\xffx\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
+        let told = names(&mut link);
+        assert_eq!(told, Names { alias: text(b"\xffx"), altnames: vec![text(b"\xfey"), "ok".to_owned()] });
+        let altnames = [attribute(IFLA_ALT_IFNAME, b"?y\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
+        let mended = [attribute(IFLA_IFALIAS, b"?x\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
+        assert_eq!(link, mended, "a link-layer address is no text");
+    }
+
+    #[test]
+    fn malformed_attributes_are_left_alone() {
+        let whole = attribute(IFLA_IFALIAS, b"\xff\0\0\0");
+        for length in 0..whole.len() {
+            let mut cut = whole[..length].to_vec();
+            names(&mut cut);
+            assert_eq!(cut, whole[..length]);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! IFLA_INFO_DATA -> what a netdev sits on or sends through, besides IFLA_LINK. No I/O: `rtnl.rs` reads the message around it.
+//!
+//! Tunnels tell the device below by IFLA_LINK as well; vxlan, AMT and HSR have no ndo_get_iflink, and tell it here alone. Geneve,
+//! bareudp and WireGuard know of none: their packets go by the routes.
+
+use std::net::IpAddr;
+
+use rdma_model::snapshot::Tunnel;
+
+use crate::raw::{self, Attributes};
+
+/// What the attributes name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Below {
+    /// Indexes, in the namespace of IFLA_LINK_NETNSID.
+    pub devices: Vec<u32>,
+    /// The ends of a tunnel.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// Numbers of attributes by kind (include/uapi/linux/if_link.h, if_tunnel.h, amt.h).
+struct Numbers {
+    /// IFLA_*_LINK; of HSR SLAVE1, SLAVE2 and INTERLINK.
+    devices: &'static [u16],
+    local: &'static [u16],
+    remote: &'static [u16],
+}
+
+fn numbers(kind: &str) -> Option<Numbers> {
+    let (devices, local, remote): (&[u16], &[u16], &[u16]) = match kind {
+        "vxlan" => (&[3], &[4, 17], &[2, 16]),
+        "geneve" => (&[], &[], &[2, 7]),
+        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => (&[1], &[6], &[7]),
+        "ipip" | "sit" | "ip6tnl" => (&[1], &[2], &[3]),
+        "vti" | "vti6" => (&[1], &[4], &[5]),
+        "amt" => (&[4], &[5], &[6]),
+        "xfrm" => (&[1], &[], &[]),
+        "hsr" => (&[1, 2, 8], &[], &[]),
+        _ => return None,
+    };
+    Some(Numbers { devices, local, remote })
+}
+
+/// What a netdev of that kind names.
+pub fn of(kind: &str, data: &[u8]) -> Below {
+    let Some((numbers, told)) = numbers(kind).zip(raw::attributes(data).ok()) else { return Below::default() };
+    let devices = numbers.devices.iter().filter_map(|n| raw::word(&told.get(n)?.0)).filter(|index| *index != 0);
+    let (local, remote) = (address(&told, numbers.local), address(&told, numbers.remote));
+    let tunnel = (local.is_some() || remote.is_some()).then_some(Tunnel { local, remote });
+    Below { devices: devices.collect(), tunnel }
+}
+
+/// The kernel tells the unspecified address where none is set.
+fn address(told: &Attributes, numbers: &[u16]) -> Option<IpAddr> {
+    let mut set = numbers.iter().filter_map(|n| raw::ip(&told.get(n)?.0));
+    set.find(|ip| !ip.is_unspecified())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rdma_model::ids::Hex;
+
+    fn data(told: &[(u16, &[u8])]) -> Vec<u8> {
+        let all: Attributes = told.iter().map(|(number, value)| (*number, Hex(value.to_vec()))).collect();
+        raw::emitted(&all)
+    }
+
+    #[test]
+    fn vxlan_names_its_device_and_its_ends() {
+        let seven = 7u32.to_ne_bytes();
+        let below = of("vxlan", &data(&[(1, &[5, 0, 0, 0]), (3, &seven), (2, &[10, 0, 0, 9]), (17, &[0; 16])]));
+        let remote = Some([10, 0, 0, 9].into());
+        assert_eq!(below, Below { devices: vec![7], tunnel: Some(Tunnel { local: None, remote }) });
+    }
+
+    #[test]
+    fn what_is_not_set_is_no_device_and_no_end() {
+        for kind in ["vxlan", "gre", "ipip", "vti", "geneve", "hsr", "amt", "xfrm", "dummy"] {
+            let zeros: Vec<(u16, &[u8])> = (1..9).map(|number| (number, &[0; 4][..])).collect();
+            assert_eq!(of(kind, &data(&zeros)), Below::default(), "{kind}");
+            assert_eq!(of(kind, &[1, 2, 3]), Below::default(), "{kind}: malformed");
+        }
+    }
+
+    #[test]
+    fn hsr_sits_on_both_of_its_ports() {
+        let (a, b) = (3u32.to_ne_bytes(), 4u32.to_ne_bytes());
+        assert_eq!(of("hsr", &data(&[(1, &a), (2, &b), (7, &[0])])).devices, [3, 4]);
+    }
+}

@@ -1,0 +1,133 @@
+//! The answers of a netlink kernel socket: framing, sequence numbers, the end of a list, refusals, attributes. No I/O.
+
+use std::io;
+
+use anyhow::{Context, Result, anyhow, bail};
+use netlink_packet_core::{
+    NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NetlinkBuffer, NlaBuffer,
+    NlasIterator,
+};
+
+use crate::nldev::{FAMILY, Request};
+
+/// Bytes of `struct nlmsghdr`.
+pub const HEADER: usize = 16;
+/// The text of an extended acknowledgement (include/uapi/linux/netlink.h).
+const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// The answers to one request, gathered from datagrams.
+#[derive(Debug)]
+pub struct Replies {
+    sequence: u32,
+    dump: bool,
+    payloads: Vec<Vec<u8>>,
+    interrupted: bool,
+}
+
+impl Replies {
+    /// Expects the answers to a request that was sent with this sequence number.
+    pub fn to(request: &Request, sequence: u32) -> Replies {
+        Replies { sequence, dump: request.is_dump(), payloads: Vec::new(), interrupted: false }
+    }
+
+    /// The attributes of each answer, in the kernel's order.
+    pub fn payloads(&self) -> &[Vec<u8>] {
+        &self.payloads
+    }
+
+    /// The attributes of each answer, to keep.
+    pub fn into_payloads(self) -> Vec<Vec<u8>> {
+        self.payloads
+    }
+
+    /// Whether the list changed while it was read (NLM_F_DUMP_INTR): it must be read anew.
+    pub fn interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// Takes one datagram; true when the answer is complete. A refusal by the kernel is an [`io::Error`] with its
+    /// errno.
+    pub fn feed(&mut self, datagram: &[u8]) -> Result<bool> {
+        let mut rest = datagram;
+        while !rest.is_empty() {
+            let message =
+                NetlinkBuffer::new_checked(rest).map_err(|e| anyhow!("reading an RDMA netlink message: {e}"))?;
+            let length = message.length() as usize;
+            // A late answer to an earlier request that timed out: not ours.
+            if message.sequence_number() == self.sequence && self.take(&message)? {
+                return Ok(true);
+            }
+            // NLMSG_ALIGN; the last message of a datagram may lack its padding.
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        Ok(false)
+    }
+
+    fn take(&mut self, message: &NetlinkBuffer<&[u8]>) -> Result<bool> {
+        self.interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
+        let payload = message.payload();
+        match message.message_type() {
+            NLMSG_NOOP => Ok(false),
+            NLMSG_ERROR => refusal(payload, message.flags()).map(|()| !self.dump),
+            NLMSG_DONE => done(payload, message.flags()).map(|()| true),
+            kind if kind >> 10 == FAMILY => {
+                self.payloads.push(payload.to_vec());
+                Ok(false)
+            }
+            kind => bail!("RDMA netlink answered with a message of unknown type {kind}"),
+        }
+    }
+}
+
+/// `struct nlmsgerr`: an errno, the request's header, and, unless NLM_F_CAPPED, the request itself; then attributes.
+fn refusal(payload: &[u8], flags: u16) -> Result<()> {
+    let code = i32::from_ne_bytes(array(payload.get(..4).unwrap_or_default())?);
+    let request = match payload.get(4..8) {
+        Some(length) if flags & NLM_F_CAPPED == 0 => u32::from_ne_bytes(array(length)?) as usize,
+        _ => HEADER,
+    };
+    let at = 4usize.saturating_add(request.next_multiple_of(4));
+    errno(code, payload.get(at..).filter(|_| flags & NLM_F_ACK_TLVS != 0))
+}
+
+/// NLMSG_DONE carries the errno of a dump that failed midway (netlink_dump_done() in net/netlink/af_netlink.c).
+fn done(payload: &[u8], flags: u16) -> Result<()> {
+    match payload.get(..4) {
+        Some(code) => errno(i32::from_ne_bytes(array(code)?), payload.get(4..).filter(|_| flags & NLM_F_ACK_TLVS != 0)),
+        None => Ok(()),
+    }
+}
+
+fn errno(code: i32, extack: Option<&[u8]>) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    let error = anyhow::Error::new(io::Error::from_raw_os_error(code.saturating_neg()));
+    // The explanation is a courtesy: a broken one must not hide the errno.
+    let said = attributes(extack.unwrap_or_default()).flatten().find(|(kind, _)| *kind == NLMSGERR_ATTR_MSG);
+    match said {
+        Some((_, said)) => Err(error.context(format!("the kernel says: {}", string(said)))),
+        None => Err(error),
+    }
+}
+
+/// Kind and value of each attribute; ends after the first that does not fit its buffer.
+pub fn attributes(payload: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> {
+    NlasIterator::new(payload).map(|attribute| {
+        let attribute: NlaBuffer<&[u8]> = attribute.map_err(|e| anyhow!("reading RDMA netlink attributes: {e}"))?;
+        let (kind, length) = (attribute.kind(), attribute.length() as usize);
+        let value = attribute.into_inner().get(4..length).context("reading RDMA netlink attributes")?;
+        Ok((kind, value))
+    })
+}
+
+pub(crate) fn array<const N: usize>(value: &[u8]) -> Result<[u8; N]> {
+    let found = value.len();
+    value.try_into().map_err(|_| anyhow!("RDMA netlink told {found} bytes where {N} belong"))
+}
+
+/// Text up to its NUL; bytes that are no UTF-8 become U+FFFD, so that they match nothing.
+pub fn string(value: &[u8]) -> String {
+    let end = value.iter().position(|b| *b == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}

@@ -1,0 +1,77 @@
+//! What a NIC has inside, of what it has on the host.
+
+use std::net::IpAddr;
+
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
+use rdma_model::step::{IFA_F_NOPREFIXROUTE, NicState, Own, generated, kernel_address, prefix_route};
+
+use crate::inherit;
+
+/// Whether the host has no route to an address's subnet although the kernel had made one: the administrator deleted it, and it
+/// must not appear inside.
+fn lacks_subnet(state: &NicState, address: &Address) -> bool {
+    /// SECONDARY, DADFAILED, TENTATIVE, NOPREFIXROUTE (include/uapi/linux/if_addr.h).
+    const UNROUTED: u32 = 0x01 | 0x08 | 0x40 | IFA_F_NOPREFIXROUTE;
+    let single = usize::from(address.prefix) == if address.address.is_ipv4() { 32 } else { 128 };
+    let far = address.address.is_ipv6() && address.peer.is_some();
+    let routed = state.netdev.up && address.flags & UNROUTED == 0 && !single && !far;
+    routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(|r| prefix_route(r, address))
+}
+
+/// What the NIC must look like inside: its state on the host, less what has no meaning there.
+pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot) -> NicState {
+    let mut state = before.clone();
+    // No router or DHCP client renews them inside; a finite lifetime gets here only by --freeze-lifetimes.
+    for address in state.netdev.addresses.iter_mut().filter(|a| lacks_subnet(before, a)) {
+        address.flags |= IFA_F_NOPREFIXROUTE;
+    }
+    state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
+    let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));
+    // Linux refuses a preferred source that is no address of the namespace.
+    let ours = |ip: &IpAddr| along.iter().any(|d| d.addresses.iter().any(|a| a.address == *ip));
+    let carried = |route: &Route| {
+        let hops: Vec<Hop> = route.hops.iter().filter(|h| comes_along(&h.dev)).cloned().collect();
+        let prefsrc = route.prefsrc.filter(ours);
+        (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
+    };
+    let whole = state.routes.iter().filter_map(carried);
+    let own = Own::of(&before.netdev);
+    state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
+    state.nexthops.clear();
+    let mut sysctls = inherit::sysctls(&before.netdev, host);
+    if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
+        sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
+    }
+    state.netdev.sysctls = sysctls;
+    // The kernel makes its own there, by the namespace's mode.
+    state.netdev.addresses.retain(|a| !generated(a));
+    // A container has no routers to listen to.
+    state.netdev.token = None;
+    // Inside the kernel's default does; what a container attaches itself is its own.
+    (state.netdev.qdiscs, state.netdev.qdisc_lost) = (None, None);
+    // Those of the host move in with it; what a container sets itself is its own.
+    state.netdev.device = None;
+    // The kernel gives it one; the journal learns it when the attach is verified.
+    state.netdev.ifindex = 0;
+    state
+}
+
+/// IPv6 takes no legs without a gateway but through a nexthop object (ip6_route_multipath_add in net/ipv6/route.c): each of
+/// these becomes a route.
+fn parted(route: Route) -> Vec<Route> {
+    if route.destination.addr().is_ipv4() || route.hops.len() < 2 {
+        return vec![route];
+    }
+    let (by_gateway, direct): (Vec<Hop>, Vec<Hop>) = route.hops.iter().cloned().partition(|h| h.gateway.is_some());
+    let parts = direct.into_iter().map(|h| vec![h]).chain([by_gateway].into_iter().filter(|legs| !legs.is_empty()));
+    parts.map(|hops| route.with(hops)).collect()
+}
+
+/// A route without what it had on the host alone: the nexthop object, whose legs it has itself now, and its lifetime, as no
+/// router renews it inside.
+fn plain(mut route: Route) -> Route {
+    route.other.remove(&RTA_NH_ID);
+    route.other.remove(&RTA_EXPIRES);
+    route
+}

@@ -1,0 +1,68 @@
+//! How long a hook may take: it follows from the number of its NICs.
+//!
+//! A NIC took 22 to 37 ms to move in and 28 to 52 ms to come back, on two cores with six times as much to do (64 to 512 veths);
+//! firmware adds to that. 100 ms are reckoned for each, both ways.
+
+/// Seconds that an engine gives to a hook, at the least.
+const TIMEOUT: u32 = 60;
+/// Seconds that a hook takes of these without --deadline: a port may take as long to come up.
+const PORT: u32 = 50;
+
+/// Seconds to attach that many NICs in.
+pub fn attach(nics: usize) -> u32 {
+    10 + each(nics)
+}
+
+/// Seconds that their undo takes. A NIC that is cut off halfway costs more than waiting a little less for a port.
+fn undo(nics: usize) -> u32 {
+    5 + each(nics)
+}
+
+fn each(nics: usize) -> u32 {
+    u32::try_from(nics.div_ceil(10)).unwrap_or(3600).min(3600)
+}
+
+/// The timeout that an engine has to keep for hooks of that many NICs: their deadline and the undo after it fit in.
+pub fn timeout(nics: usize) -> u32 {
+    TIMEOUT.max(attach(nics) + undo(nics))
+}
+
+/// The deadline that leaves the time for an undo before an engine's timeout ends the hook.
+pub fn before(timeout: u32, nics: usize) -> u32 {
+    timeout.saturating_sub(undo(nics).min(timeout / 2)).max(1)
+}
+
+/// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a port may take or its
+/// NICs need; else what these need.
+pub fn of(told: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
+    let within = |timeout| before(timeout, nics).min(PORT.max(attach(nics)));
+    told.unwrap_or_else(|| timeout.map_or(attach(nics), within))
+}
+
+/// The deadline of `rdmaprep hold`, which no engine ends.
+pub fn hold(told: Option<u32>, nics: usize) -> u32 {
+    told.unwrap_or_else(|| TIMEOUT.max(attach(nics)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_and_its_undo_fit_into_the_timeout() {
+        for nics in [0, 1, 8, 64, 256, 512, 1024] {
+            for timeout in [timeout(nics), 300] {
+                let deadline = of(None, Some(timeout), nics);
+                assert!(deadline + undo(nics) <= timeout, "{nics} NICs: {deadline} of {timeout} s");
+                assert!(deadline >= attach(nics), "{nics} NICs: {deadline} of {timeout} s");
+            }
+        }
+    }
+
+    #[test]
+    fn few_nics_have_what_they_had() {
+        assert_eq!((timeout(8), before(60, 8), of(None, None, 0)), (60, 54, 10));
+        assert_eq!((of(None, Some(60), 50), of(None, Some(300), 8), of(Some(7), Some(300), 512)), (50, 50, 7));
+        assert_eq!((timeout(512), before(timeout(512), 512), of(None, None, 512), hold(None, 512)), (119, 62, 62, 62));
+    }
+}

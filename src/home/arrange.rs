@@ -1,0 +1,44 @@
+//! Equal routes and rules, in their order: after everything else is there.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::{Side, Step};
+
+use super::SETTLE;
+use crate::apply::apply;
+use crate::precedence::Precedence;
+use crate::world::{Scope, World};
+
+/// What giving equals their order did.
+#[derive(Debug, Default)]
+pub struct Arranged {
+    /// Number of steps done.
+    pub steps: usize,
+    /// Changes that were left in the middle, each at the step that failed.
+    pub errors: Vec<anyhow::Error>,
+}
+
+impl Arranged {
+    fn carry_out(&mut self, changes: &[Vec<Step>], world: &mut dyn World) {
+        let deadline = Instant::now() + SETTLE;
+        for change in changes {
+            let done = &mut self.steps;
+            self.errors.extend(apply(change, world, deadline, |_| *done += 1).err());
+        }
+    }
+}
+
+/// Repairs what a crash left of an earlier change of the order, then gives equals the recorded order. `now` is fresh.
+///
+/// # Errors
+/// Where the namespace cannot be observed again after a repair.
+pub fn arrange(world: &mut dyn World, side: Side, order: &Precedence, now: &Snapshot) -> Result<Arranged> {
+    let mut arranged = Arranged::default();
+    let repairs = order.repairs(side, now);
+    arranged.carry_out(&repairs, world);
+    let again = if repairs.is_empty() { None } else { Some(world.observe(side, &Scope::links())?) };
+    arranged.carry_out(&order.steps(side, again.as_ref().unwrap_or(now)), world);
+    Ok(arranged)
+}

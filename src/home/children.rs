@@ -1,0 +1,59 @@
+//! Links that a container made on its NICs and put into other namespaces. They outlive the move home, and keep sending and
+//! receiving through the card, also while the next container has it: a macvlan or VLAN follows the device below it wherever
+//! that goes (macvlan_device_event() in drivers/net/macvlan.c lets moves pass).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Stranger;
+use rdma_model::step::{Side, Step};
+
+use crate::journal::Held;
+use crate::world::elsewhere::{self, Search};
+use crate::world::{Live, Scope, World};
+
+/// What became of them.
+#[derive(Debug, Default)]
+pub(super) struct Children {
+    /// A sentence for each that was deleted.
+    pub(super) notes: Vec<String>,
+    /// A sentence for each that is still there: its NIC is not the host's alone.
+    pub(super) left: Vec<String>,
+}
+
+/// NICs whose links the container alone can have made: those that were just taken out of it, and on the first try all. On a later
+/// try, a NIC that was back already may have links of the host's.
+pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [Held], first: bool) -> BTreeSet<&'a IfName> {
+    let moved = |step: &'a Step| match step {
+        Step::Move { from: Side::Inside, name, .. } => Some(name),
+        _ => None,
+    };
+    let all = held.iter().map(|h| &h.nic.identity.name).filter(|_| first);
+    steps.iter().filter_map(moved).chain(all).collect()
+}
+
+/// Deletes those on NICs that are `its`, and reports the others.
+pub(super) fn delete(live: &mut Live, here: &[Held], its: &BTreeSet<&IfName>) -> Result<Children> {
+    let host = live.observe(Side::Host, &Scope::links())?;
+    let found = here.iter().filter_map(|h| Some((host.netdev(&h.nic.identity.name)?.ifindex, &h.nic.identity.name)));
+    let nics: BTreeMap<u32, &IfName> = found.collect();
+    let Search { found, gap } = live.search(|index| nics.contains_key(&index))?;
+    let mut children = Children { notes: gap.into_iter().collect(), ..Children::default() };
+    for (stranger, netns) in found {
+        let Some(nic) = stranger.lowers.iter().find_map(|index| nics.get(index)) else { continue };
+        if !its.contains(nic) {
+            children.left.push(format!("{stranger} sits on {nic}: delete it there"));
+            continue;
+        }
+        match elsewhere::delete(&stranger, &netns) {
+            Ok(()) => children.notes.push(deleted(&stranger, nic)),
+            Err(e) => children.left.push(format!("{stranger} sits on {nic} and cannot be deleted: {e:#}")),
+        }
+    }
+    Ok(children)
+}
+
+fn deleted(stranger: &Stranger, nic: &IfName) -> String {
+    format!("{stranger} had been put on {nic} and is deleted")
+}

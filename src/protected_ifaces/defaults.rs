@@ -1,0 +1,132 @@
+//! Default routes: those that packets of the host can come to, and the links that they lead over.
+
+use std::net::IpAddr;
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
+
+use super::Guarded;
+use super::questions::{FRA_FLOW, FRA_FWMARK, FRA_UID_RANGE};
+
+/// Routing tables (RT_TABLE_*).
+const DEFAULT: u32 = 253;
+pub(super) const MAIN: u32 = 254;
+/// RTN_BLACKHOLE and the like have a higher number: over a route of this one packets can leave.
+pub(super) const UNICAST: u8 = 1;
+/// RTPROT_RA: a router advertises it.
+const ADVERTISED: u8 = 9;
+/// FR_ACT_TO_TBL; FIB_RULE_INVERT; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN (include/uapi/linux/fib_rules.h).
+const TO_TABLE: u8 = 1;
+const INVERT: u32 = 2;
+const SUPPRESSES: [u16; 2] = [13, 14];
+/// The priorities of the kernel's own rules (fib_default_rules_init() in net/ipv4/fib_rules.c).
+const OF_MAIN: u32 = 32766;
+const OF_DEFAULT: u32 = 32767;
+
+/// The links of the default routes of the tables that packets of this host are looked up in, whatever their source.
+pub(super) fn of_host(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guarded> {
+    let tables = [4, 6].into_iter().flat_map(|family| {
+        let open = open_tables(snapshot, family);
+        open.into_iter().map(move |table| (family, table))
+    });
+    winners(allow_bootstrap, snapshot, &tables.collect::<Vec<_>>())
+}
+
+/// The interface with the default route of a container's namespace, if NCCL can use it: since 2.28.3 it has to be running
+/// (src/os/linux.cc:401).
+pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
+    let uplinks = winners(true, inside, &[(4, MAIN), (6, MAIN)]).ok()?;
+    let usable = |n: &&Netdev| n.up && n.running && uplinks.contains_key(&n.name) && !n.addresses.is_empty();
+    inside.netdevs.iter().find(usable)
+}
+
+/// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where not told).
+pub fn leads_everywhere(route: &Route) -> bool {
+    route.table == MAIN && is_default(route)
+}
+
+fn is_default(route: &Route) -> bool {
+    route.destination.prefix_len() == 0 && route.kind <= UNICAST
+}
+
+fn family(route: &Route) -> u8 {
+    if route.destination.addr().is_ipv4() { 4 } else { 6 }
+}
+
+/// The interfaces of a route's legs.
+pub(super) fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
+    route.hops.iter().filter_map(|h| h.dev.clone())
+}
+
+/// The tables of rules without selectors in the order of the rules, up to the first with a default route: no packet is looked up
+/// behind it (fib_rules_lookup() in net/core/fib_rules.c). Of tables with selectors the kernel's answers decide.
+fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
+    let rules = || snapshot.rules.iter().filter(move |r| r.family == of);
+    // A recording may lack the kernel's own rules.
+    let own = [(OF_MAIN, MAIN), (OF_DEFAULT, DEFAULT)].into_iter();
+    let own =
+        own.filter(|(_, table)| rules().all(|r| r.table != *table)).map(|(priority, table)| (priority, table, true));
+    let written = rules().filter(|r| is_open(r)).map(|r| (r.priority, r.table, is_final(r)));
+    let mut lookups: Vec<(u32, u32, bool)> = written.chain(own).collect();
+    lookups.sort_by_key(|(priority, ..)| *priority);
+    let plain = |r: &Route| family(r) == of && r.source.is_none() && r.tos == 0;
+    let has_default = |table: u32| snapshot.routes.iter().any(|r| r.table == table && plain(r) && is_default(r));
+    let end = lookups.iter().position(|(_, table, is_final)| *is_final && has_default(*table));
+    lookups.iter().take(end.map_or(lookups.len(), |at| at + 1)).map(|(_, table, _)| *table).collect()
+}
+
+/// Whether a rule is for every packet that this host sends: `iif lo` is for all of them (ip_route_output_key_hash() in
+/// net/ipv4/route.c).
+fn is_open(rule: &Rule) -> bool {
+    let comes_in = rule.iif.as_deref().is_some_and(|iif| iif != "lo");
+    let selects = rule.source.is_some() || rule.destination.is_some() || comes_in || rule.oif.is_some();
+    let marked = FRA_FLOW.iter().chain([&FRA_FWMARK, &FRA_UID_RANGE]).any(|kind| rule.other.contains_key(kind));
+    let other = selects || marked || rule.tos != 0 || rule.flags & INVERT != 0;
+    !other && rule.action == TO_TABLE
+}
+
+/// Whether a default route of a rule's table is taken: `suppress_prefixlength 0` passes it over. The kernel tells −1 where nothing
+/// is passed over (fib_nl_fill_rule() in net/core/fib_rules.c).
+fn is_final(rule: &Rule) -> bool {
+    SUPPRESSES.iter().all(|kind| rule.other.get(kind).is_none_or(|value| value.0 == [0xff; 4]))
+}
+
+/// Winners of the lowest-metric default routes of both families in each of these tables: every leg, and every route of the same
+/// metric. Routes for a type of service or a source range win beside the plain ones, not against them, so each such class has its
+/// own winners. One that a blackhole or a dead link keeps from being used now counts all the same.
+fn winners(allow_bootstrap: bool, snapshot: &Snapshot, tables: &[(u8, u32)]) -> Result<Guarded> {
+    let open = |r: &&Route| tables.contains(&(family(r), r.table));
+    let defaults: Vec<&Route> = snapshot.routes.iter().filter(|r| is_default(r)).filter(open).collect();
+    let class = |r: &Route| (r.table, r.destination, r.source, r.tos);
+    let metric = |r: &Route| r.metric.unwrap_or(0);
+    let mut seeds = Guarded::new();
+    for route in &defaults {
+        if defaults.iter().any(|r| class(r) == class(route) && metric(r) < metric(route)) {
+            continue;
+        }
+        let table = if route.table == MAIN { String::new() } else { format!(" of table {}", route.table) };
+        let why = format!(
+            "carries the default route {} with metric {}{table}{}",
+            route.destination,
+            metric(route),
+            router(route)
+        );
+        if route.hops.iter().all(|h| h.dev.is_none()) && !allow_bootstrap {
+            let text = format!("no interface is known for the default route {}: what is an uplink?", route.destination);
+            return Err(ErrorClass::Refused.error(text));
+        }
+        for dev in legs(route) {
+            seeds.entry(dev).or_insert_with(|| why.clone());
+        }
+    }
+    Ok(seeds)
+}
+
+/// The router of a route that is there because of it, which who set up the host may not know of.
+fn router(route: &Route) -> String {
+    let by = |gateway: IpAddr| format!(", which the router {gateway} advertises");
+    let gateway = route.hops.iter().find_map(|h| h.gateway).filter(|_| route.protocol == ADVERTISED);
+    gateway.map(by).unwrap_or_default()
+}

@@ -1,0 +1,98 @@
+//! What can be set on a NIC's device and stays there when it moves: by ethtool, in files of sysfs, of its NAPIs, of its DCB
+//! and of its virtual functions.
+
+use anyhow::{Context, Result, bail};
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Netdev;
+use rdma_netlink::ethtool::{self, Values};
+use rdma_netlink::generic::Genl;
+use rdma_netlink::socket::KernelSocket;
+use rdma_netlink::{dcb, vf};
+
+use super::napi;
+use super::netns::Netns;
+use super::queues::{self, Files};
+
+/// include/uapi/linux/netlink.h.
+const NETLINK_ROUTE: isize = 0;
+
+/// What it takes to look at the devices of a namespace.
+pub struct Devices {
+    ethtool: Option<Genl>,
+    netdev: Option<Genl>,
+    route: KernelSocket,
+    files: Option<Files>,
+}
+
+impl Devices {
+    /// Opens what there is: a kernel without a netlink family has none of its settings.
+    pub fn open(netns: &Netns) -> Result<Devices> {
+        let open = || {
+            let route = KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?;
+            Ok((Genl::open("ethtool")?, Genl::open("netdev")?, route))
+        };
+        let (ethtool, netdev, route) = netns.visit(open)?;
+        // In a container of its own sysfs may be closed to us: its files are unknown then.
+        Ok(Devices { ethtool, netdev, route, files: Files::of(netns).ok() })
+    }
+
+    /// Reads those of these NICs, files with all cores.
+    pub fn read(&mut self, mut devs: Vec<&mut Netdev>) {
+        for dev in &mut devs {
+            dev.device = Some(self.by_netlink(dev));
+        }
+        let Some(files) = &self.files else { return };
+        let read = |devs: &mut [&mut Netdev]| {
+            devs.iter_mut().for_each(|d| d.device.get_or_insert_default().extend(files.read(&d.name)));
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = devs.len().div_ceil(cores).max(1);
+        std::thread::scope(|threads| {
+            let mut shares = devs.chunks_mut(share);
+            let own = shares.next();
+            shares.for_each(|share| drop(threads.spawn(move || read(share))));
+            own.map(read);
+        });
+    }
+
+    fn by_netlink(&mut self, dev: &Netdev) -> Values {
+        let hardware = dev.kind.is_none();
+        let ethtool = self.ethtool.as_mut().map(|genl| ethtool::read(genl, dev.ifindex, hardware));
+        let mut all = ethtool.unwrap_or_default();
+        all.extend(self.netdev.as_mut().map(|genl| napi::read(genl, dev.ifindex)).into_iter().flatten());
+        if hardware {
+            all.extend(dcb::read(&mut self.route, &dev.name));
+            all.extend(vf::read(&mut self.route, dev.ifindex));
+        }
+        all
+    }
+
+    /// Gives a NIC these values, as far as it does not have them.
+    ///
+    /// # Errors
+    /// Names those that were refused.
+    pub fn give(&mut self, ifindex: u32, dev: &IfName, values: &Values) -> Result<()> {
+        let ethtool = match &mut self.ethtool {
+            Some(genl) => ethtool::give(genl, ifindex, values),
+            None => unknown(values, ethtool::is_ours, "this kernel has no ethtool netlink"),
+        };
+        let files = match &self.files {
+            Some(files) => files.give(dev, values),
+            None => unknown(values, queues::is_ours, "its sysfs cannot be mounted"),
+        };
+        // A file of the NIC sets all of its NAPIs, so these come later.
+        let napis = match &mut self.netdev {
+            Some(genl) => napi::give(genl, ifindex, values),
+            None => unknown(values, napi::is_ours, "this kernel has no netdev netlink"),
+        };
+        let (dcb, vfs) = (dcb::give(&mut self.route, dev, values), vf::give(&mut self.route, ifindex, values));
+        match [ethtool, files, napis, dcb, vfs].into_iter().filter_map(Result::err).collect::<Vec<_>>().join(", ") {
+            refused if refused.is_empty() => Ok(()),
+            refused => bail!("refused: {refused}"),
+        }
+    }
+}
+
+fn unknown(values: &Values, is_ours: fn(&str) -> bool, why: &str) -> Result<(), String> {
+    if values.keys().any(|key| is_ours(key)) { Err(why.to_owned()) } else { Ok(()) }
+}

@@ -1,0 +1,88 @@
+//! Links whose device below lives in another namespace.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use netlink_packet_core::NLM_F_DUMP;
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
+use rdma_model::snapshot::Stranger;
+use rdma_netlink::raw::Packet;
+use rdma_netlink::rtnl;
+
+use super::{RouteSocket, links};
+use crate::world::netns::Netns;
+
+/// How often a list that changed while it was read is read again.
+const TRIES: usize = 3;
+
+impl RouteSocket {
+    /// Links of this socket's namespace that sit on netdevs of `home` with an index that `concerns`, and whether these are all. A
+    /// tenant may change its links all the time, so that no list of them is whole: what several lists have together counts.
+    ///
+    /// # Errors
+    /// The kernel's, and the end of `deadline`.
+    pub fn strangers(
+        &mut self,
+        home: &Netns,
+        concerns: &impl Fn(u32) -> bool,
+        deadline: Instant,
+    ) -> Result<(Vec<Stranger>, bool)> {
+        let mut found: BTreeMap<u32, (i32, Stranger)> = BTreeMap::new();
+        let mut whole = false;
+        for _ in 0..TRIES {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let (told, interrupted) = match self.exchange_within(Message::GetLink(links::ask()), NLM_F_DUMP, left) {
+                // What the earlier lists had is worth more than the reason why there is no further one.
+                Err(_) if !found.is_empty() => break,
+                answer => answer.context("listing links")?,
+            };
+            let links = told.iter().filter_map(|p| match p {
+                Packet::Known(m) => {
+                    if let Message::NewLink(l) = m.as_ref() {
+                        rtnl::stranger(l)
+                    } else {
+                        None
+                    }
+                }
+                Packet::Raw(_) => None,
+            });
+            let sits = links.filter(|(_, s)| s.lowers.iter().any(|i| concerns(*i)));
+            found.extend(sits.map(|(nsid, s)| (s.ifindex, (nsid, s))));
+            whole = !interrupted;
+            if whole {
+                break;
+            }
+        }
+        if found.is_empty() {
+            return Ok((Vec::new(), whole));
+        }
+        // Known for sure only now: the dump gives a number to each namespace that it speaks of.
+        let number = self.number_of(home)?;
+        let ours = found.into_values().filter(|(nsid, _)| Some(*nsid) == number);
+        Ok((ours.map(|(_, stranger)| stranger).collect(), whole))
+    }
+
+    /// The number that this socket's namespace has for another one (RTM_GETNSID); none where there is none yet.
+    fn number_of(&mut self, netns: &Netns) -> io::Result<Option<i32>> {
+        let mut ask = NsidMessage::default();
+        ask.attributes.extend(u32::try_from(netns.raw_fd()).map(NsidAttribute::Fd));
+        let (answers, _) = self.exchange(Message::GetNsId(ask), 0)?;
+        let number = |p: &Packet| {
+            let Packet::Known(message) = p else { return None };
+            let Message::NewNsId(told) = message.as_ref() else { return None };
+            told.attributes.iter().find_map(|a| if let NsidAttribute::Id(id) = a { Some(*id) } else { None })
+        };
+        Ok(answers.iter().find_map(number).filter(|id| *id >= 0))
+    }
+
+    /// Deletes a link by its index: its name may be anything.
+    pub fn delete_index(&mut self, index: u32) -> io::Result<()> {
+        let mut m = LinkMessage::default();
+        m.header.index = index;
+        self.change(Message::DelLink(m), 0)
+    }
+}

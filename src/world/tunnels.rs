@@ -1,0 +1,150 @@
+//! Tunnels of a network namespace: what each is tied to, and where its other ends are. IFLA_INFO_DATA by kind
+//! (include/uapi/linux/if_link.h, if_tunnel.h), and the remote ends of a VXLAN's forwarding table.
+
+use std::io;
+use std::net::IpAddr;
+
+use nix::libc::AF_BRIDGE;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, Nexthop, Question, Snapshot};
+use rdma_netlink::exchange::NetlinkSocket;
+use rdma_netlink::raw::{Attributes, attributes, ip, word};
+
+use crate::protected_ifaces::TunnelFacts;
+use crate::world::wireguard;
+
+const RTM_GETLINK: u16 = 18;
+const RTM_GETNEIGH: u16 = 30;
+/// The lengths of ifinfomsg and ndmsg.
+const IFINFOMSG: usize = 16;
+const NDMSG: usize = 12;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_DATA: u16 = 2;
+const NDA_DST: u16 = 1;
+const NDA_IFINDEX: u16 = 8;
+const NDA_NH_ID: u16 = 13;
+
+/// Where a kind has what we look at.
+struct Layout {
+    link: Option<u16>,
+    local: &'static [u16],
+    remote: &'static [u16],
+    /// Its packets name their other ends themselves.
+    external: u16,
+    mark: Option<u16>,
+    /// Without a remote end it sends to the route's gateway (ip_tunnel_xmit() in net/ipv4/ip_tunnel.c).
+    by_gateway: bool,
+}
+
+const fn layout(
+    link: Option<u16>,
+    local: &'static [u16],
+    remote: &'static [u16],
+    external: u16,
+    mark: Option<u16>,
+) -> Layout {
+    Layout { link, local, remote, external, mark, by_gateway: mark.is_some() }
+}
+
+/// None of a kind that is no tunnel.
+fn layout_of(kind: &str) -> Option<Layout> {
+    Some(match kind {
+        "vxlan" => layout(Some(3), &[4, 17], &[2, 16], 25, None),
+        "geneve" => layout(None, &[], &[2, 7], 6, None),
+        "ipip" | "sit" | "ip6tnl" => layout(Some(1), &[2], &[3], 19, Some(20)),
+        "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => layout(Some(1), &[6], &[7], 18, Some(20)),
+        "vti" | "vti6" => layout(Some(1), &[4], &[5], u16::MAX, Some(6)),
+        "amt" => layout(Some(4), &[5], &[7, 6], u16::MAX, None),
+        _ => return None,
+    })
+}
+
+/// Whether packets that leave by a link of this kind leave inside others.
+fn is_tunnel(netdev: &Netdev) -> bool {
+    netdev.kind.as_deref().is_some_and(|kind| kind == "wireguard" || layout_of(kind).is_some())
+}
+
+/// All tunnels of the host. Most hosts have none, and are not asked.
+pub(super) fn tunnels(socket: &mut NetlinkSocket, host: &Snapshot) -> io::Result<Vec<TunnelFacts>> {
+    let netdevs: Vec<&Netdev> = host.netdevs.iter().filter(|n| is_tunnel(n)).collect();
+    if netdevs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let links = socket.dump(RTM_GETLINK, &[0; IFINFOMSG])?;
+    let mut found: Vec<TunnelFacts> = links.iter().filter_map(|link| tunnel(link, &netdevs, host)).collect();
+    if netdevs.iter().any(|n| n.kind.as_deref() == Some("vxlan")) {
+        forwarding(socket, host, &mut found)?;
+    }
+    for netdev in netdevs.iter().filter(|n| n.kind.as_deref() == Some("wireguard")) {
+        found.push(wireguard::tunnel(netdev));
+    }
+    Ok(found)
+}
+
+fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<TunnelFacts> {
+    let index = word(link.get(4..8)?)?;
+    let netdev = netdevs.iter().find(|n| n.ifindex == index)?;
+    let kind = netdev.kind.as_deref()?;
+    let layout = layout_of(kind)?;
+    let all = attributes(link.get(IFINFOMSG..)?).ok()?;
+    let data = all.get(&IFLA_LINKINFO).and_then(|info| Some(attributes(&info.0).ok()?.remove(&IFLA_INFO_DATA)?.0));
+    let data = data.and_then(|data| attributes(&data).ok());
+    Some(match data {
+        Some(data) => facts(&netdev.name, kind, &layout, &data, host),
+        None => TunnelFacts {
+            unknown: Some(format!("the kernel tells nothing of this {kind}")),
+            ..TunnelFacts::of(&netdev.name)
+        },
+    })
+}
+
+fn facts(link: &IfName, kind: &str, layout: &Layout, data: &Attributes, host: &Snapshot) -> TunnelFacts {
+    let number = |at: u16| data.get(&at).and_then(|v| word(&v.0)).filter(|n| *n != 0);
+    let address = |at: &[u16]| {
+        let all = at.iter().filter_map(|at| ip(&data.get(at)?.0));
+        all.map(|ip| ip.to_canonical()).find(|ip| !ip.is_unspecified())
+    };
+    let below = layout.link.and_then(number);
+    // A flag in some kinds, a byte in others.
+    let external = data.get(&layout.external).is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
+    let remote = address(layout.remote);
+    let question = |to: IpAddr| Question {
+        from: address(layout.local).filter(|from| from.is_ipv4() == to.is_ipv4()),
+        oif: below,
+        mark: layout.mark.and_then(number).unwrap_or(0),
+        ..Question::to(to)
+    };
+    TunnelFacts {
+        below: below.and_then(|index| Some(host.netdevs.iter().find(|n| n.ifindex == index)?.name.clone())),
+        ends: remote.filter(|to| !to.is_multicast()).map(question).into_iter().collect(),
+        by_gateway: layout.by_gateway && remote.is_none() && !external,
+        unknown: external.then(|| format!("this {kind} learns its other ends from each packet")),
+        ..TunnelFacts::of(link)
+    }
+}
+
+/// The other ends in a VXLAN's forwarding table (`bridge fdb`, `dst`).
+fn forwarding(socket: &mut NetlinkSocket, host: &Snapshot, tunnels: &mut [TunnelFacts]) -> io::Result<()> {
+    let mut body = [0; NDMSG];
+    body[0] = AF_BRIDGE as u8;
+    for entry in socket.dump(RTM_GETNEIGH, &body)? {
+        let (Some(index), Some(Ok(all))) = (entry.get(4..8).and_then(word), entry.get(NDMSG..).map(attributes)) else {
+            continue;
+        };
+        let name = host.netdevs.iter().find(|n| n.ifindex == index).map(|n| &n.name);
+        let Some(tunnel) = tunnels.iter_mut().find(|t| Some(&t.link) == name) else { continue };
+        let number = |at: u16| all.get(&at).and_then(|v| word(&v.0));
+        let end = all.get(&NDA_DST).and_then(|v| ip(&v.0)).filter(|to| !to.is_unspecified() && !to.is_multicast());
+        let ends = end.into_iter().chain(number(NDA_NH_ID).into_iter().flat_map(|id| object(id, host)));
+        let new = ends.map(|to| Question { oif: number(NDA_IFINDEX), ..Question::to(to) });
+        let new: Vec<Question> = new.filter(|q| !tunnel.ends.contains(q)).collect();
+        tunnel.ends.extend(new);
+    }
+    Ok(())
+}
+
+fn object(id: u32, host: &Snapshot) -> Vec<IpAddr> {
+    let of = |id: u32| host.nexthops.iter().find(move |n| n.id == id);
+    let members = of(id).into_iter().flat_map(|n| &n.group).filter_map(|m| of(m.id));
+    of(id).into_iter().chain(members).filter_map(|n: &Nexthop| n.gateway).collect()
+}

@@ -1,0 +1,88 @@
+//! Endpoints of WireGuard's peers: WG_CMD_GET_DEVICE of generic netlink (include/uapi/linux/wireguard.h), which takes
+//! CAP_NET_ADMIN.
+
+use std::io;
+use std::net::IpAddr;
+
+use netlink_packet_core::NlasIterator;
+use nix::libc::{AF_INET, AF_INET6};
+use rdma_model::ids::Hex;
+use rdma_model::snapshot::{Netdev, Question};
+use rdma_netlink::exchange::NetlinkSocket;
+use rdma_netlink::raw::{Attributes, attributes, emitted, of_word, word};
+
+use crate::protected_ifaces::TunnelFacts;
+
+const NETLINK_GENERIC: isize = 16;
+/// GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME (include/uapi/linux/genetlink.h).
+const CONTROL: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+/// The length of genlmsghdr.
+const GENLMSGHDR: usize = 4;
+const GET_DEVICE: u8 = 0;
+const WGDEVICE_A_IFINDEX: u16 = 1;
+const WGDEVICE_A_FWMARK: u16 = 7;
+const WGDEVICE_A_PEERS: u16 = 8;
+const WGPEER_A_ENDPOINT: u16 = 4;
+
+/// What is known of one.
+pub(super) fn tunnel(netdev: &Netdev) -> TunnelFacts {
+    let facts = TunnelFacts::of(&netdev.name);
+    match ends(netdev.ifindex) {
+        Ok(ends) => TunnelFacts { ends, ..facts },
+        Err(e) => TunnelFacts { unknown: Some(format!("WireGuard's endpoints could not be asked for: {e}")), ..facts },
+    }
+}
+
+fn body(command: u8, all: &Attributes) -> Vec<u8> {
+    [&[command, 1, 0, 0][..], &emitted(all)].concat()
+}
+
+fn ends(ifindex: u32) -> io::Result<Vec<Question>> {
+    let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
+    let name = Attributes::from([(FAMILY_NAME, Hex(b"wireguard\0".to_vec()))]);
+    let family = socket.ask(CONTROL, &body(GET_FAMILY, &name))?;
+    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+    let read = |payload: &[u8]| attributes(payload.get(GENLMSGHDR..)?).ok();
+    let id = read(&family).and_then(|all| all.get(&FAMILY_ID)?.0.as_slice().try_into().ok().map(u16::from_ne_bytes));
+    let device = Attributes::from([(WGDEVICE_A_IFINDEX, of_word(ifindex))]);
+    let told = socket.dump(id.ok_or_else(malformed)?, &body(GET_DEVICE, &device))?;
+    let told: Vec<Attributes> = told.iter().filter_map(|payload| read(payload)).collect();
+    let mark = told.iter().find_map(|all| word(&all.get(&WGDEVICE_A_FWMARK)?.0)).unwrap_or(0);
+    let ends = told.iter().filter_map(|all| all.get(&WGDEVICE_A_PEERS)).flat_map(|peers| endpoints(&peers.0));
+    Ok(ends.map(|to| Question { mark, ..Question::to(to) }).collect())
+}
+
+/// The addresses of a list of peers; one that has never been heard of has none.
+fn endpoints(peers: &[u8]) -> Vec<IpAddr> {
+    // All of them have the number 0 (get_peer() in drivers/net/wireguard/netlink.c).
+    let peers = NlasIterator::new(peers).flatten().map(|peer| peer.value().to_vec());
+    peers.filter_map(|peer| address(&attributes(&peer).ok()?.get(&WGPEER_A_ENDPOINT)?.0)).collect()
+}
+
+/// sockaddr_in or sockaddr_in6.
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?)) {
+        AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?)),
+        AF_INET6 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes.get(8..24)?).ok()?).to_canonical()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_of_both_families_are_read() {
+        let v4 = [&(AF_INET as u16).to_ne_bytes()[..], &[0xca, 0x6c, 192, 0, 2, 7], &[0; 8]].concat();
+        let v6 = [&(AF_INET6 as u16).to_ne_bytes()[..], &[0xca, 0x6c, 0, 0, 0, 0], &[0x20; 16], &[0; 4]].concat();
+        let peer = |endpoint: Vec<u8>| Hex(emitted(&Attributes::from([(WGPEER_A_ENDPOINT, Hex(endpoint))])));
+        let all = [peer(v4), peer(v6), Hex(Vec::new())].map(|peer| emitted(&Attributes::from([(0, peer)])));
+        let peers = all.concat();
+        let read: Vec<String> = endpoints(&peers).iter().map(ToString::to_string).collect();
+        assert_eq!(read, ["192.0.2.7", "2020:2020:2020:2020:2020:2020:2020:2020"]);
+    }
+}
