@@ -29,6 +29,17 @@ until_true() {
   done
 }
 
+# serves PID OUTPUT LISTENING: waits until the command LISTENING says that the server listens; one that ends before it does
+# shows why.
+serves() {
+  local end=$((SECONDS + 120))
+  until "$3"; do
+    kill -0 "$1" 2> /dev/null || die "the server has ended: $(cat "$2")"
+    [ "$SECONDS" -lt "$end" ] || die "the server does not listen: $(cat "$2"; ps ax | tail -n 30)"
+    sleep 0.1
+  done
+}
+
 # bundle ID [COMMAND...]: /tmp/ctr/ID; without a command it says "ready" and waits.
 bundle() {
   local id=$1

@@ -5,7 +5,7 @@
 # In a container: the verbs ping-pong over the first HCA that it was told of, by its RoCE v2 GID for IPv4.
 # shellcheck disable=SC2016 # the container's shell expands it
 pingpong='hca=${NCCL_IB_HCA#=}; hca=${hca%%,*}
-index=$(cd /sys/class/infiniband/$hca/ports/1/gids && grep -l :ffff: *)
+index=$(cd /sys/class/infiniband/$hca/ports/1/gids && grep -l "^0000:.*:ffff:" *)
 exec ibv_rc_pingpong -d $hca -g $index -n 50'
 
 in_pod() { # ID: its network namespace is the pod's
@@ -36,7 +36,7 @@ case_the_second_keeps_the_nics_and_they_work() {
   says "held by     two"
   runc exec two sh -c "$pingpong" > /tmp/ctr/two.pingpong 2>&1 &
   server=$!
-  until_true 20 listening
+  serves "$server" /tmp/ctr/two.pingpong listening
   said=$(crun run --bundle /tmp/ctr/peer peer < /dev/null)
   says "50 iters in"
   wait "$server"

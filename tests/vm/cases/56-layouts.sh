@@ -101,19 +101,19 @@ case_a_vlan_comes_along() {
 case_a_macvlan_on_a_nic_keeps_it() {
   ip link add link v0 name m0 type macvlan mode bridge
   fails 4 rdmaprep prepare --plan x --ifaces v0
-  says "m0 sits on v0, and would be left without it; delete what sits on it first"
+  says "m0 (macvlan) sits on v0, and would be left without it; delete what sits on it first"
 }
 
 # pingpong SERVER RUNTIME CLIENT RUNTIME HCA HCA ADDRESS: RDMA between two containers, by GIDs made from IPv4 addresses on
 # that netdev.
 pingpong() {
   # shellcheck disable=SC2016 # the container's shell expands it
-  local verbs='cd /sys/class/infiniband/$0/ports/1 && for i in $(grep -l :ffff: gids/*); do
+  local verbs='cd /sys/class/infiniband/$0/ports/1 && for i in $(grep -l "^0000:.*:ffff:" gids/*); do
       i=${i#gids/}; grep -q v2 gid_attrs/types/$i && [ "$(cat gid_attrs/ndevs/$i)" = "$1" ] && index=$i; done
     exec ibv_rc_pingpong -d $0 -g $index -p 18530 -n 50 $2'
   runc exec a sh -c "$verbs" "$1" "$2" > /tmp/ctr/server 2>&1 &
   server=$!
-  until_true 20 listening
+  serves "$server" /tmp/ctr/server listening
   crun exec b sh -c "$verbs" "$3" "$4" "$5" > /tmp/ctr/client 2>&1 || die "$(cat /tmp/ctr/client /tmp/ctr/server)"
   wait "$server" || die "$(cat /tmp/ctr/server)"
   echo "# RDMA over $2 and $4: $(grep bytes /tmp/ctr/client)"
