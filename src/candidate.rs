@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use anyhow::Result;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
+use rdma_model::values::Family;
 
-use crate::config::Family;
 use crate::protected_ifaces::{self, Guarded};
 use crate::request::Request;
 use crate::select::Held;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
+use rdma_model::values::Family;
 use regex::RegexBuilder;
 use serde::{Deserialize, Serialize};
 
@@ -47,53 +48,6 @@ pub struct Host {
     pub hook_log: PathBuf,
     /// Numbers of the routing tables that rails get inside, and of their rules' priorities.
     pub rail_tables: Numbers,
-}
-
-/// Which addresses count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Family {
-    /// IPv4.
-    #[default]
-    #[serde(rename = "4")]
-    V4,
-    /// IPv6 other than link-local.
-    #[serde(rename = "6")]
-    V6,
-    /// Either.
-    #[serde(rename = "any")]
-    Any,
-}
-
-impl FromStr for Family {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        match s {
-            "4" => Ok(Family::V4),
-            "6" => Ok(Family::V6),
-            "any" => Ok(Family::Any),
-            _ => bail!("{s:?} is none of 4, 6, any"),
-        }
-    }
-}
-
-impl Family {
-    /// Whether an address is of this family.
-    pub fn has(self, address: &IpAddr) -> bool {
-        match self {
-            Family::V4 => address.is_ipv4(),
-            Family::V6 => address.is_ipv6(),
-            Family::Any => true,
-        }
-    }
-
-    /// For sentences: `IPv4 address`.
-    pub fn noun(self) -> &'static str {
-        match self {
-            Family::V4 => "IPv4 address",
-            Family::V6 => "IPv6 address other than link-local",
-            Family::Any => "IPv4 or IPv6 address other than link-local",
-        }
-    }
 }
 
 /// How long a port that is ACTIVE may take to show its GIDs: seconds, 1 to 3600.

@@ -10,10 +10,11 @@ use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{JobAddresses, Snapshot};
+use rdma_model::values::Family;
 
 use crate::cdi::asked::Asked;
 use crate::cli::SelectArgs;
-use crate::config::{EXCLUDE, Family, GidTimeout, Host, Pattern, PlanName, SelectConfig};
+use crate::config::{EXCLUDE, GidTimeout, Host, Pattern, PlanName, SelectConfig};
 use crate::nccl_env::HOST_ENV;
 use crate::plan::Plan;
 use crate::policy::{Ask, Device};

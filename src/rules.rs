@@ -3,9 +3,9 @@
 mod stacked;
 
 use rdma_model::snapshot::Netdev;
+use rdma_model::values::Family;
 
 use crate::candidate::{Candidate, Context, choose_gid, counts, port_label};
-use crate::config::Family;
 use crate::policy::Device;
 use crate::protected_ifaces::Guarded;
 use crate::select::{Drop, DropCode, Verdict};

@@ -1,11 +1,10 @@
 //! Which NICs a job gets, and why not the others.
 
-use std::fmt;
-
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{Gid, Netdev, Snapshot};
+pub use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
 
 use crate::attach;
@@ -53,57 +52,6 @@ pub struct Drop {
     pub why: String,
     /// What the user can do.
     pub fix: String,
-}
-
-/// Codes of the reasons, in the order in which they are tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DropCode {
-    /// The host's config file forbids it.
-    Forbidden,
-    /// A container holds it, or its netdev is in another network namespace.
-    Held,
-    /// Facts about it disagree, or several HCAs share it.
-    Ambiguous,
-    /// iWARP has no RoCE GIDs.
-    Iwarp,
-    /// No RDMA device behind it.
-    NotRdma,
-    /// An RDMA device that has no netdev and is neither RoCE nor InfiniBand (EFA), or has no ports.
-    NoNetdev,
-    /// Matches the exclusion regex, is not in the include list, or left out by the container's annotations.
-    Excluded,
-    /// Carries the default route or shares its master.
-    Uplink,
-    /// Owns the bootstrap address.
-    Bootstrap,
-    /// Part of a bond or bridge, or a bond or bridge itself.
-    Enslaved,
-    /// IPoIB child, VLAN, macvlan: a netdev on top of another.
-    Child,
-    /// Carries a VLAN, macvlan or tunnel that would lose it.
-    Carries,
-    /// Has classes, filters or the like of queueing disciplines, which could not be given back.
-    QueueingDiscipline,
-    /// No address of the wanted family.
-    NoAddress,
-    /// The port is not ACTIVE.
-    PortDown,
-    /// No RoCE v2 GID made from its address and carrying its netdev.
-    NoGid,
-    /// An address would expire inside the container.
-    FiniteLifetime,
-    /// InfiniBand without `--ib`.
-    #[serde(rename = "infiniband")]
-    InfiniBand,
-    /// The peer has no such NIC.
-    NotInPeerSet,
-}
-
-impl fmt::Display for DropCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
 }
 
 /// A NIC that a container holds already, from its journal.

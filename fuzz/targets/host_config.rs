@@ -7,8 +7,9 @@ use libfuzzer_sys::fuzz_target;
 use nccl_rules::version::Version;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, Guid, HcaName, Hex, IfName, Mac};
+use rdma_model::values::Family;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{Config, Family, GidTimeout, Host, Pattern, PlanName};
+use rdmaprep::config::{Config, GidTimeout, Host, Pattern, PlanName};
 use rdmaprep::rails::Profile;
 use rdmaprep::request::{Request, boolean, interface_names};
 

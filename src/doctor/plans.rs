@@ -3,11 +3,11 @@
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
+use rdma_model::values::Family;
 
 use super::{Check, Finding, Patient, Severity, join};
 use crate::attach::{attach, identity, same_nic};
 use crate::candidate::counts;
-use crate::config::Family;
 use crate::plan::{Nic, Plan};
 use crate::protected_ifaces::uplinks;
 

@@ -2,11 +2,11 @@
 
 use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
 use rdma_model::step::IFA_F_NOPREFIXROUTE;
+use rdma_model::values::Family;
 
 use super::patient::Wanted;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::candidate::{counts, port_label};
-use crate::config::Family;
 use crate::select::{self, Drop, DropCode, Verdict};
 
 /// Ports that are not ACTIVE, of NICs that somebody means.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
+use rdma_model::values::Family;
 
 use super::{say, warn};
 use crate::cli::{PeersArgs, RendezvousArgs};
-use crate::config::Family;
 use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
 #[cfg(feature = "etcd")]

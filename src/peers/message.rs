@@ -9,7 +9,6 @@ use rdma_model::strict_json;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::rail::brief;
 use super::{Device, Digest, Lack, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
 
 /// Version of all messages. Nodes of different versions do not agree.
@@ -92,8 +91,8 @@ impl Offer {
 
     /// Why a rail is not offered.
     pub fn lack(&self, key: &RailKey) -> String {
-        let code = self.lacks.iter().find(|Lack(k, _)| k == key).map(|Lack(_, code)| *code);
-        brief(code, self.policy.family)
+        let found = self.lacks.iter().find(|Lack(k, _)| k == key);
+        found.map_or_else(|| "no such NIC".to_owned(), |Lack(_, code)| code.brief(self.policy.family))
     }
 
     /// Reads one of a stranger.

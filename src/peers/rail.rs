@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
 use rdma_model::ids::{HcaName, IfName};
+use rdma_model::values::Family;
+use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
 
 use super::Offer;
-use crate::config::Family;
-use crate::select::DropCode;
 
 /// What makes two NICs the same rail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,31 +193,4 @@ fn lacking(key: &RailKey, offers: &[Offer], have: usize) -> String {
         said.push(format!("{more} more nodes"));
     }
     format!("{key}: missing on {}", said.join(", on "))
-}
-
-/// Why a node cannot offer a NIC, in a few words.
-pub fn brief(code: Option<DropCode>, family: Family) -> String {
-    let words = match code {
-        None => "no such NIC",
-        Some(DropCode::Forbidden) => "the host's policy forbids it",
-        Some(DropCode::Held) => "a container holds it",
-        Some(DropCode::Ambiguous) => "facts about it disagree",
-        Some(DropCode::Iwarp) => "it speaks iWARP",
-        Some(DropCode::NotRdma) => "no RDMA device",
-        Some(DropCode::NoNetdev) => "no netdev",
-        Some(DropCode::Excluded) => "excluded",
-        Some(DropCode::Uplink) => "it is an uplink",
-        Some(DropCode::Bootstrap) => "the job's own traffic runs over it",
-        Some(DropCode::Enslaved) => "it is part of a bond or bridge",
-        Some(DropCode::Child) => "it sits on another NIC",
-        Some(DropCode::Carries) => "something sits on it",
-        Some(DropCode::QueueingDiscipline) => "a move would take its queueing discipline",
-        Some(DropCode::NoAddress) => return format!("no {}", family.noun()),
-        Some(DropCode::PortDown) => "port down",
-        Some(DropCode::NoGid) => "no RoCE v2 GID",
-        Some(DropCode::FiniteLifetime) => "an address of finite lifetime",
-        Some(DropCode::InfiniBand) => "InfiniBand, and no --ib",
-        Some(DropCode::NotInPeerSet) => "not in its --peer-ifaces",
-    };
-    words.to_owned()
 }

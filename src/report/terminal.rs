@@ -1,7 +1,8 @@
-//! Text and JSON that cannot steer a terminal, whatever a host or a container has put into them.
+//! JSON that cannot steer a terminal, whatever a host or a container has put into them.
 
 use std::io;
 
+use rdma_model::escape;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter};
 
@@ -59,28 +60,11 @@ impl Formatter for Safe {
 
     fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
         let mut rest = text;
-        while let Some((at, c)) = rest.char_indices().find(|(_, c)| steers(*c)) {
+        while let Some((at, c)) = rest.char_indices().find(|(_, c)| escape::is_unsafe(*c)) {
             let (plain, after) = rest.split_at(at);
             write!(out, "{plain}\\u{:04x}", u32::from(c))?;
             rest = after.get(c.len_utf8()..).unwrap_or_default();
         }
         out.write_all(rest.as_bytes())
     }
-}
-
-/// One line of text from elsewhere with everything escaped that could steer a terminal or forge a line.
-pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if steers(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
-}
-
-/// The same for text of several lines, whose line ends and tabs stay.
-pub fn printable_lines(text: &str) -> String {
-    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
-    text.lines().map(line).collect()
-}
-
-/// Controls, and the marks that reverse or hide what stands beside them.
-fn steers(c: char) -> bool {
-    let marks = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
-    c.is_control() || marks.iter().any(|m| m.contains(&c))
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use anyhow::Result;
-use rdmaprep::config::Family;
+use rdma_model::values::Family;
 use rdmaprep::peers::message::{HostName, VERSION};
 use rdmaprep::peers::node::Setup;
 use rdmaprep::peers::{Match, Nonce, Offer, Policy, Rail, Store, Value};

@@ -5,14 +5,20 @@
 //! - [`nic`]: what identifies a NIC while names and indexes change around it
 //! - [`step`]: one effect on the kernel, and the state of a NIC that it takes to set up
 //! - [`tree`]: directories, files and links as data
+//! - [`values`]: values of options that more than one crate reads
+//! - [`verdict`]: why a NIC is not given to a job
+//! - [`escape`]: text from elsewhere, escaped for a terminal
 //! - [`error_class`]: the classes of errors, which are exit codes
 //! - [`strict_json`]: JSON that may have no field which its reader does not know
 #![forbid(unsafe_code)]
 
 pub mod error_class;
+pub mod escape;
 pub mod ids;
 pub mod nic;
 pub mod snapshot;
 pub mod step;
 pub mod strict_json;
 pub mod tree;
+pub mod values;
+pub mod verdict;

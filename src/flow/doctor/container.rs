@@ -10,8 +10,8 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
 use rdma_model::step::Side;
+use rdma_model::values::Family;
 
-use crate::config::Family;
 use crate::doctor::seen::{Machine, Node, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::home;

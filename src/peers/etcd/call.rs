@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use rdma_model::escape::printable;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,7 +19,6 @@ use ureq::{Agent, Error};
 use super::super::resolve::resolve;
 use super::url::{Cluster, Login, read};
 use super::wire::{Refusal, Token};
-use crate::report::printable;
 
 /// The longest for one call to one member.
 const ANSWER: Duration = Duration::from_secs(10);

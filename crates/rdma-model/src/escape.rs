@@ -1,0 +1,18 @@
+//! Text from elsewhere, escaped for a terminal or a log.
+
+/// Escapes one line: every character that could steer a terminal or forge a line becomes Rust's escape of it (`\n`, `\u{1b}`).
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if is_unsafe(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// Escapes text of several lines; line ends and tabs stay.
+pub fn printable_lines(text: &str) -> String {
+    let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
+    text.lines().map(line).collect()
+}
+
+/// Whether a character is a control, or a mark that reverses or hides what stands beside it (Unicode's format characters).
+pub fn is_unsafe(c: char) -> bool {
+    let marks = ['\u{200b}'..='\u{200f}', '\u{2028}'..='\u{202e}', '\u{2060}'..='\u{206f}', '\u{feff}'..='\u{feff}'];
+    c.is_control() || marks.iter().any(|m| m.contains(&c))
+}

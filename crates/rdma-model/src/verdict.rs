@@ -1,0 +1,87 @@
+//! Why a NIC is not given to a job.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::values::Family;
+
+/// The reason why a NIC was dropped, in the order in which the rules are tested. Plans, reports and the messages between nodes have
+/// it in snake case: a code does not change its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropCode {
+    /// The host's config file forbids it.
+    Forbidden,
+    /// A container holds it, or its netdev is in another network namespace.
+    Held,
+    /// Facts about it disagree, or several HCAs share it.
+    Ambiguous,
+    /// iWARP has no RoCE GIDs.
+    Iwarp,
+    /// No RDMA device behind it.
+    NotRdma,
+    /// An RDMA device that has no netdev and is neither RoCE nor InfiniBand (EFA), or has no ports.
+    NoNetdev,
+    /// Matches the exclusion regex, is not in the include list, or left out by the container's annotations.
+    Excluded,
+    /// Carries the default route or shares its master.
+    Uplink,
+    /// Owns the bootstrap address.
+    Bootstrap,
+    /// Part of a bond or bridge, or a bond or bridge itself.
+    Enslaved,
+    /// IPoIB child, VLAN, macvlan: a netdev on top of another.
+    Child,
+    /// Carries a VLAN, macvlan or tunnel that would lose it.
+    Carries,
+    /// Has classes, filters or the like of queueing disciplines, which could not be given back.
+    QueueingDiscipline,
+    /// No address of the wanted family.
+    NoAddress,
+    /// The port is not ACTIVE.
+    PortDown,
+    /// No RoCE v2 GID made from its address and carrying its netdev.
+    NoGid,
+    /// An address would expire inside the container.
+    FiniteLifetime,
+    /// InfiniBand without `--ib`.
+    #[serde(rename = "infiniband")]
+    InfiniBand,
+    /// The peer has no such NIC.
+    NotInPeerSet,
+}
+
+impl fmt::Display for DropCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl DropCode {
+    /// The reason in a few words, for a table or a list. `family`: which addresses count.
+    pub fn brief(self, family: Family) -> String {
+        let words = match self {
+            DropCode::Forbidden => "the host's policy forbids it",
+            DropCode::Held => "a container holds it",
+            DropCode::Ambiguous => "facts about it disagree",
+            DropCode::Iwarp => "it speaks iWARP",
+            DropCode::NotRdma => "no RDMA device",
+            DropCode::NoNetdev => "no netdev",
+            DropCode::Excluded => "excluded",
+            DropCode::Uplink => "it is an uplink",
+            DropCode::Bootstrap => "the job's own traffic runs over it",
+            DropCode::Enslaved => "it is part of a bond or bridge",
+            DropCode::Child => "it sits on another NIC",
+            DropCode::Carries => "something sits on it",
+            DropCode::QueueingDiscipline => "a move would take its queueing discipline",
+            DropCode::NoAddress => return format!("no {}", family.noun()),
+            DropCode::PortDown => "port down",
+            DropCode::NoGid => "no RoCE v2 GID",
+            DropCode::FiniteLifetime => "an address of finite lifetime",
+            DropCode::InfiniBand => "InfiniBand, and no --ib",
+            DropCode::NotInPeerSet => "not in its --peer-ifaces",
+        };
+        words.to_owned()
+    }
+}
