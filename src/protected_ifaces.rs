@@ -16,7 +16,7 @@ mod reasons;
 mod tests;
 mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::Result;
@@ -120,17 +120,30 @@ pub fn not_known(snapshot: &Snapshot, guarded: &Guarded) -> Vec<String> {
     let Some(paths) = &snapshot.paths else {
         return vec![if snapshot.routes.is_empty() { NO_ROUTES } else { NO_ANSWERS }.to_owned()];
     };
-    let failed =
-        paths.paths.iter().chain(paths.tunnels.iter().flat_map(|t| &t.remotes)).filter_map(|p| match &p.answer {
-            Answer::NotAsked(why) => Some(format!("the route to {}: {why}", p.question.to)),
-            _ => None,
-        });
+    let failed = unanswered(paths.paths.iter().chain(paths.tunnels.iter().flat_map(|t| &t.remotes)));
     let blind = snapshot.netdevs.iter().filter(|n| guarded.contains_key(&n.name));
     let blind =
         blind.filter_map(|n| Some(format!("what carries {}: {}", n.name, underlay_unknown(snapshot, paths, n)?)));
-    let mut all: Vec<String> = paths.not_asked.iter().cloned().chain(failed).chain(blind).collect();
-    all.dedup();
-    all
+    let mut seen = BTreeSet::new();
+    let all = paths.not_asked.iter().cloned().chain(failed).chain(blind);
+    all.filter(|text| seen.insert(text.clone())).collect()
+}
+
+/// The lookups that failed, a clause for each cause.
+fn unanswered<'a>(paths: impl Iterator<Item = &'a HostPath>) -> Vec<String> {
+    let mut causes: Vec<(&str, Vec<IpAddr>)> = Vec::new();
+    for path in paths {
+        let Answer::NotAsked(why) = &path.answer else { continue };
+        match causes.iter_mut().find(|(cause, _)| cause == why) {
+            Some((_, to)) => to.push(path.question.to),
+            None => causes.push((why, vec![path.question.to])),
+        }
+    }
+    let clause = |(why, to): (&str, Vec<IpAddr>)| match to.as_slice() {
+        [first, others @ ..] if !others.is_empty() => format!("the routes to {first} and {} more: {why}", others.len()),
+        all => format!("the route to {}: {why}", all.first().map(ToString::to_string).unwrap_or_default()),
+    };
+    causes.into_iter().map(clause).collect()
 }
 
 /// The owner of the bootstrap address, and what leads to the peer and to the store at which nodes meet.

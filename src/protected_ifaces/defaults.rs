@@ -8,7 +8,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
 
 use super::Guarded;
-use super::questions::{FRA_FLOW, FRA_FWMARK, FRA_UID_RANGE};
+use super::questions::{FRA_FLOW, FRA_FWMASK, FRA_UID_RANGE};
 
 /// Routing tables (RT_TABLE_*).
 const DEFAULT: u32 = 253;
@@ -19,7 +19,7 @@ pub(super) const UNICAST: u8 = 1;
 const ADVERTISED: u8 = 9;
 /// FR_ACT_TO_TBL; FIB_RULE_INVERT; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN (include/uapi/linux/fib_rules.h).
 const TO_TABLE: u8 = 1;
-const INVERT: u32 = 2;
+pub(super) const INVERT: u32 = 2;
 const SUPPRESSES: [u16; 2] = [13, 14];
 /// The priorities of the kernel's own rules (fib_default_rules_init() in net/ipv4/fib_rules.c).
 const OF_MAIN: u32 = 32766;
@@ -82,7 +82,7 @@ fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
 fn is_open(rule: &Rule) -> bool {
     let comes_in = rule.iif.as_deref().is_some_and(|iif| iif != "lo");
     let selects = rule.source.is_some() || rule.destination.is_some() || comes_in || rule.oif.is_some();
-    let marked = FRA_FLOW.iter().chain([&FRA_FWMARK, &FRA_UID_RANGE]).any(|kind| rule.other.contains_key(kind));
+    let marked = FRA_FLOW.iter().chain([&FRA_FWMASK, &FRA_UID_RANGE]).any(|kind| rule.other.contains_key(kind));
     let other = selects || marked || rule.tos != 0 || rule.flags & INVERT != 0;
     !other && rule.action == TO_TABLE
 }

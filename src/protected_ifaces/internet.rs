@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Answer, HostPath, Netdev, Purpose, Question, Snapshot};
+use rdma_model::snapshot::{Answer, HostPath, Leg, Netdev, Purpose, Question, Snapshot};
 
 use super::carriers::carriers;
 use super::questions::{Asking, Selectors};
@@ -25,20 +25,30 @@ const INTERNET: [IpAddr; 9] = [
 ];
 
 /// The ways out, by each kind of packet that rules tell apart.
+///
+/// A host that packets leave by a link without RDMA, in either family, can be reached there. Any other needs what it has of both:
+/// IPv6 over one rail is no way out for IPv4.
 pub(super) fn ways_out(host: &Snapshot, selectors: &Selectors, asking: &mut Asking) -> Vec<HostPath> {
     let mut ask = |q: Question| asking.path(Purpose::Internet, q);
     let mut found: Vec<HostPath> = INTERNET.into_iter().map(|to| ask(Question::to(to))).collect();
-    let is_out = found.iter().any(is_routed);
+    let ways = Ways::of(host);
+    let lives_elsewhere = found.iter().any(|path| leaves_without_rdma(&ways, path));
+    let is_out = |family: u8| lives_elsewhere || found.iter().any(|p| is_routed(p) && is_of(family, p.question.to));
+    let bound_only = [4, 6].map(|family| (family, !is_out(family)));
     let special = selectors.variants.iter().flat_map(|(family, v)| of(*family).map(|to| Question { to, ..v.clone() }));
     found.extend(special.map(&mut ask));
-    if !is_out {
-        found.extend(lone(host, bound(host).map(ask).collect()));
+    for (family, _) in bound_only.into_iter().filter(|(_, bound_only)| *bound_only) {
+        found.extend(lone(host, bound(host).filter(|q| is_of(family, q.to)).map(&mut ask).collect()));
     }
     found
 }
 
 fn of(family: u8) -> impl Iterator<Item = IpAddr> {
-    INTERNET.into_iter().filter(move |to| to.is_ipv4() == (family == 4))
+    INTERNET.into_iter().filter(move |to| is_of(family, *to))
+}
+
+fn is_of(family: u8, address: IpAddr) -> bool {
+    address.is_ipv4() == (family == 4)
 }
 
 fn is_routed(path: &HostPath) -> bool {
@@ -85,6 +95,13 @@ fn is_management(ways: &Ways, netdev: &Netdev) -> bool {
     let has_address = netdev.up && netdev.addresses.iter().any(|a| a.scope == 0);
     let below: Vec<&Netdev> = if has_address { carriers(ways, &netdev.name).collect() } else { Vec::new() };
     below.iter().any(|n| n.pci.is_some()) && !below.iter().any(|n| is_rdma(ways.snapshot, n))
+}
+
+/// Whether packets leave by links that are no rail and sit on none.
+fn leaves_without_rdma(ways: &Ways, path: &HostPath) -> bool {
+    let Answer::Route(matched) = &path.answer else { return false };
+    let is_rail = |leg: &Leg| carriers(ways, &leg.dev).any(|n| is_rdma(ways.snapshot, n));
+    !matched.legs.is_empty() && !matched.legs.iter().any(is_rail)
 }
 
 fn is_rdma(host: &Snapshot, netdev: &Netdev) -> bool {

@@ -9,10 +9,13 @@ use rdma_model::snapshot::{
     Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Purpose, Question, RdmaUse, Rule, Snapshot, TunnelPath,
 };
 
+use super::defaults::INVERT;
 use super::internet;
 
-/// FRA_FWMARK, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE (include/uapi/linux/fib_rules.h).
-pub(super) const FRA_FWMARK: u16 = 10;
+/// FRA_FWMARK, FRA_FWMASK, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE (include/uapi/linux/fib_rules.h).
+const FRA_FWMARK: u16 = 10;
+/// A rule that looks at marks has a mask, and no mark where that is 0 (fib_nl_fill_rule() in net/core/fib_rules.c).
+pub(super) const FRA_FWMASK: u16 = 16;
 pub(super) const FRA_UID_RANGE: u16 = 20;
 pub(super) const FRA_FLOW: [u16; 3] = [22, 23, 24];
 
@@ -81,7 +84,7 @@ impl Selectors {
         let mut seen = HashSet::new();
         let variants = rules.iter().filter_map(|r| Some((r.family, variant(r)?)));
         let variants = variants.filter(|v| seen.insert(v.clone())).collect();
-        Selectors { variants, by_mark: has(&[FRA_FWMARK]), by_uid: has(&[FRA_UID_RANGE]), by_flow: has(&FRA_FLOW) }
+        Selectors { variants, by_mark: has(&[FRA_FWMASK]), by_uid: has(&[FRA_UID_RANGE]), by_flow: has(&FRA_FLOW) }
     }
 
     /// A socket's question with no more in it than rules look at: many sockets then have one question.
@@ -96,7 +99,8 @@ impl Selectors {
     }
 }
 
-/// A packet that a rule is about, where it looks at marks, types of service, owners, protocols or ports.
+/// A packet that a rule is about, where it looks at marks, types of service, owners, protocols or ports. A negated rule is about all
+/// packets but those: of them only the ones are asked about that differ from any other question.
 fn variant(rule: &Rule) -> Option<Question> {
     let word = |kind: u16| Some(u32::from_ne_bytes(rule.other.get(&kind)?.0.get(..4)?.try_into().ok()?));
     let port = |kind: u16| Some(u16::from_ne_bytes(rule.other.get(&kind)?.0.get(..2)?.try_into().ok()?));
@@ -110,8 +114,26 @@ fn variant(rule: &Rule) -> Option<Question> {
         remote_port: port(dport).unwrap_or(0),
     });
     let mark = word(FRA_FWMARK).unwrap_or(0);
-    let question = Question { mark, tos: rule.tos, uid: word(FRA_UID_RANGE), flow, ..any.clone() };
+    let question = match rule.flags & INVERT {
+        0 => Question { mark, tos: rule.tos, uid: word(FRA_UID_RANGE), flow, ..any.clone() },
+        _ => Question { mark: other_mark(rule, mark), uid: other_user(rule), ..any.clone() },
+    };
     (question != any).then_some(question)
+}
+
+/// A mark that a negated rule is about: packets have none unless one is set.
+fn other_mark(rule: &Rule, mark: u32) -> u32 {
+    let mask = rule.other.get(&FRA_FWMASK).and_then(|Hex(bytes)| bytes.as_slice().try_into().ok());
+    let mask = mask.map_or(u32::MAX, u32::from_ne_bytes);
+    let is_about_marks = rule.other.contains_key(&FRA_FWMASK) && mark == 0;
+    if is_about_marks { mask & mask.wrapping_neg() } else { 0 }
+}
+
+/// A user whom a negated rule is about, where it leaves out root, who asks (struct fib_rule_uid_range).
+fn other_user(rule: &Rule) -> Option<u32> {
+    let Hex(bytes) = rule.other.get(&FRA_UID_RANGE)?;
+    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    word(4).filter(|_| word(0) == Some(0))?.checked_add(1).filter(|uid| *uid != u32::MAX)
 }
 
 /// The kernel, or what stands for it, with the answers that it has given already.

@@ -72,12 +72,13 @@ fn name_servers(host: &Snapshot, facts: &mut Facts) {
 }
 
 /// A file that a container runtime or a user may have put there: nothing else is read, and no end of it is waited for.
+/// Comments may be in any encoding: the resolver reads bytes (res_init.c of glibc).
 fn read(path: &Path) -> Result<String> {
-    let mut text = String::new();
+    let mut text = Vec::new();
     if let Some(file) = open::plain(path, Links::Followed)? {
-        file.take(LARGEST).read_to_string(&mut text)?;
+        file.take(LARGEST).read_to_end(&mut text)?;
     }
-    Ok(text)
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// `nameserver ADDRESS[%LINK]` (resolv.conf(5)).
