@@ -22,10 +22,10 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host, SelectConfig};
+use rdmaprep::kernel::sysfs::{self, Scope, Survey};
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
 use rdmaprep::view::{self, Keep};
-use rdmaprep::world::sysfs::{self, Scope, Survey};
 use tempfile::TempDir;
 
 #[path = "../tests/trees_support/made.rs"]

@@ -6,7 +6,7 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::step::Step;
 
-use crate::world::{World, faults};
+use crate::kernel::{World, faults};
 
 /// Does the steps in order and stops at the first that fails. What was done until then is for the caller to undo, from the
 /// record: [`crate::restore`] finds NICs wherever a failure left them.

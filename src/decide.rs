@@ -14,6 +14,8 @@ use rdma_model::tree::Tree;
 use crate::exclusive;
 use crate::home;
 use crate::journal::{Member, Record};
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World, boot_id};
 use crate::nccl_env::Options;
 use crate::plan::Plan;
 use crate::protected_ifaces::leads_everywhere;
@@ -21,8 +23,6 @@ use crate::rails;
 use crate::request::Request;
 use crate::select::{self, Selection};
 use crate::view;
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id};
 
 /// A fresh look at the host, with the links that it uses.
 pub fn look(live: &mut Live, job: &JobAddresses) -> Result<Snapshot> {

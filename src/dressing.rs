@@ -18,6 +18,8 @@ use rdma_model::tree::{Node, Tree};
 use crate::bundle::Bundle;
 use crate::decide::{inside, view_of};
 use crate::hook::Hook;
+use crate::kernel::dress::dress;
+use crate::kernel::{Live, Scope, World, files, handle};
 use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
 use crate::outfit::{Cover, Dressed, Given, Outfit};
@@ -25,8 +27,6 @@ use crate::plan::Plan;
 use crate::report::Report;
 use crate::state::State;
 use crate::view::{self, Keep, Sysfs};
-use crate::world::dress::dress;
-use crate::world::{Live, Scope, World, files, handle};
 
 /// What is to be put on a container.
 pub struct Fitting {

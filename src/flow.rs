@@ -38,14 +38,14 @@ use crate::dressing::config_json;
 use crate::handle::Handle;
 use crate::hook::{self, Hook};
 use crate::inject::Stage;
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, files, privilege, sysfs as sys};
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
 use crate::state::{self, State};
 use crate::verify;
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, files, privilege, sysfs as sys};
 
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {

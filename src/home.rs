@@ -17,11 +17,11 @@ use rdma_model::step::Side;
 use crate::apply::apply_all;
 use crate::exclusive;
 use crate::journal::{Held, Member, Phase, Record};
+use crate::kernel::netns::{self, Netns};
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World, files, handle, mount};
 use crate::restore::{Away, Homecoming, restore};
 use crate::verify::{self, Drift};
-use crate::world::netns::{self, Netns};
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World, files, handle, mount};
 
 pub use arrange::{Arranged, arrange};
 use children::Children;

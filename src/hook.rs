@@ -13,16 +13,16 @@ use crate::apply::apply;
 use crate::exclusive;
 use crate::home::{self, alive, reclaim};
 use crate::journal::{Hold, Member, Record};
+use crate::kernel::handle::Process;
+use crate::kernel::netns::{self, Netns};
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World, boot_id, privilege};
 use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::restore::reassert;
 use crate::state::State;
 use crate::verify;
-use crate::world::handle::Process;
-use crate::world::netns::{self, Netns};
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id, privilege};
 
 pub use create::create;
 

@@ -30,7 +30,7 @@
 //! (codecs and one socket), `nccl-rules` (what NCCL makes of its settings).
 //!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
-//! [`world`] touches the machine, and the backends of [`peers`] their stores; [`flow`] and [`hook`] are the only composition.
+//! [`kernel`] touches the machine, and the backends of [`peers`] their stores; [`flow`] and [`hook`] are the only composition.
 #![forbid(unsafe_code)]
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
@@ -68,8 +68,8 @@ pub mod reboot;
 pub mod restore;
 
 pub mod apply;
+pub mod kernel;
 pub mod verify;
-pub mod world;
 
 pub mod install;
 

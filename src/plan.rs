@@ -66,7 +66,7 @@ pub struct Plan {
     /// What the container's /sys shows.
     #[serde(default)]
     pub sysfs: Sysfs,
-    /// The stored view that it shows ([`crate::world::store::Store::view`]); absent: the hook makes one.
+    /// The stored view that it shows ([`crate::kernel::store::Store::view`]); absent: the hook makes one.
     #[serde(default)]
     pub view: Option<String>,
     /// How long a port that is ACTIVE inside may take to show its GIDs (`--gid-timeout`).

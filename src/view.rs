@@ -135,7 +135,7 @@ pub fn of_plan(
     }
 }
 
-/// What is left of the whole tree (`world::sysfs::Survey::whole`): the snapshot carrier.
+/// What is left of the whole tree (`kernel::sysfs::Survey::whole`): the snapshot carrier.
 pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
     let mut hidden = Hidden::of(keep, seen, &whole);
     let kept: BTreeSet<&str> = keep.netdevs.iter().map(IfName::as_str).chain(["lo"]).collect();
@@ -210,7 +210,7 @@ fn keep_above(path: &str, dirs: &HashMap<&str, usize>, stay: &mut [bool]) {
     }
 }
 
-/// The directories of links (`world::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped
+/// The directories of links (`kernel::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped
 /// NICs as empty directories: what [`covers`] makes mounts of.
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
     let hidden = Hidden::of(keep, seen, links);

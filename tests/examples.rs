@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use rdmaprep::cli::{CdiCommand, Cli, Command};
+use rdmaprep::kernel::privilege::KEPT;
 use rdmaprep::state::State;
-use rdmaprep::world::privilege::KEPT;
 
 /// Files below a folder of the repository whose names begin like this, with their texts.
 fn files(folder: &str, prefix: &str) -> Vec<(PathBuf, String)> {

@@ -24,12 +24,12 @@ use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host};
 use rdmaprep::inject::{self, Edit};
 use rdmaprep::journal::{Held, Record, remains};
+use rdmaprep::kernel::mountinfo;
 use rdmaprep::request::Request;
 use rdmaprep::restore::{reassert, restore};
 use rdmaprep::select::judge;
 use rdmaprep::state::State;
 use rdmaprep::verify::drift;
-use rdmaprep::world::mountinfo;
 use serde_json::json;
 
 /// Nanoseconds that this thread has run: what else the machine does is not in it.

@@ -16,7 +16,7 @@ use rdma_model::snapshot::RdmaMode;
 use rdma_netlink::nldev::{CharDev, CharKind, Device, Port, Request, netns_mode};
 use rdma_netlink::nldev_users::kernel_uses;
 use rdma_netlink::reply::Replies;
-use rdmaprep::world::rdma::{Rdma, errno};
+use rdmaprep::kernel::rdma::{Rdma, errno};
 
 #[rustfmt::skip]
 const DEVICE: [u8; 104] = [

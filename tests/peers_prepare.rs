@@ -16,10 +16,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rdma_model::step::Side;
+use rdmaprep::kernel::netns::Netns;
+use rdmaprep::kernel::route::RouteSocket;
+use rdmaprep::kernel::{Live, Scope, World};
 use rdmaprep::protected_ifaces::Way;
-use rdmaprep::world::netns::Netns;
-use rdmaprep::world::route::RouteSocket;
-use rdmaprep::world::{Live, Scope, World};
 use serde_json::{Value, json};
 use support::{Container, Host, Said, abreast, alone, run};
 use support_peers::fake::{Fake, Manner};

@@ -12,7 +12,7 @@ mod support;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use rdmaprep::world::netns::Netns;
+use rdmaprep::kernel::netns::Netns;
 use serde_json::json;
 use support::{Container, Host, Said, alone, same, sh};
 

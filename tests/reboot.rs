@@ -13,9 +13,9 @@ use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::apply_all;
 use rdmaprep::attach::attach;
 use rdmaprep::journal::Held;
+use rdmaprep::kernel::managers;
 use rdmaprep::reboot::{Aftermath, after_reboot};
 use rdmaprep::verify;
-use rdmaprep::world::managers;
 use support_kernel::hosts::{name, plan_for, three};
 use support_kernel::{Kernel, naked, plain, v4, v6};
 

@@ -28,12 +28,12 @@ use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
 use rdmaprep::home::{arrange, settle};
 use rdmaprep::journal::Held;
+use rdmaprep::kernel::{Scope, World};
 use rdmaprep::plan::Plan;
 use rdmaprep::precedence::Precedence;
 use rdmaprep::rails::{self, ArpProfile, Profile};
 use rdmaprep::restore::{Homecoming, restore};
 use rdmaprep::verify::{self, Drift};
-use rdmaprep::world::{Scope, World};
 use support_kernel::hosts::{Host, host, name};
 use support_kernel::{Kernel, plain, v4, v6};
 

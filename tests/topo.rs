@@ -21,8 +21,8 @@ use std::process::Command;
 
 use nccl_rules::topology_xml::{Circumstances, topology, wanted};
 use rdma_model::snapshot::Snapshot;
+use rdmaprep::kernel::sysfs;
 use rdmaprep::picture::{self, picture};
-use rdmaprep::world::sysfs;
 use serde_json::{Value, json};
 use support::{Said, run};
 use tempfile::TempDir;

@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nccl_rules::topology_xml::topology;
-use rdmaprep::world::sysfs;
+use rdmaprep::kernel::sysfs;
 use regex::Regex;
 use tempfile::TempDir;
 use topo_support::Node;

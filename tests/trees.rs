@@ -18,8 +18,8 @@ use nix::unistd::mkfifo;
 use rdma_model::ids::BusId;
 use rdma_model::snapshot::{GidKind, Hca, Netdev, Snapshot};
 use rdma_netlink::nldev::{CharDev, Device, Port};
-use rdmaprep::world::rdma::{NlFacts, NlHca};
-use rdmaprep::world::sysfs::{self, Scope};
+use rdmaprep::kernel::rdma::{NlFacts, NlHca};
+use rdmaprep::kernel::sysfs::{self, Scope};
 use tempfile::TempDir;
 use trees_support::{TREES, captured, unpacked};
 

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
-use rdmaprep::world::netns::Netns;
+use rdmaprep::kernel::netns::Netns;
 use serde_json::json;
 use support::{Container, Host, alone, alone_as_root, same, sh, until};
 

@@ -12,10 +12,10 @@ use crate::cli::{Global, RestoreArgs};
 use crate::config::Host;
 use crate::home;
 use crate::journal::Record;
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, boot_id, privilege};
 use crate::report::{self, PhaseName, Report, Stopwatch};
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, boot_id, privilege};
 
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {

@@ -15,13 +15,13 @@ use crate::config::Host;
 use crate::decide::{held, look, options, plan_of_any};
 use crate::inject::{self, HookEdit, hooks_for};
 use crate::install::{self, Look};
+use crate::kernel::etc::Etc;
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World, boot_id, files};
 use crate::report::{self, DeviceLine};
 use crate::request::Request;
 use crate::select::{Held, Selection};
-use crate::world::etc::Etc;
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World, boot_id, files};
 
 /// What `generate --json` prints.
 #[derive(Serialize)]

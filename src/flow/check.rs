@@ -13,8 +13,8 @@ use rdma_model::snapshot::Snapshot;
 
 use super::{look, nccl, say, warn};
 use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
+use crate::kernel::{reach, user};
 use crate::report;
-use crate::world::{reach, user};
 
 /// Runs one.
 pub(super) fn run(command: &CheckCommand) -> Result<()> {

@@ -18,12 +18,12 @@ use crate::doctor::seen::{Machine, Stale, Trace, Unread, User};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::home;
 use crate::journal::{Phase, Record};
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, attempt, boot_id, machine};
 use crate::plan::Plan;
 use crate::report;
 use crate::request::Request;
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, attempt, boot_id, machine};
 
 /// Runs it.
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {

@@ -16,14 +16,14 @@ use crate::cdi::asked::Asked;
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::decide::{of_namespace, options};
 use crate::inject::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
+use crate::kernel::memfd::Kept;
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World};
 use crate::nccl_env::{self, topo_file};
 use crate::plan::{EnvVar, Plan};
 use crate::request::Request;
 use crate::view::{self, Sysfs};
-use crate::world::memfd::Kept;
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World};
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use crate::cli::HandleOpenArgs;
-use crate::world::{handle, memfd};
+use crate::kernel::{handle, memfd};
 
 /// Tells a program the number of its descriptor.
 const NUMBER: &str = "RDMAPREP_HANDLE_FD";

@@ -21,17 +21,17 @@ use crate::handle::Handle;
 use crate::home::reclaim;
 use crate::hook::{self, Hook, Keeper};
 use crate::journal::Hold;
+use crate::kernel::handle::{self, Process};
+use crate::kernel::memfd::Kept;
+use crate::kernel::netns::{self, NAMED, Netns};
+use crate::kernel::signals::Signals;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, boot_id, files, mount, privilege};
 use crate::plan::Plan;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
 use crate::state::State;
 use crate::view::Sysfs;
-use crate::world::handle::Process;
-use crate::world::memfd::Kept;
-use crate::world::netns::{self, NAMED, Netns};
-use crate::world::signals::Signals;
-use crate::world::store::Store;
-use crate::world::{Live, boot_id, files, handle, mount, privilege};
 
 /// What is said when all is ready.
 #[derive(Serialize)]

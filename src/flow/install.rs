@@ -10,9 +10,9 @@ use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::{Host, PlanName, STATE};
 use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Look, Nic, Target, Wanted};
+use crate::kernel::etc::Etc;
+use crate::kernel::{alone, engines, files, managers};
 use crate::report::{self, Installed};
-use crate::world::etc::Etc;
-use crate::world::{alone, engines, files, managers};
 
 /// A tree, and what earlier installations have left there.
 struct Site {

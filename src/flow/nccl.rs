@@ -12,8 +12,8 @@ use super::prepare::read_config;
 use super::{look, say};
 use crate::cli::{ExplainArgs, NcclCommand};
 use crate::inject;
+use crate::kernel::{files, user};
 use crate::report;
-use crate::world::{files, user};
 
 /// Runs one.
 pub(super) fn run(command: &NcclCommand) -> Result<()> {

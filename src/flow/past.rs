@@ -14,12 +14,12 @@ use crate::apply::apply_all;
 use crate::exclusive;
 use crate::home;
 use crate::journal::{Held, Phase, Record, Remains};
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, Sysctls, World, managers, mount};
 use crate::reboot::{Aftermath, after_reboot};
 use crate::report::Report;
 use crate::restore::{Homecoming, restore};
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, Scope, Sysctls, World, managers, mount};
 
 /// include/uapi/linux/if_arp.h.
 const ARPHRD_ETHER: u16 = 1;

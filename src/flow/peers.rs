@@ -12,6 +12,8 @@ use rdma_model::values::Family;
 
 use super::{say, warn};
 use crate::cli::{PeersArgs, RendezvousArgs};
+use crate::kernel::route::RouteSocket;
+use crate::kernel::{files, random};
 use crate::peers::asked::{Asked, Place};
 use crate::peers::c10d::C10d;
 #[cfg(feature = "etcd")]
@@ -27,8 +29,6 @@ use crate::plan::Plan;
 use crate::protected_ifaces::Way;
 use crate::report;
 use crate::select::Selection;
-use crate::world::route::RouteSocket;
-use crate::world::{files, random};
 
 /// Nodes that start at once connect within this for each of them, and at most a thousand times that.
 const SPREAD: Duration = Duration::from_micros(100);

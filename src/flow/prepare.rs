@@ -20,15 +20,15 @@ use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
 use crate::decide::{as_agreed, inside, view_of};
 use crate::inject::{self, Injected};
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World, files};
 use crate::plan::Plan;
 use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::select::Selection;
 use crate::view::Sysfs;
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World, files};
 
 /// What `prepare --json` prints.
 #[derive(Serialize)]

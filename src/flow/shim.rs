@@ -12,13 +12,13 @@ use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::CONFIG;
 use crate::inject;
+use crate::kernel::handle::{self, Process};
+use crate::kernel::memfd::Kept;
+use crate::kernel::{files, runtime};
 use crate::report::{self, Report};
 use crate::request::ANNOTATION;
 use crate::shim::{self, Asked, Call, Own};
 use crate::view::Sysfs;
-use crate::world::handle::{self, Process};
-use crate::world::memfd::Kept;
-use crate::world::{files, runtime};
 
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
 const LIKELIEST: &str = "runc";

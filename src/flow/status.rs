@@ -9,9 +9,9 @@ use crate::cli::{Global, StatusArgs};
 use crate::config::Host;
 use crate::home;
 use crate::journal::{Hold, Phase, Record};
+use crate::kernel::store::Store;
+use crate::kernel::{boot_id, handle, mount, netns};
 use crate::report::{self, Holder, Keeping};
-use crate::world::store::Store;
-use crate::world::{boot_id, handle, mount, netns};
 
 /// `rdmaprep status`.
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {

@@ -12,10 +12,10 @@ use rdma_model::tree::{Tree, differences};
 
 use super::say;
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
+use crate::kernel::files;
+use crate::kernel::sysfs::{self, Scope, Survey};
 use crate::report;
 use crate::view::{self, Carrier, Keep};
-use crate::world::files;
-use crate::world::sysfs::{self, Scope, Survey};
 
 /// Runs one.
 pub(super) fn run(command: &SysfsCommand) -> Result<()> {

@@ -12,10 +12,10 @@ use rdma_model::snapshot::Snapshot;
 use super::{look, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
 use crate::decide;
+use crate::kernel::{files, memfd};
 use crate::picture::{self, Fates, picture};
 use crate::report;
 use crate::select;
-use crate::world::{files, memfd};
 
 const TOPO_FILE: &str = "NCCL_TOPO_FILE";
 

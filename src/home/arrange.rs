@@ -8,8 +8,8 @@ use rdma_model::step::{Side, Step};
 
 use super::SETTLE;
 use crate::apply::apply;
+use crate::kernel::{Scope, World};
 use crate::precedence::Precedence;
-use crate::world::{Scope, World};
 
 /// What giving equals their order did.
 #[derive(Debug, Default)]

@@ -10,8 +10,8 @@ use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
 use crate::journal::Held;
-use crate::world::elsewhere::{self, Search};
-use crate::world::{Live, Scope, World};
+use crate::kernel::elsewhere::{self, Search};
+use crate::kernel::{Live, Scope, World};
 
 /// What became of them.
 #[derive(Debug, Default)]

@@ -12,10 +12,10 @@ use super::{SETTLE, arrange, names};
 use crate::apply::apply_all;
 use crate::fought::{Outcome, Present, sentence};
 use crate::journal::Held;
+use crate::kernel::{Scope, World, managers};
 use crate::precedence::Precedence;
 use crate::restore::{devices, restore};
 use crate::verify::{self, Drift};
-use crate::world::{Scope, World, managers};
 
 /// Between two looks that must be equal, where somebody may be about to change what has come home. A homecoming that nobody
 /// disturbs takes this much longer there.

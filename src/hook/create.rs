@@ -14,14 +14,14 @@ use crate::decide::{self, fresh_plan};
 use crate::dressing::{Dressing, Fitting, fit};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::kernel::handle::{Process, start_time};
+use crate::kernel::netns::{self, Netns};
+use crate::kernel::{Live, Scope, World, boot_id, mount, privilege};
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::state::State;
-use crate::world::handle::{Process, start_time};
-use crate::world::netns::{self, Netns};
-use crate::world::{Live, Scope, World, boot_id, mount, privilege};
 
 use super::{Hook, is_of, put_in_order, records, verify_inside};
 

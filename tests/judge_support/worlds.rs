@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
-use rdmaprep::world::netns::Netns;
-use rdmaprep::world::{Live, Scope, World as _};
+use rdmaprep::kernel::netns::Netns;
+use rdmaprep::kernel::{Live, Scope, World as _};
 
 use crate::support::{Host, sh};
 

@@ -15,7 +15,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Hca, HostPaths, JobAddresses, Netdev, Port, RdmaMode, Snapshot, SysctlValues};
 use rdma_model::step::{Side, Step};
-use rdmaprep::world::{Scope, World};
+use rdmaprep::kernel::{Scope, World};
 
 pub use net::{Link, Space, errno, naked, plain, v4, v6};
 

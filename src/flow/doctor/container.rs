@@ -16,13 +16,13 @@ use crate::doctor::seen::{Machine, Node, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::home;
 use crate::journal::Record;
+use crate::kernel::handle::{self, Process};
+use crate::kernel::netns::Netns;
+use crate::kernel::rootfs::{self, Root};
+use crate::kernel::store::Store;
+use crate::kernel::{Live, Scope, World, attempt, boot_id, machine, privilege};
 use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
-use crate::world::handle::{self, Process};
-use crate::world::netns::Netns;
-use crate::world::rootfs::{self, Root};
-use crate::world::store::Store;
-use crate::world::{Live, Scope, World, attempt, boot_id, machine, privilege};
 
 use super::store;
 

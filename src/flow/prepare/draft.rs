@@ -15,11 +15,11 @@ use crate::flow::edit::{Edited, edit};
 use crate::flow::peers::Meeting;
 use crate::flow::{recorded, warn};
 use crate::inject;
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Live, files};
 use crate::peers::Agreement;
 use crate::request::Request;
-use crate::world::netns::Netns;
-use crate::world::store::Store;
-use crate::world::{Live, files};
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.
 pub(super) struct Look<'a> {

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::kernel::open::{self, Links};
 use crate::peers::endpoint::Endpoint;
-use crate::world::open::{self, Links};
 
 /// The port of etcd's clients, where none is given.
 const PORT: u16 = 2379;

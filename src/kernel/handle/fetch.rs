@@ -13,8 +13,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::{Process, start_time};
 use crate::handle::{Handle, Mark, Standing};
-use crate::world::boot_id;
-use crate::world::open::{self as door, Links};
+use crate::kernel::boot_id;
+use crate::kernel::open::{self as door, Links};
 
 /// PID_FS_MAGIC in include/uapi/linux/magic.h.
 const PIDFS: u64 = 0x5049_4446;

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
 
 use crate::attach::uverbs_number;
-use crate::world::elsewhere::{self, Search};
-use crate::world::gate::{self, Wanted};
-use crate::world::netns::Netns;
-use crate::world::rdma::Rdma;
-use crate::world::sysfs::Survey;
-use crate::world::{Scope, World, host_paths, mount, sysctl, sysfs, sysfs_numa, tcx};
+use crate::kernel::elsewhere::{self, Search};
+use crate::kernel::gate::{self, Wanted};
+use crate::kernel::netns::Netns;
+use crate::kernel::rdma::Rdma;
+use crate::kernel::sysfs::{self, Survey};
+use crate::kernel::{Scope, World, host_paths, mount, sysctl, sysfs_numa, tcx};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
 use rdma_model::step::{Made, Side, Step};

@@ -16,11 +16,11 @@ use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::RTM_GETROUTE;
 use rdma_netlink::route_lookup::{self, Known};
 
+use crate::kernel::open::{self, Links};
+use crate::kernel::rdma::{Rdma, errno};
+use crate::kernel::sock_diag::{self, Sock};
+use crate::kernel::tunnels;
 use crate::protected_ifaces::{Facts, Selectors, Socket, ask_all};
-use crate::world::open::{self, Links};
-use crate::world::rdma::{Rdma, errno};
-use crate::world::sock_diag::{self, Sock};
-use crate::world::tunnels;
 
 const NETLINK_ROUTE: isize = 0;
 

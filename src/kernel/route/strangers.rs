@@ -14,7 +14,7 @@ use rdma_netlink::raw::Packet;
 use rdma_netlink::rtnl;
 
 use super::{RouteSocket, links};
-use crate::world::netns::Netns;
+use crate::kernel::netns::Netns;
 
 /// How often a list that changed while it was read is read again.
 const TRIES: usize = 3;

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
 use rdma_model::error_class::ErrorClass;
 
-use crate::world::{open, privilege};
+use crate::kernel::{open, privilege};
 
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
 pub const NAMED: &str = "/run/netns";

@@ -14,7 +14,7 @@ use rdma_netlink::raw::Packet;
 use rdma_netlink::{link_info, rtnl};
 
 use super::RouteSocket;
-use crate::world::netns::Netns;
+use crate::kernel::netns::Netns;
 
 /// XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE (include/uapi/linux/if_link.h).
 const XDP_MODES: [u32; 3] = [1 << 1, 1 << 2, 1 << 3];

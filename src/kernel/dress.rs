@@ -5,7 +5,7 @@
 //! in file systems of its own and ends with the container's mount namespace. If anything fails, the container is not to be
 //! started; its namespace takes along what is already there.
 //!
-//! A container's root decides what is found, never where: see [`crate::world::rootfs`].
+//! A container's root decides what is found, never where: see [`crate::kernel::rootfs`].
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,13 +18,13 @@ use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
 use rustix::fs::FileType;
 
+use crate::kernel::dress_conf::{self, Conf};
+use crate::kernel::handle::Process;
+use crate::kernel::mntns::{Mntns, workshop};
+use crate::kernel::mountinfo::{self, Mount};
+use crate::kernel::newmount::{self, attach};
+use crate::kernel::rootfs::{self, Root};
 use crate::outfit::{Cover, Dressed, Outfit, Wearer};
-use crate::world::dress_conf::{self, Conf};
-use crate::world::handle::Process;
-use crate::world::mntns::{Mntns, workshop};
-use crate::world::mountinfo::{self, Mount};
-use crate::world::newmount::{self, attach};
-use crate::world::rootfs::{self, Root};
 
 /// A place for a mount, and what is mounted below it now and shall still be seen afterwards.
 #[derive(Debug)]

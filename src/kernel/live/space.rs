@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, SysctlValues};
 
-use crate::world::device::Devices;
-use crate::world::netns::Netns;
-use crate::world::rdma::Rdma;
-use crate::world::route::RouteSocket;
-use crate::world::{Sysctls, sysctl};
+use crate::kernel::device::Devices;
+use crate::kernel::netns::Netns;
+use crate::kernel::rdma::Rdma;
+use crate::kernel::route::RouteSocket;
+use crate::kernel::{Sysctls, sysctl};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";
 

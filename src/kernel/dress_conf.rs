@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
+use crate::kernel::dress::{Spot, spot};
+use crate::kernel::mountinfo::Mount;
+use crate::kernel::newmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
+use crate::kernel::rootfs::{Root, is_talking, read, stat_of};
 use crate::outfit::{Given, Outfit, Wearer};
-use crate::world::dress::{Spot, spot};
-use crate::world::mountinfo::Mount;
-use crate::world::newmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
-use crate::world::rootfs::{Root, is_talking, read, stat_of};
 
 /// Where NCCL looks in every container.
 const PATH: &str = "etc/nccl.conf";

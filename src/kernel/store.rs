@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::handle::Handle;
 use crate::journal::{Record, Remains, remains};
+use crate::kernel::files::{self, Lock};
+use crate::kernel::{faults, handle, in_turn};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
-use crate::world::files::{self, Lock};
-use crate::world::{faults, handle, in_turn};
 
 /// Records that are kept though they are not to be applied: for people to look at.
 const ARCHIVED: usize = 32;

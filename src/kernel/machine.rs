@@ -13,7 +13,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
 use crate::doctor::seen::{Machine, Managing, Node, Nvidia, Starter, User, acs_control};
-use crate::world::{attempt, handle, managers};
+use crate::kernel::{attempt, handle, managers};
 
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
@@ -58,7 +58,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) 
     let bridges = snapshot.pci.iter().filter(|f| f.is_bridge()).map(|f| f.address);
     Machine {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        modules: crate::world::files::list(Path::new("/sys/module")).unwrap_or_default(),
+        modules: crate::kernel::files::list(Path::new("/sys/module")).unwrap_or_default(),
         verbs_class: Path::new("/sys/class/infiniband_verbs").exists(),
         nodes,
         memlock: limits.memlock,
@@ -78,7 +78,7 @@ const JOBS: &str = "slurmd";
 const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
 
 fn starters() -> Vec<Starter> {
-    let pids = crate::world::files::list(Path::new("/proc")).unwrap_or_default();
+    let pids = crate::kernel::files::list(Path::new("/proc")).unwrap_or_default();
     let devices = Path::new(cdi::FILE).exists();
     let one = |pid: i32| {
         let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::install::{Change, Content, Look};
-use crate::world::{alone, faults, files};
+use crate::kernel::{alone, faults, files};
 
 /// A tree.
 pub struct Etc {

@@ -10,8 +10,8 @@ use rdma_model::snapshot::{Netdev, Nexthop, Question, Snapshot};
 use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{Attributes, attributes, ip, word};
 
+use crate::kernel::wireguard;
 use crate::protected_ifaces::TunnelFacts;
-use crate::world::wireguard;
 
 const RTM_GETLINK: u16 = 18;
 const RTM_GETNEIGH: u16 = 30;
