@@ -13,16 +13,16 @@
     reason = "a benchmark fails by panicking"
 )]
 
-#[path = "../tests/support_peers/mod.rs"]
+#[path = "../crates/rail-agreement/tests/support/mod.rs"]
 mod support_peers;
 
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rdmaprep::peers::c10d::C10d;
-use rdmaprep::peers::endpoint::Endpoint;
-use rdmaprep::peers::{Store, agree};
+use rail_agreement::c10d::C10d;
+use rail_agreement::endpoint::Endpoint;
+use rail_agreement::{Store, agree};
 use support_peers::fake::{Fake, Manner};
 use support_peers::setup;
 

@@ -26,11 +26,12 @@
 //! files of engines + Wanted  ─► Installation { changes }  and back, by the Ledger of what was there
 //! ```
 //!
-//! Three crates below this one know nothing of it: `rdma-model` (names, snapshots, trees, steps, error classes), `rdma-netlink`
-//! (codecs and one socket), `nccl-rules` (what NCCL makes of its settings).
+//! Four crates below this one know nothing of it: `rdma-model` (names, snapshots, trees, steps, error classes), `rdma-netlink`
+//! (codecs and one socket), `nccl-rules` (what NCCL makes of its settings), `rail-agreement` (the protocol by which all nodes
+//! agree on the same rails, and its stores).
 //!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
-//! [`kernel`] touches the machine, and the backends of [`peers`] their stores; [`flow`] and [`hook`] are the only composition.
+//! [`kernel`] touches the machine, and `rail-agreement` its stores; [`flow`] and [`hook`] are the only composition.
 #![forbid(unsafe_code)]
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
@@ -51,10 +52,10 @@ pub mod rules;
 pub mod select;
 pub mod stack;
 
+pub mod agreement;
 pub mod inject;
 pub mod nccl_env;
 pub mod outfit;
-pub mod peers;
 pub mod plan;
 pub mod rails;
 pub mod view;

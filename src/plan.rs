@@ -4,6 +4,7 @@
 //! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
 //! has to come back is the state at the move, not at `prepare`.
 
+use rail_agreement::Agreement;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, JobAddresses, Snapshot};
 use rdma_model::step::NicState;
@@ -13,7 +14,6 @@ use crate::attach::identity;
 use crate::config::GidTimeout;
 use crate::exclusive;
 use crate::nccl_env::{self, Options, Told};
-use crate::peers::Agreement;
 use crate::rails::{self, ArpProfile, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};

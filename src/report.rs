@@ -14,6 +14,7 @@ mod terminal;
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
+use rail_agreement::{Agreement, Rail};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,6 @@ use crate::exclusive;
 use crate::handle::Handle;
 use crate::inject::Injected;
 use crate::journal;
-use crate::peers::{Agreement, Rail};
 use crate::plan::{EnvVar, Plan};
 use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};

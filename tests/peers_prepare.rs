@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 mod support;
+#[path = "../crates/rail-agreement/tests/support/mod.rs"]
 mod support_peers;
 
 use std::fs;

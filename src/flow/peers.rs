@@ -6,25 +6,25 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rail_agreement::asked::{Asked, Place, Settings};
+use rail_agreement::c10d::C10d;
+#[cfg(feature = "etcd")]
+use rail_agreement::etcd::{Etcd, Login};
+use rail_agreement::file::FileStore;
+use rail_agreement::gather::Gathering;
+use rail_agreement::message::{HostName, VERSION, clipped};
+use rail_agreement::node::Setup;
+use rail_agreement::pmi::Pmi;
+use rail_agreement::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::values::Family;
 
 use super::{say, warn};
-use crate::cli::{PeersArgs, RendezvousArgs};
+use crate::agreement::{Names, offer};
+use crate::cli::{MeetArgs, PeersArgs, RendezvousArgs};
 use crate::kernel::route::RouteSocket;
 use crate::kernel::{files, random};
-use crate::peers::asked::{Asked, Place};
-use crate::peers::c10d::C10d;
-#[cfg(feature = "etcd")]
-use crate::peers::etcd::{Etcd, Login};
-use crate::peers::file::FileStore;
-use crate::peers::gather::Gathering;
-use crate::peers::message::{HostName, VERSION, clipped};
-use crate::peers::node::Setup;
-use crate::peers::offer::{Names, offer};
-use crate::peers::pmi::Pmi;
-use crate::peers::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
 use crate::plan::Plan;
 use crate::protected_ifaces::Way;
 use crate::report;
@@ -50,7 +50,14 @@ pub(super) struct Meeting {
 
 /// How nodes are to meet, if they are to at all.
 pub(super) fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
-    Asked::new(args, |name| std::env::var(name).ok())
+    let RendezvousArgs { meet, rank, by, rail_labels } = args.clone();
+    Asked::new(&Settings { rank, by, rail_labels, ..settings(&meet) }, |name| std::env::var(name).ok())
+}
+
+/// What says where to meet, as the agreement takes it.
+fn settings(meet: &MeetArgs) -> Settings {
+    let MeetArgs { rendezvous, nodes, run_id, rendezvous_timeout, store_host } = meet.clone();
+    Settings { rendezvous, nodes, run_id, rendezvous_timeout, store_host, ..Settings::default() }
 }
 
 /// Opens the store; nothing was decided yet. `dry`: whether this node will store nothing.
@@ -170,7 +177,7 @@ fn host() -> HostName {
 
 /// `rdmaprep peers`: what is in the store, once or until all have published.
 pub(super) fn show(args: &PeersArgs) -> Result<()> {
-    let Some(asked) = Asked::looking(&args.meet, |name| std::env::var(name).ok())? else {
+    let Some(asked) = Asked::looking(&settings(&args.meet), |name| std::env::var(name).ok())? else {
         return Err(ErrorClass::Usage.error("--rendezvous: where do they meet?"));
     };
     // Not even a word may be said on PMI_FD: the step counts on it.

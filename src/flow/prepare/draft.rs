@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rail_agreement::Agreement;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
@@ -18,7 +19,6 @@ use crate::inject;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, files};
-use crate::peers::Agreement;
 use crate::request::Request;
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.

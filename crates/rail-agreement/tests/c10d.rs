@@ -1,17 +1,17 @@
 //! The client of PyTorch's TCPStore, against a server with the manners of both of PyTorch's.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-mod support_peers;
+mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use rdmaprep::peers::c10d::C10d;
-use rdmaprep::peers::endpoint::Endpoint;
-use rdmaprep::peers::{Store, agree};
-use support_peers::fake::{Fake, Manner, rude, trickle};
-use support_peers::setup;
+use rail_agreement::c10d::C10d;
+use rail_agreement::endpoint::Endpoint;
+use rail_agreement::{Store, agree};
+use support::fake::{Fake, Manner, rude, trickle};
+use support::setup;
 
 const MANNERS: [Manner; 2] = [Manner::Libuv, Manner::Legacy];
 

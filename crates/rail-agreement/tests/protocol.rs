@@ -1,17 +1,17 @@
 //! The agreement: whoever dies, comes late, begins anew or lies, all who commit hold the same list, and nobody commits alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-mod support_peers;
+mod support;
 
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
+use rail_agreement::message::{self, Ack, Proposal, Verdict};
+use rail_agreement::node::Agreement;
+use rail_agreement::{Lack, MAX_VALUE, Match, Offer, RunId, Store, Waiting, agree};
 use rdma_model::error_class::ErrorClass;
-use rdmaprep::peers::message::{self, Ack, Proposal, Verdict};
-use rdmaprep::peers::node::Agreement;
-use rdmaprep::peers::{Lack, MAX_VALUE, Match, Offer, RunId, Store, Waiting, agree};
-use rdmaprep::select::DropCode;
-use support_peers::sim::{Ended, Sim};
-use support_peers::{Memory, nonce, setup};
+use rdma_model::verdict::DropCode;
+use support::sim::{Ended, Sim};
+use support::{Memory, nonce, setup};
 
 const RAILS: [&str; 4] = ["rdma0", "rdma1", "rdma2", "rdma3"];
 
@@ -561,7 +561,7 @@ fn what_does_not_fit_is_left_out_or_refused() {
     offer.rails = long
         .iter()
         .enumerate()
-        .map(|(i, k)| rdmaprep::peers::Rail(k.parse().unwrap(), format!("r{i}").parse().unwrap()))
+        .map(|(i, k)| rail_agreement::Rail(k.parse().unwrap(), format!("r{i}").parse().unwrap()))
         .collect();
     assert!(format!("{:#}", offer.print().unwrap_err()).contains("4096 are the most"));
     let line = message::clipped(&"ü\n".repeat(300), 101);

@@ -6,7 +6,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use crate::peers::{MAX_VALUE, Value};
+use crate::{MAX_VALUE, Value};
 
 /// Requests of one transaction: etcd takes 128.
 pub(super) const MOST: usize = 100;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rdma_model::error_class::ErrorClass;
 
 use super::{Leader, State};
-use crate::peers::message::{Proposal, clipped};
-use crate::peers::node::{Act, Slices, Stage};
-use crate::peers::rail::common;
-use crate::peers::{Nonce, Offer, Value};
+use crate::message::{Proposal, clipped};
+use crate::node::{Act, Slices, Stage};
+use crate::rail::common;
+use crate::{Nonce, Offer, Value};
 
 /// The longest wait for late nodes, of waits that double: they add up to twice that.
 const LAST_CALL: Duration = Duration::from_secs(4);

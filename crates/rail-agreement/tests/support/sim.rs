@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use rdmaprep::peers::Value;
-use rdmaprep::peers::node::{Act, Agreement, Event, Node, Setup, Stage};
+use rail_agreement::Value;
+use rail_agreement::node::{Act, Agreement, Event, Node, Setup, Stage};
 
 /// A node in the simulation.
 struct Part {

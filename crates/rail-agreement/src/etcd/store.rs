@@ -8,9 +8,10 @@ use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::call::Caller;
-use super::url::{Cluster, Login};
+use super::login::Login;
+use super::url::Cluster;
 use super::wire::{self, Done, Lease};
-use crate::peers::{MAX_VALUE, Store, Value};
+use crate::{MAX_VALUE, Store, Value};
 
 /// Between two looks: twice as long each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));

@@ -12,23 +12,28 @@
 //! A store has neither guards nor walls: what comes from it is text of strangers. It is bounded before it is read, strictly
 //! parsed, and can take rails away from this node, but never add one.
 
+#![forbid(unsafe_code)]
+
 pub mod asked;
+#[cfg(feature = "c10d")]
 pub mod c10d;
-pub mod digest;
-pub mod drive;
+mod digest;
+mod drive;
 pub mod endpoint;
 pub mod etcd;
+#[cfg(feature = "file")]
 pub mod file;
-pub mod follower;
+mod follower;
 pub mod gather;
-pub mod keys;
-pub mod leader;
+mod keys;
+mod leader;
 pub mod message;
 pub mod node;
-pub mod offer;
+#[cfg(feature = "pmi")]
 pub mod pmi;
-pub mod rail;
-pub mod resolve;
+mod rail;
+#[cfg(any(feature = "c10d", feature = "etcd"))]
+mod resolve;
 
 use std::time::Instant;
 
@@ -39,7 +44,7 @@ pub use drive::{Waiting, agree};
 pub use keys::RunId;
 pub use message::Offer;
 pub use node::Agreement;
-pub use rail::{Device, Lack, Match, Policy, Rail, RailKey};
+pub use rail::{Bare, Device, Lack, Match, Policy, Rail, RailKey};
 
 /// The most nodes of a job.
 pub const MAX_NODES: u32 = 16384;

@@ -12,7 +12,6 @@ use rdma_model::ids::IfName;
 use super::endpoint::Endpoint;
 use super::etcd::Cluster;
 use super::{MAX_NODES, Match, RailKey, RunId};
-use crate::cli::{MeetArgs, RendezvousArgs};
 
 /// Where the nodes meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +51,27 @@ impl FromStr for Place {
     }
 }
 
+/// What the user has set, as text: the tool's flags, or the variables that stand for them. Empty is unset.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Where the nodes meet, a [`Place`]: `--rendezvous`.
+    pub rendezvous: Option<String>,
+    /// The host of torchrun's store, in place of MASTER_ADDR: `--store-host`.
+    pub store_host: Option<String>,
+    /// This node's rank: `--rank`.
+    pub rank: Option<String>,
+    /// How many nodes there are: `--nodes`.
+    pub nodes: Option<String>,
+    /// What all nodes call this run, a [`RunId`]: `--run-id`.
+    pub run_id: Option<String>,
+    /// Seconds that all of it may take, 1 to 86400: `--rendezvous-timeout`.
+    pub rendezvous_timeout: Option<String>,
+    /// What makes two NICs the same rail, a [`Match`]: `--match`.
+    pub by: Option<String>,
+    /// `IFACE=LABEL`, separated by commas or white space: `--rail-labels`.
+    pub rail_labels: Option<String>,
+}
+
 /// How to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -86,20 +106,20 @@ struct Told {
 
 impl Asked {
     /// What was asked; nothing where nodes are prepared one by one. `env` reads the environment of the job's engine.
-    pub fn new(args: &RendezvousArgs, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
+    pub fn new(args: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
         Asked::read(args, env, false)
     }
 
     /// The same for who only looks, and is none of the nodes: any rank will do, and any number of workers on this one.
-    pub fn looking(meet: &MeetArgs, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
-        let args = RendezvousArgs { meet: meet.clone(), rank: Some("0".to_owned()), ..RendezvousArgs::default() };
+    pub fn looking(set: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Option<Asked>> {
+        let args = Settings { rank: Some("0".to_owned()), by: None, rail_labels: None, ..set.clone() };
         let env = |name: &str| if name == "LOCAL_WORLD_SIZE" { None } else { env(name) };
         Asked::read(&args, env, true)
     }
 
-    fn read(args: &RendezvousArgs, env: impl Fn(&str) -> Option<String>, looks: bool) -> Result<Option<Asked>> {
+    fn read(args: &Settings, env: impl Fn(&str) -> Option<String>, looks: bool) -> Result<Option<Asked>> {
         let env = |name: &str| env(name).filter(|text| !text.is_empty());
-        let url: Option<Place> = value(&args.meet.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
+        let url: Option<Place> = value(&args.rendezvous, "--rendezvous (RDMAPREP_RENDEZVOUS)")?;
         let told = match &url {
             Some(Place::Static) => return Ok(None),
             Some(Place::Pmi) if env("PMI_FD").is_none() => {
@@ -117,13 +137,13 @@ impl Asked {
         let Some(place) = url.or(told.place) else { return if looks { Ok(None) } else { forgotten(args) } };
         let needed = |what: &str| ErrorClass::Usage.error(format!("--rendezvous: {what} is needed as well"));
         let rank = value(&args.rank, "--rank (RDMAPREP_RANK)")?.or(number(told.rank, "rank")?);
-        let nodes = value(&args.meet.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);
+        let nodes = value(&args.nodes, "--nodes (RDMAPREP_NODES)")?.or(number(told.nodes, "number of nodes")?);
         let (rank, nodes) = (rank.ok_or_else(|| needed("--rank"))?, nodes.ok_or_else(|| needed("--nodes"))?);
         if !(1..=MAX_NODES).contains(&nodes) || rank >= nodes {
             let text = format!("rank {rank} of {nodes} nodes: there are 1 to {MAX_NODES}, and ranks begin at 0");
             return Err(ErrorClass::Usage.error(text));
         }
-        let run: Option<RunId> = value(&args.meet.run_id, "--run-id (RDMAPREP_RUN_ID)")?;
+        let run: Option<RunId> = value(&args.run_id, "--run-id (RDMAPREP_RUN_ID)")?;
         let found = told.run.or_else(|| slurm(&env));
         let run = run.map(Ok).or_else(|| found.map(|id| id.parse().class(ErrorClass::Usage, "the engine's run id")));
         let by: Match = value(&args.by, "--match (RDMAPREP_MATCH)")?.unwrap_or_default();
@@ -133,7 +153,7 @@ impl Asked {
             return Err(ErrorClass::Usage.error("--match label and --rail-labels need one another"));
         }
         let seconds: u32 =
-            value(&args.meet.rendezvous_timeout, "--rendezvous-timeout (RDMAPREP_RENDEZVOUS_TIMEOUT)")?.unwrap_or(120);
+            value(&args.rendezvous_timeout, "--rendezvous-timeout (RDMAPREP_RENDEZVOUS_TIMEOUT)")?.unwrap_or(120);
         if !(1..=86400).contains(&seconds) {
             return Err(ErrorClass::Usage.error("--rendezvous-timeout: 1 to 86400 seconds"));
         }
@@ -143,9 +163,9 @@ impl Asked {
 }
 
 /// Who says how to meet, but not where, has forgotten something.
-fn forgotten(args: &RendezvousArgs) -> Result<Option<Asked>> {
+fn forgotten(args: &Settings) -> Result<Option<Asked>> {
     let said = |text: &Option<String>| text.as_ref().is_some_and(|t| !t.is_empty());
-    if [&args.rank, &args.meet.nodes, &args.meet.run_id, &args.by, &args.rail_labels].into_iter().any(said) {
+    if [&args.rank, &args.nodes, &args.run_id, &args.by, &args.rail_labels].into_iter().any(said) {
         return Err(ErrorClass::Usage.error("--rank, --nodes, --run-id, --match and --rail-labels need --rendezvous"));
     }
     Ok(None)
@@ -171,13 +191,13 @@ fn storeless(env: &impl Fn(&str) -> Option<String>) -> Result<bool> {
 }
 
 /// What torchrun's environment tells; the id of its run is one only where the store is private to it, or where it was given one.
-fn torchrun(args: &RendezvousArgs, url: Option<&Place>, env: &impl Fn(&str) -> Option<String>) -> Result<Told> {
+fn torchrun(args: &Settings, url: Option<&Place>, env: &impl Fn(&str) -> Option<String>) -> Result<Told> {
     let local = env("LOCAL_WORLD_SIZE").unwrap_or_else(|| "1".to_owned());
     if local != "1" {
         let text = format!("torchrun starts {local} workers on this node: one is to prepare it (--nproc-per-node 1)");
         return Err(ErrorClass::Usage.error(text));
     }
-    let host: Option<String> = value(&args.meet.store_host, "--store-host (RDMAPREP_STORE_HOST)")?;
+    let host: Option<String> = value(&args.store_host, "--store-host (RDMAPREP_STORE_HOST)")?;
     let place = match (host.or(env("MASTER_ADDR")), env("MASTER_PORT")) {
         (Some(host), Some(port)) => {
             // An address of IPv6 comes without brackets.

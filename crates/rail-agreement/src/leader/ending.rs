@@ -6,10 +6,10 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::{Leader, State};
-use crate::peers::keys::Turn;
-use crate::peers::message::{self, Proposal, Verdict, clipped, ranks};
-use crate::peers::node::{Act, Agreement, Stage, failed};
-use crate::peers::{MAX_VALUE, Offer, Value};
+use crate::keys::Turn;
+use crate::message::{self, Proposal, Verdict, clipped, ranks};
+use crate::node::{Act, Agreement, Stage, failed};
+use crate::{MAX_VALUE, Offer, Value};
 
 /// How long rank 0 stays for the others to find out how it ended: the store may go with it.
 const FAREWELL: Duration = Duration::from_secs(2);

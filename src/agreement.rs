@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
+use rail_agreement::message::{HostName, Offer, VERSION};
+use rail_agreement::{Bare, Device, Lack, Match, Nonce, Policy, Rail, RailKey};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 
-use super::message::{HostName, Offer, VERSION};
-use super::rail::Bare;
-use super::{Device, Lack, Match, Nonce, Policy, Rail, RailKey};
 use crate::candidate::counts;
 use crate::plan::Plan;
 use crate::select::{DropCode, Selection, Verdict, natural};

@@ -1,6 +1,6 @@
 //! PMI-1, against a launcher of a few lines; scripts/peers-interop has a real one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-mod support_peers;
+mod support;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,11 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use rail_agreement::node::{Act, Event, Node, Stage};
+use rail_agreement::pmi::Pmi;
+use rail_agreement::{Agreement, Rail, Store, agree};
 use rdma_model::error_class::ErrorClass;
-use rdmaprep::peers::node::{Act, Event, Node, Stage};
-use rdmaprep::peers::pmi::Pmi;
-use rdmaprep::peers::{Agreement, Rail, Store, agree};
-use support_peers::setup;
+use support::setup;
 
 fn soon(seconds: u64) -> Instant {
     Instant::now() + Duration::from_secs(seconds)

@@ -1,6 +1,6 @@
 //! The store in a file: many writers, writers that die, and what is no store at all.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-mod support_peers;
+mod support;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rdmaprep::peers::file::FileStore;
-use rdmaprep::peers::node::Agreement;
-use rdmaprep::peers::{Store, agree};
-use support_peers::setup;
+use rail_agreement::file::FileStore;
+use rail_agreement::node::Agreement;
+use rail_agreement::{Store, agree};
+use support::setup;
 
 const KEY: &str = "rdmaprep/v1/job.1/x";
 /// Set in the processes that a test starts: the file, the rank, the number of nodes.

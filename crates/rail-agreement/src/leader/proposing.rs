@@ -2,10 +2,10 @@
 
 use super::refusing::no_rail;
 use super::{Leader, State};
-use crate::peers::message::{Proposal, clipped};
-use crate::peers::node::{Act, Agreement, Slices};
-use crate::peers::rail::{Common, common};
-use crate::peers::{Digest, Nonce, Offer, Rail, RailKey, Value};
+use crate::message::{Proposal, clipped};
+use crate::node::{Act, Agreement, Slices};
+use crate::rail::{Common, common};
+use crate::{Digest, Nonce, Offer, Rail, RailKey, Value};
 
 impl Leader {
     /// Reads all offers, and proposes what they have in common.

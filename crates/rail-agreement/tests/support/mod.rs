@@ -1,6 +1,7 @@
 //! What the tests of the agreement share: offers, a store in memory, and a world of nodes with a clock of its own.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod etcd;
 pub mod fake;
 pub mod sim;
 
@@ -9,10 +10,10 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use anyhow::Result;
+use rail_agreement::message::{HostName, VERSION};
+use rail_agreement::node::Setup;
+use rail_agreement::{Match, Nonce, Offer, Policy, Rail, Store, Value};
 use rdma_model::values::Family;
-use rdmaprep::peers::message::{HostName, VERSION};
-use rdmaprep::peers::node::Setup;
-use rdmaprep::peers::{Match, Nonce, Offer, Policy, Rail, Store, Value};
 
 /// A nonce that is not random.
 pub fn nonce(n: u64) -> Nonce {

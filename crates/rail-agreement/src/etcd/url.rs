@@ -1,13 +1,11 @@
 //! Where an etcd is, and who we are there.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::kernel::open::{self, Links};
-use crate::peers::endpoint::Endpoint;
+use crate::endpoint::Endpoint;
 
 /// The port of etcd's clients, where none is given.
 const PORT: u16 = 2379;
@@ -15,8 +13,8 @@ const PORT: u16 = 2379;
 const MEMBERS: usize = 16;
 /// The longest prefix: with a key of ours it is a key of etcd's.
 const PREFIX: usize = 128;
-/// The most bytes of a password's or a certificate's file.
-const FILE: u64 = 1 << 20;
+/// Where a password comes from.
+pub(super) const PASSWORD_SOURCES: &str = "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
 const FORM: &str =
     "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
 
@@ -88,7 +86,7 @@ impl Cluster {
                     ensure!(!value.is_empty(), "user= names nobody");
                     self.user.replace(value.to_owned()).is_some()
                 }
-                "password" => bail!("no password belongs into a URL: {}", Login::SOURCES),
+                "password" => bail!("no password belongs into a URL: {}", PASSWORD_SOURCES),
                 _ => bail!("{name:?} is not known in {FORM}"),
             };
             ensure!(!before, "{name}= is there twice");
@@ -106,59 +104,6 @@ impl Cluster {
 fn path(name: &str, value: &str) -> Result<PathBuf> {
     ensure!(value.starts_with('/'), "{name}={value} is no absolute path");
     Ok(value.into())
-}
-
-/// Who we are, with the password; it is never shown.
-#[derive(Clone)]
-pub struct Login {
-    /// The name.
-    pub user: String,
-    /// The password.
-    pub password: String,
-}
-
-impl Login {
-    const SOURCES: &'static str = "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
-
-    /// The user of the URL, or else of RDMAPREP_ETCD_USER, and the password from the file or the environment; a line's end
-    /// after it does not count. Nobody where no user is named.
-    ///
-    /// # Errors
-    /// A user without a password or a password without a user, or a file that cannot be read.
-    pub fn find(cluster: &Cluster, env: impl Fn(&str) -> Option<String>) -> Result<Option<Login>> {
-        let env = |name: &str| env(name).filter(|text| !text.is_empty());
-        let file = cluster.password_file.clone().or_else(|| env("RDMAPREP_ETCD_PASSWORD_FILE").map(PathBuf::from));
-        let password = match &file {
-            Some(file) => {
-                let text = read(file)?;
-                let text = String::from_utf8(text).with_context(|| format!("{} is no text", file.display()))?;
-                Some(text.trim_end_matches(['\n', '\r']).to_owned())
-            }
-            None => env("RDMAPREP_ETCD_PASSWORD"),
-        };
-        match (cluster.user.clone().or_else(|| env("RDMAPREP_ETCD_USER")), password) {
-            (Some(user), Some(password)) => Ok(Some(Login { user, password })),
-            (None, None) => Ok(None),
-            (Some(user), None) => bail!("a password for {user:?} is needed: {}", Login::SOURCES),
-            (None, Some(_)) => bail!("a password for whom? RDMAPREP_ETCD_USER, or user= in the URL"),
-        }
-    }
-}
-
-impl std::fmt::Debug for Login {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-/// A small file of the administrator's.
-pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
-    let doing = || format!("reading {}", path.display());
-    let file = open::plain(path, Links::Followed)?.with_context(|| format!("there is no {}", path.display()))?;
-    let mut bytes = Vec::new();
-    file.take(FILE + 1).read_to_end(&mut bytes).with_context(doing)?;
-    ensure!(bytes.len() as u64 <= FILE, "{} has more than {FILE} bytes", path.display());
-    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -204,27 +149,5 @@ mod tests {
             let said = format!("{:#}", read_url(secret).unwrap_err());
             assert!(!said.contains("s3cret"), "{said}");
         }
-    }
-
-    #[test]
-    fn a_password_comes_from_the_environment_or_a_file() {
-        let plain = read_url("etcd://a").unwrap();
-        let env = |all: &'static [(&str, &str)]| {
-            move |name: &str| all.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned())
-        };
-        let both = env(&[("RDMAPREP_ETCD_USER", "me"), ("RDMAPREP_ETCD_PASSWORD", "s3cret")]);
-        let login = Login::find(&plain, both).unwrap().unwrap();
-        assert_eq!((login.user.as_str(), login.password.as_str()), ("me", "s3cret"));
-        assert!(!format!("{login:?}").contains("s3cret"));
-        assert!(Login::find(&plain, env(&[])).unwrap().is_none());
-        assert!(Login::find(&plain, env(&[("RDMAPREP_ETCD_USER", "me")])).is_err());
-        assert!(Login::find(&plain, env(&[("RDMAPREP_ETCD_PASSWORD", "x")])).is_err());
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "of file\n").unwrap();
-        let url = format!("etcd://a?user=me&password-file={}", file.path().display());
-        let login = Login::find(&read_url(&url).unwrap(), env(&[("RDMAPREP_ETCD_PASSWORD", "x")])).unwrap().unwrap();
-        assert_eq!(login.password, "of file");
-        let none = read_url("etcd://a?user=me&password-file=/nowhere/at/all").unwrap();
-        assert!(Login::find(&none, env(&[])).is_err());
     }
 }

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use anyhow::Result;
 
-use crate::peers::{MAX_KEY, MAX_VALUE, Value};
+use crate::{MAX_KEY, MAX_VALUE, Value};
 
 /// Keys of ours; what others keep in the same file is passed over.
 const OURS: &[u8] = b"/rdmaprep/";

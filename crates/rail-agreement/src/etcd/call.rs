@@ -16,9 +16,11 @@ use serde_json::{Value as Json, json};
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::{Agent, Error};
 
-use super::super::resolve::resolve;
-use super::url::{Cluster, Login, read};
+use super::files::read;
+use super::login::Login;
+use super::url::Cluster;
 use super::wire::{Refusal, Token};
+use crate::resolve::resolve;
 
 /// The longest for one call to one member.
 const ANSWER: Duration = Duration::from_secs(10);

@@ -7,11 +7,17 @@
 #[cfg(feature = "etcd")]
 mod call;
 #[cfg(feature = "etcd")]
+mod files;
+#[cfg(feature = "etcd")]
+mod login;
+#[cfg(feature = "etcd")]
 mod store;
 mod url;
 #[cfg(feature = "etcd")]
 mod wire;
 
 #[cfg(feature = "etcd")]
+pub use login::Login;
+#[cfg(feature = "etcd")]
 pub use store::Etcd;
-pub use url::{Cluster, Login};
+pub use url::Cluster;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::wire;
-use crate::peers::MAX_VALUE;
-use crate::peers::endpoint::Endpoint;
-use crate::peers::resolve::resolve;
+use crate::MAX_VALUE;
+use crate::endpoint::Endpoint;
+use crate::resolve::resolve;
 
 /// What may keep one silent that is a store: 10 s for each of all the connections before ours.
 const SLOW_NAMES: &str =

@@ -1,6 +1,6 @@
 //! A store that means ill: whatever it says, a node ends by its deadline with one line, and keeps little of it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-mod support_peers;
+mod support;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rail_agreement::c10d::C10d;
+use rail_agreement::{Agreement, RunId, Store, agree, gather::Gathering};
 use rdma_model::error_class::ErrorClass;
-use rdmaprep::peers::c10d::C10d;
-use rdmaprep::peers::{Agreement, RunId, Store, agree, gather::Gathering};
-use support_peers::fake::{Fake, Manner, rude};
-use support_peers::setup;
+use support::fake::{Fake, Manner, rude};
+use support::setup;
 
 /// What a request is, and with how many keys.
 type Answer = Arc<dyn Fn(u8, u64) -> Vec<u8> + Send + Sync>;
