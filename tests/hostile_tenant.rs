@@ -21,8 +21,8 @@ use support_compare::{BPF, Observation, differs_for_good};
 
 /// The tenant's NICs.
 const NICS: &str = "r0,r1";
-/// How long the kernel may take until addresses and carriers stand still.
-const SETTLED: Duration = Duration::from_secs(4);
+/// How long the kernel may take until addresses and carriers stand still: a work queue that shares two cores with all tests.
+const SETTLED: Duration = Duration::from_secs(60);
 
 const LINK_FLAGS: &str = "
     ip link set r0 arp off; ip link set r0 multicast off; ip link set r0 dynamic on; ip link set r0 mode dormant
@@ -136,8 +136,12 @@ impl Tenancy {
         let mut first = Container::new("first");
         first.create(host).ok();
         let pid = first.pid();
-        let given = settled(|| of_nics(&Observation::inside(pid)));
+        let whole = settled(|| Observation::inside(pid));
+        let given = of_nics(&whole);
         mischief(&first, does);
+        let done = whole.difference(&Observation::inside(pid));
+        println!("changed: {}", done.len());
+        assert!(!done.is_empty(), "the tenant has changed nothing that can be seen");
         let stop = first.stop(host);
         println!("stop: {} {}", stop.code.unwrap_or(-1), stop.err);
         Tenancy { before, given, stop }
@@ -264,10 +268,13 @@ fn tenant_that_does_it_all_at_once() {
             GONE,
         ];
         let tenancy = Tenancy::of(host, &all.join("\n"));
-        match tenancy.stop.code {
-            Some(8) => held_back(host, &tenancy.stop),
-            _ => tenancy.left_no_trace(host),
-        }
+        // It has another name where it is now.
+        assert!(
+            tenancy.stop.err.contains("r1 is neither in the container's namespace nor on the host"),
+            "{:?}",
+            tenancy.stop
+        );
+        held_back(host, &tenancy.stop);
     });
 }
 
@@ -280,23 +287,16 @@ fn tenant_that_moves_a_nic_on_renamed() {
     });
 }
 
-/// What a tenant stacked on its NICs and put into a further namespace is taken away, or the host is told of it: it speaks on,
-/// also while the next tenant has the NIC.
+/// What a tenant stacked on its NICs and put into a further namespace is removed: it would use the NIC while the next tenant has it.
 #[test]
 fn tenant_that_stacks_links_elsewhere() {
     alone_as_root(|host| {
         let tenancy = Tenancy::of(host, UPPERS_ELSEWHERE);
         // The kernel refuses it while there is another one.
         let alone = run(Command::new("ip").args("link add probe link r0 type macvlan mode passthru".split(' ')), "");
-        if alone.code == Some(0) {
-            sh("ip link del probe; ip link set r0 promisc off");
-            return tenancy.left_no_trace(host);
-        }
-        let said = format!("{} {}", tenancy.stop.err, host.report("first")["notes"]);
-        assert!(said.contains("macvlan"), "a macvlan on r0 lives on, and nobody says so: {said}");
-        if tenancy.stop.code == Some(8) {
-            held_back(host, &tenancy.stop);
-        }
+        alone.ok();
+        sh("ip link del probe; ip link set r0 promisc off");
+        tenancy.left_no_trace(host);
     });
 }
 

@@ -39,7 +39,7 @@ const KEEP: &str = "RDMAPREP_KEEP";
 /// Set inside the namespaces of a host.
 const INSIDE: &str = "RDMAPREP_RANDOM_INSIDE";
 /// How long the kernel may take until addresses and carriers stand still.
-const SETTLED: Duration = Duration::from_secs(4);
+const SETTLED: Duration = Duration::from_secs(20);
 /// How long the kernel may hold its one lock of all networks (rtnl_mutex). The end of a network namespace with a bridge waits
 /// with it for all RCU callbacks of the machine (rcu_barrier() in br_multicast_dev_del()): for four minutes where 800,000 kernfs
 /// nodes of namespaces that had ended were to be freed, at 4,000 a second on two busy cores.

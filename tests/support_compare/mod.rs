@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::run;
-
 /// What is looked at. Each `@@ NAME` begins a section.
 ///
 /// Not name_assign_type and addr_assign_type: who set a name or an address last, of which the kernel takes no word back.
@@ -202,12 +200,12 @@ fn section(name: &str, text: &str) -> Vec<String> {
 impl Observation {
     /// Of the namespace that the test runs in, whose sysfs is mounted at /sys.
     pub fn here() -> Observation {
-        Observation::of(&run(Command::new("sh").args(["-c", SCRIPT]), "").ok().out)
+        Observation::of(&said(Command::new("sh").args(["-c", SCRIPT])))
     }
 
     /// As [`Observation::here`], with the BPF programs at each link, which iproute2 does not list.
     pub fn here_with_bpf() -> Observation {
-        Observation::of(&run(Command::new("sh").args(["-c", SCRIPT]).env("BPF", BPF), "").ok().out)
+        Observation::of(&said(Command::new("sh").args(["-c", SCRIPT]).env("BPF", BPF)))
     }
 
     /// Of a process's network namespace.
@@ -216,7 +214,7 @@ impl Observation {
         let script = format!("mount -t sysfs sysfs /sys; {SCRIPT}");
         let mut command = Command::new("nsenter");
         command.args([&net, "unshare", "--mount", "sh", "-c", &script]).env("BPF", BPF);
-        Observation::of(&run(&mut command, "").ok().out)
+        Observation::of(&said(&mut command))
     }
 
     fn of(text: &str) -> Observation {
@@ -314,6 +312,13 @@ fn brief(lines: Vec<String>) -> Vec<String> {
         out.push(format!("{tag}{} {}", map.get("ifname").unwrap_or(&Value::Null), differ.join(" ")));
     }
     out
+}
+
+/// What a command prints, names that are no UTF-8 included.
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// What still differs after `limit`: the kernel settles addresses and carriers some time after the call.
