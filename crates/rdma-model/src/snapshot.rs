@@ -1,7 +1,7 @@
 //! What was observed in one network namespace of one host: facts, no decisions.
 //!
 //! `rdmaprep snapshot --json` prints this type, and `--snapshot FILE` reads it back. Live snapshots come from netlink,
-//! NETLINK_RDMA and sysfs (`world/`), captured ones from a /sys tree alone; what a source does not tell is `None` or empty.
+//! NETLINK_RDMA and sysfs (`kernel/`), captured ones from a /sys tree alone; what a source does not tell is `None` or empty.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
