@@ -15,7 +15,7 @@ use crate::kernel::gate::{self, Wanted};
 use crate::kernel::netns::Netns;
 use crate::kernel::rdma::Rdma;
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Scope, World, host_paths, mount, sysctl, sysfs_numa, tcx};
+use crate::kernel::{Scope, World, host_paths, mount, sysctl, tcx};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
 use rdma_model::step::{Made, Side, Step};
@@ -237,7 +237,7 @@ impl World for Live {
         let survey = scope.sysfs.then(open).transpose()?;
         let tree = survey.as_ref().map(|s| s.facts(sysfs::Scope::FULL)).unwrap_or_default();
         let mut snapshot = sysfs::merge(tree, facts, Some(network.netdevs));
-        snapshot.cpu = snapshot.cpu.or_else(|| scope.sysfs.then(sysfs_numa::own));
+        snapshot.cpu = snapshot.cpu.or_else(|| scope.sysfs.then(sysfs::this_cpu));
         snapshot.boot_id = boot_id;
         snapshot.netns = Some(space.netns.inode());
         if snapshot.rdma_mode == Some(RdmaMode::Exclusive) {

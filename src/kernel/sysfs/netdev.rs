@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Port};
 
-use super::sysfs_crew::each;
-use super::sysfs_dir::Dir;
-use super::sysfs_hca::FoundHca;
-use super::sysfs_root::Root;
+use super::dir::Dir;
+use super::hca::FoundHca;
+use super::root::Root;
+use super::threads::each;
 
 /// IFF_UP (include/uapi/linux/if.h).
 const IFF_UP: u32 = 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rdma_model::ids::BusId;
 
-use super::sysfs_root::{ATTRIBUTE, Contents, Entry, Kind, Listing, Root};
+use super::root::{ATTRIBUTE, Contents, Entry, Kind, Listing, Root};
 
 /// A directory by its real path, which lies below the root.
 #[derive(Clone)]

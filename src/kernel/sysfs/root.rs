@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat};
 use rustix::io::{Errno, read};
 
-use super::sysfs_dir::Dir;
+use super::dir::Dir;
 
 /// An attribute is at most a page (`sysfs_emit()` in fs/sysfs/file.c).
 pub(super) const ATTRIBUTE: usize = 4096;

@@ -8,9 +8,9 @@ use std::net::Ipv6Addr;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Gid, GidKind, Hca, Port};
 
-use super::sysfs_crew::each;
-use super::sysfs_dir::Dir;
-use super::sysfs_root::Root;
+use super::dir::Dir;
+use super::root::Root;
+use super::threads::each;
 
 /// An HCA with what is only needed to find the netdevs behind its ports.
 pub(super) struct FoundHca {

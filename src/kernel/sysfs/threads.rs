@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{Builder, available_parallelism, scope};
 
-use super::sysfs_root::Root;
+use super::root::Root;
 
 /// More would wait for each other: every open takes the lock of its directory.
 const MOST: usize = 8;

@@ -2,7 +2,7 @@
 
 use rdma_model::snapshot::{Cpu, NumaNode};
 
-use super::sysfs_root::Root;
+use super::root::Root;
 
 /// Every node with its processors, by number.
 pub(super) fn nodes(root: &Root) -> Vec<NumaNode> {
@@ -22,7 +22,7 @@ pub(super) fn cpu(root: &Root) -> Option<Cpu> {
 }
 
 /// The processor that we were built for: some kernels have no modalias. It says enough of all but x86.
-pub(super) fn own() -> Cpu {
+pub(in crate::kernel) fn this_cpu() -> Cpu {
     let arch = match std::env::consts::ARCH {
         "aarch64" => "arm64",
         "powerpc64" => "ppc64",

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use rdma_model::tree::{Node, Tree};
 
-use super::sysfs_crew::each;
-use super::sysfs_dir::Dir;
-use super::sysfs_root::{Contents, Kind, Root, join};
+use super::dir::Dir;
+use super::root::{Contents, Kind, Root, join};
+use super::threads::each;
 
 /// Of a PCI function. `irq` and `resource` are for lspci, which refuses to work without them.
 const PCI: &[&str] = &[

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use rdma_model::ids::BusId;
 use rdma_model::snapshot::PciFunction;
 
-use super::sysfs_crew::each;
-use super::sysfs_dir::Dir;
-use super::sysfs_root::Root;
+use super::dir::Dir;
+use super::root::Root;
+use super::threads::each;
 
 /// Every function below bus/pci/devices, by address. A captured tree may have directories there instead of links.
 pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunction> {
