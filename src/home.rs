@@ -17,9 +17,9 @@ use rdma_model::step::Side;
 use crate::apply::apply_all;
 use crate::exclusive;
 use crate::journal::{Held, Member, Phase, Record};
-use crate::kernel::netns::{self, Netns};
+use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, files, handle, mount};
+use crate::kernel::{Live, Scope, World, files, handle};
 use crate::restore::{Away, Homecoming, restore};
 use crate::verify::{self, Drift};
 
@@ -200,8 +200,8 @@ fn beyond(unheard: &[String]) -> Option<String> {
 /// Drops what keeps a record's namespace, and what was written for its containers.
 pub fn let_go(store: &Store, record: &Record) -> Result<()> {
     // While ours still keeps it, its number is no other namespace's.
-    record.hold.iter().try_for_each(|hold| mount::withdraw(&hold.path, record.netns))?;
-    mount::unpin(&store.pin(record.netns))?;
+    record.hold.iter().try_for_each(|hold| pins::withdraw(&hold.path, record.netns))?;
+    pins::unpin(&store.pin(record.netns))?;
     files::remove(&store.profile(record.netns))
 }
 
@@ -315,5 +315,5 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
 }
 
 fn unpin(path: &Path) -> Result<()> {
-    mount::unpin(path).class(ErrorClass::Other, "dropping a pin that nothing uses")
+    pins::unpin(path).class(ErrorClass::Other, "dropping a pin that nothing uses")
 }

@@ -23,10 +23,10 @@ use crate::hook::{self, Hook, Keeper};
 use crate::journal::Hold;
 use crate::kernel::handle::{self, Process};
 use crate::kernel::memfd::Kept;
-use crate::kernel::netns::{self, NAMED, Netns};
+use crate::kernel::netns::{self, NAMED, Netns, pins};
 use crate::kernel::signals::Signals;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id, files, mount, privilege};
+use crate::kernel::{Live, boot_id, files, privilege};
 use crate::plan::Plan;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
@@ -76,7 +76,7 @@ fn clear(path: &Path, store: &Store, deadline: Instant) -> Result<Vec<String>> {
     store.prepare()?;
     let _lock = store.lock(deadline)?;
     let told = reclaim(store, &boot_id()?, |_| false)?;
-    mount::is_vacant(path).map(|()| told)
+    pins::is_vacant(path).map(|()| told)
 }
 
 /// Everything until it is ready. What fails is undone.

@@ -14,9 +14,9 @@ use crate::apply::apply_all;
 use crate::exclusive;
 use crate::home;
 use crate::journal::{Held, Phase, Record, Remains};
-use crate::kernel::netns::Netns;
+use crate::kernel::netns::{Netns, pins};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, Sysctls, World, managers, mount};
+use crate::kernel::{Live, Scope, Sysctls, World, managers};
 use crate::reboot::{Aftermath, after_reboot};
 use crate::report::Report;
 use crate::restore::{Homecoming, restore};
@@ -144,16 +144,16 @@ pub(super) fn forget_unread(store: &Store, path: &Path, report: &mut Report) -> 
     let remains = store.remains(path);
     if let Some(netns) = store.netns_of(path) {
         let pin = store.pin(netns);
-        let pinned = mount::is_pinned(&pin, netns);
+        let pinned = pins::is_pinned(&pin, netns);
         if pinned {
             is_empty(netns, &pin, &remains)?;
             // While the pin is there, its number is no other namespace's.
-            remains.places.iter().try_for_each(|place| mount::withdraw(place, netns))?;
+            remains.places.iter().try_for_each(|place| pins::withdraw(place, netns))?;
         }
         let may_be_its = |name: &&PathBuf| pinned || remains.places.contains(name);
-        report.notes.extend(mount::names(netns).iter().filter(may_be_its).map(|name| still_named(name)));
+        report.notes.extend(pins::names(netns).iter().filter(may_be_its).map(|name| still_named(name)));
         if pinned {
-            mount::unpin(&pin)?;
+            pins::unpin(&pin)?;
         }
     }
     report.notes.push(format!("what cannot be read is given up: {}", remains.told()));

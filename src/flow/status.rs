@@ -9,8 +9,9 @@ use crate::cli::{Global, StatusArgs};
 use crate::config::Host;
 use crate::home;
 use crate::journal::{Hold, Phase, Record};
+use crate::kernel::netns::{self, pins};
 use crate::kernel::store::Store;
-use crate::kernel::{boot_id, handle, mount, netns};
+use crate::kernel::{boot_id, handle};
 use crate::report::{self, Holder, Keeping};
 
 /// `rdmaprep status`.
@@ -80,7 +81,7 @@ pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
 /// What is known of a record that cannot be used, and what is not.
 pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> String {
     let pin = store.netns_of(path).map(|netns| (store.pin(netns), netns));
-    let pin = pin.filter(|(pin, netns)| mount::is_pinned(pin, *netns));
+    let pin = pin.filter(|(pin, netns)| pins::is_pinned(pin, *netns));
     let place = match pin {
         Some((pin, _)) => format!("their namespace is kept by {}", pin.display()),
         None => "their namespace is not pinned: the kernel has returned physical ones, under any name".to_owned(),

@@ -10,7 +10,7 @@ use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
 use crate::journal::Held;
-use crate::kernel::elsewhere::{self, Search};
+use crate::kernel::netns::search::{self, Search};
 use crate::kernel::{Live, Scope, World};
 
 /// What became of them.
@@ -46,7 +46,7 @@ pub(super) fn delete(live: &mut Live, here: &[Held], its: &BTreeSet<&IfName>) ->
             children.left.push(format!("{stranger} sits on {nic}: delete it there"));
             continue;
         }
-        match elsewhere::delete(&stranger, &netns) {
+        match search::delete(&stranger, &netns) {
             Ok(()) => children.notes.push(deleted(&stranger, nic)),
             Err(e) => children.left.push(format!("{stranger} sits on {nic} and cannot be deleted: {e:#}")),
         }

@@ -15,8 +15,8 @@ use crate::dressing::{Dressing, Fitting, fit};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::handle::{Process, start_time};
-use crate::kernel::netns::{self, Netns};
-use crate::kernel::{Live, Scope, World, boot_id, mount, privilege};
+use crate::kernel::netns::{self, Netns, pins};
+use crate::kernel::{Live, Scope, World, boot_id, privilege};
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
@@ -65,7 +65,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     let said: Vec<String> = notes.into_iter().filter(|n| !report.notes.contains(n)).collect();
     report.notes.extend(said);
     // The name of one that was killed is free by now.
-    hook.keeper.iter().try_for_each(|keeper| mount::is_vacant(&keeper.hold.path))?;
+    hook.keeper.iter().try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
     let netns = inside.inode();
     let mut live = Live::open(host, Some(inside))?;
     match join(hook, request, &process, netns, report)? {

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
 
 use crate::attach::uverbs_number;
-use crate::kernel::elsewhere::{self, Search};
 use crate::kernel::gate::{self, Wanted};
-use crate::kernel::netns::Netns;
+use crate::kernel::netns::search::{self, Search};
+use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Scope, World, host_paths, mount, sysctl, tcx};
+use crate::kernel::{Scope, World, host_paths, sysctl, tcx};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
 use rdma_model::step::{Made, Side, Step};
@@ -49,12 +49,12 @@ impl Live {
 
     /// Pins the container's namespace, so that its NICs can be fetched even when all its processes have gone.
     pub fn pin(&self, path: &Path) -> Result<()> {
-        mount::pin(&self.inside.as_ref().context("the container's namespace has gone")?.netns, path)
+        pins::pin(&self.inside.as_ref().context("the container's namespace has gone")?.netns, path)
     }
 
     /// Shows it to runtimes under a name.
     pub fn publish(&self, path: &Path) -> Result<()> {
-        mount::publish(&self.inside.as_ref().context("the namespace has gone")?.netns, path)
+        pins::publish(&self.inside.as_ref().context("the namespace has gone")?.netns, path)
     }
 
     /// The host's /sys as the last full observation saw it.
@@ -66,7 +66,7 @@ impl Live {
     /// Links of other namespaces, the container's first, that sit on the host's netdevs with an index that `concerns`.
     pub fn search(&self, concerns: impl Fn(u32) -> bool + Sync) -> Result<Search> {
         let inside = self.inside.as_ref().map(|space| space.netns.again()).transpose()?;
-        Ok(Search::new(&self.host.netns, inside, elsewhere::PATIENCE, concerns))
+        Ok(Search::new(&self.host.netns, inside, search::PATIENCE, concerns))
     }
 
     /// The inode of the host's namespace.
@@ -246,7 +246,7 @@ impl World for Live {
                 sysfs::verbs_numbers(Path::new("/sys")).into_iter().filter(|n| !ours(n)).collect();
         }
         if scope.elsewhere && side == Side::Host {
-            let search = Search::new(&space.netns, None, elsewhere::PATIENCE, |_| true);
+            let search = Search::new(&space.netns, None, search::PATIENCE, |_| true);
             snapshot.strangers = search.found.into_iter().map(|(stranger, _)| stranger).collect();
             snapshot.warnings.extend(search.gap.clone());
             snapshot.strangers_gap = search.gap;

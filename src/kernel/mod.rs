@@ -17,7 +17,6 @@ pub mod attributes;
 pub mod device;
 pub mod dress;
 mod dress_conf;
-pub mod elsewhere;
 pub mod engines;
 pub mod etc;
 pub mod faults;
@@ -31,7 +30,6 @@ pub mod machine;
 pub mod managers;
 pub mod memfd;
 pub mod mntns;
-pub mod mount;
 pub mod mountinfo;
 pub mod napi;
 pub mod netns;
@@ -66,7 +64,7 @@ pub struct Scope {
     pub sysfs: bool,
     /// Of which NICs what can be set on the device is read as well, see [`rdma_model::snapshot::Netdev::device`].
     pub devices: Vec<IfName>,
-    /// Whether other network namespaces are searched for links that sit on netdevs of the host, see [`elsewhere`].
+    /// Whether other network namespaces are searched for links that sit on netdevs of the host, see [`netns::search`].
     pub elsewhere: bool,
 }
 

@@ -1,5 +1,8 @@
 //! Network namespaces: handles that keep one alive, and short visits on a thread that ends there.
 
+pub mod pins;
+pub mod search;
+
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
