@@ -24,7 +24,7 @@ use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host};
 use rdmaprep::inject::{self, Edit};
 use rdmaprep::journal::{Held, Record, remains};
-use rdmaprep::kernel::mountinfo;
+use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::request::Request;
 use rdmaprep::restore::{reassert, restore};
 use rdmaprep::select::judge;

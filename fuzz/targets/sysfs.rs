@@ -13,8 +13,8 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Hca, Snapshot};
 use rdmaprep::report;
 use rdmaprep::view::{self, Keep};
-use rdmaprep::kernel::mountinfo;
 use rdmaprep::kernel::sysfs::{Survey, tree_snapshot};
+use rdmaprep::kernel::mount::mountinfo;
 
 /// `PATH CONTENTS`, or `PATH -> TARGET`.
 const MACHINE: &str = include_str!("../machine.txt");

@@ -21,7 +21,7 @@ use rdma_model::snapshot::CharDevice;
 use serde::de::DeserializeOwned;
 
 use crate::doctor::seen::{Node, User};
-use crate::kernel::rootfs::{Root, stat_of};
+use crate::kernel::mount::rootfs::{Root, stat_of};
 
 /// A cgroup may be frozen, and who enters it freezes as well; a file system of a container's own may never answer.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -5,7 +5,7 @@
 //! in file systems of its own and ends with the container's mount namespace. If anything fails, the container is not to be
 //! started; its namespace takes along what is already there.
 //!
-//! A container's root decides what is found, never where: see [`crate::kernel::rootfs`].
+//! A container's root decides what is found, never where: see [`crate::kernel::mount::rootfs`].
 
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,10 +20,10 @@ use rustix::fs::FileType;
 
 use crate::kernel::dress_conf::{self, Conf};
 use crate::kernel::handle::Process;
-use crate::kernel::mntns::{Mntns, workshop};
-use crate::kernel::mountinfo::{self, Mount};
-use crate::kernel::newmount::{self, attach};
-use crate::kernel::rootfs::{self, Root};
+use crate::kernel::mount::fsmount::{self, attach};
+use crate::kernel::mount::mntns::{Mntns, workshop};
+use crate::kernel::mount::mountinfo::{self, Mount};
+use crate::kernel::mount::rootfs::{self, Root};
 use crate::outfit::{Cover, Dressed, Outfit, Wearer};
 
 /// A place for a mount, and what is mounted below it now and shall still be seen afterwards.
@@ -142,14 +142,14 @@ fn sew(spots: &[Spot], covers: &[&Cover], label: Option<&str>) -> Result<Vec<Own
         return Ok(Vec::new());
     }
     let doing = "making the covers";
-    let cloth = newmount::tmpfs(label, newmount::PLAIN).class(ErrorClass::Kernel, doing)?;
+    let cloth = fsmount::tmpfs(label, fsmount::PLAIN).class(ErrorClass::Kernel, doing)?;
     for (number, (spot, cover)) in spots.iter().zip(covers).enumerate() {
-        let dir = newmount::folder(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing)?;
+        let dir = fsmount::folder(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing)?;
         let tree = with_room(cover.tree.clone(), &spot.kept)?;
-        newmount::plant(&dir, &tree).class(ErrorClass::Kernel, format!("making the cover of /{}", cover.at))?;
+        fsmount::plant(&dir, &tree).class(ErrorClass::Kernel, format!("making the cover of /{}", cover.at))?;
     }
-    newmount::freeze(&cloth).class(ErrorClass::Kernel, "making the covers read-only")?;
-    let cut = |number: usize| newmount::copy(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing);
+    fsmount::freeze(&cloth).class(ErrorClass::Kernel, "making the covers read-only")?;
+    let cut = |number: usize| fsmount::copy(&cloth, &number.to_string()).class(ErrorClass::Kernel, doing);
     (0..covers.len()).map(cut).collect()
 }
 

@@ -15,9 +15,9 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
 use crate::kernel::dress::{Spot, spot};
-use crate::kernel::mountinfo::Mount;
-use crate::kernel::newmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
-use crate::kernel::rootfs::{Root, is_talking, read, stat_of};
+use crate::kernel::mount::fsmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
+use crate::kernel::mount::mountinfo::Mount;
+use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};
 use crate::outfit::{Given, Outfit, Wearer};
 
 /// Where NCCL looks in every container.
@@ -150,7 +150,7 @@ impl Conf {
 
 /// A read-only file.
 fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
-    let cloth = tmpfs(label, newmount::PLAIN)?;
+    let cloth = tmpfs(label, fsmount::PLAIN)?;
     owner.give(&file(&cloth, "conf", bytes)?)?;
     freeze(&cloth).context("making the merged file read-only")?;
     copy(&cloth, "conf").context("taking the merged file")

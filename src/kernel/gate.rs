@@ -15,9 +15,10 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, RdmaMode};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
+use super::mount::fsmount;
 use super::netns::Netns;
 use super::rdma::Rdma;
-use super::{newmount, sysfs};
+use super::sysfs;
 
 /// A port, and what it is to have.
 #[derive(Clone, Copy)]
@@ -116,7 +117,7 @@ fn table(gids: &[Gid]) -> String {
 /// drivers/infiniband/core/device.c).
 fn sysfs_of(rdma: &mut Rdma, netns: &Netns) -> Result<OwnedFd> {
     if rdma.mode()? == Some(RdmaMode::Exclusive) {
-        let mounted = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
+        let mounted = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         return mounted.context("mounting a sysfs for the container's namespace");
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -16,8 +16,8 @@ use nix::sys::statfs::{NSFS_MAGIC, statfs};
 use rdma_model::error_class::ErrorClass;
 use rustix::fs::{major, minor};
 
-use crate::kernel::mountinfo;
-use crate::kernel::rootfs::mount_of;
+use crate::kernel::mount::mountinfo;
+use crate::kernel::mount::rootfs::mount_of;
 
 /// Links in a row that are followed for a log.
 const LINKS: usize = 8;

@@ -10,8 +10,8 @@ use rdma_model::snapshot::UNTOLD;
 use rdma_netlink::ethtool::Values;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
+use super::mount::fsmount;
 use super::netns::Netns;
-use super::newmount;
 
 /// What all names of these begin with.
 const PREFIX: &str = "sysfs ";
@@ -36,7 +36,7 @@ pub struct Files(OwnedFd);
 impl Files {
     /// Mounts it nowhere.
     pub fn of(netns: &Netns) -> Result<Files> {
-        let made = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
+        let made = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         made.map(Files).context("mounting a sysfs of the NICs' namespace")
     }
 

@@ -20,8 +20,8 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Cpu, Gid, Hca, Netdev, NumaNode, PciFunction, Snapshot};
 use rdma_model::tree::Tree;
 
+use super::mount::fsmount;
 use super::netns::Netns;
-use super::newmount;
 use root::Root;
 
 pub use merge::{adorn, merge};
@@ -119,7 +119,7 @@ impl Survey {
 
     /// That of a network namespace, mounted for this look alone.
     pub fn of(netns: &Netns) -> Result<Survey> {
-        let mounted = netns.visit(|| Ok(newmount::create("sysfs", &[], newmount::PLAIN)?));
+        let mounted = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         mounted.map(|top| Survey(Root::at(top))).context("mounting a sysfs of the container's namespace")
     }
 

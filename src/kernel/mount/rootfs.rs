@@ -22,7 +22,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::kernel::mountinfo::{self, Mount};
+use crate::kernel::mount::mountinfo::{self, Mount};
 
 /// File systems whose files are the kernel talking: opening or reading one may do something, block, or tell what its mode
 /// does not guard.
