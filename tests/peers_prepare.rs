@@ -17,8 +17,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rdma_model::step::Side;
+use rdmaprep::kernel::links::RouteSocket;
 use rdmaprep::kernel::netns::Netns;
-use rdmaprep::kernel::route::RouteSocket;
 use rdmaprep::kernel::{Live, Scope, World};
 use rdmaprep::protected_ifaces::Way;
 use serde_json::{Value, json};

@@ -23,7 +23,7 @@ use rdma_model::values::Family;
 use super::{say, warn};
 use crate::agreement::{Names, offer};
 use crate::cli::{MeetArgs, PeersArgs, RendezvousArgs};
-use crate::kernel::route::RouteSocket;
+use crate::kernel::links::RouteSocket;
 use crate::kernel::{files, random};
 use crate::plan::Plan;
 use crate::protected_ifaces::Way;

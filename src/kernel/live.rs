@@ -11,11 +11,12 @@ use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, 
 
 use crate::attach::uverbs_number;
 use crate::kernel::gate::{self, Wanted};
+use crate::kernel::links::tcx;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Scope, World, host_paths, sysctl, tcx};
+use crate::kernel::{Scope, World, host_paths, sysctl};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
 use rdma_model::step::{Made, Side, Step};

@@ -7,9 +7,9 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, SysctlValues};
 
 use crate::kernel::device::Devices;
+use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::Netns;
 use crate::kernel::rdma::Rdma;
-use crate::kernel::route::RouteSocket;
 use crate::kernel::{Sysctls, sysctl};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";

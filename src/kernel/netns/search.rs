@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rdma_model::snapshot::Stranger;
 
+use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::{self, NAMED, Netns};
-use crate::kernel::route::RouteSocket;
 
 /// How long to look: there may be thousands of namespaces, and a container waits.
 pub const PATIENCE: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use rdma_model::snapshot::Stranger;
 use rdma_netlink::raw::Packet;
 use rdma_netlink::rtnl;
 
-use super::{RouteSocket, links};
+use super::{RouteSocket, change_links};
 use crate::kernel::netns::Netns;
 
 /// How often a list that changed while it was read is read again.
@@ -35,11 +35,12 @@ impl RouteSocket {
         let mut whole = false;
         for _ in 0..TRIES {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (told, interrupted) = match self.exchange_within(Message::GetLink(links::ask()), NLM_F_DUMP, left) {
-                // What the earlier lists had is worth more than the reason why there is no further one.
-                Err(_) if !found.is_empty() => break,
-                answer => answer.context("listing links")?,
-            };
+            let (told, interrupted) =
+                match self.exchange_within(Message::GetLink(change_links::ask()), NLM_F_DUMP, left) {
+                    // What the earlier lists had is worth more than the reason why there is no further one.
+                    Err(_) if !found.is_empty() => break,
+                    answer => answer.context("listing links")?,
+                };
             let links = told.iter().filter_map(|p| match p {
                 Packet::Known(m) => {
                     if let Message::NewLink(l) = m.as_ref() {

@@ -1,0 +1,129 @@
+//! Changes what links have: addresses, routes, nexthop objects, neighbours, rules, queueing disciplines.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv6Addr;
+
+use anyhow::{Context, Result};
+use netlink_packet_core::{NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::RouteNetlinkMessage as Message;
+use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, LinkAttribute};
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Address, Neighbour, Nexthop, Qdisc, Route, Rule};
+use rdma_netlink::raw::{RTM_DELROUTE, Raw};
+use rdma_netlink::{nexthop, qdisc, route, rtnl};
+
+use super::RouteSocket;
+
+impl RouteSocket {
+    /// Attaches a queueing discipline in place of what is there.
+    pub fn qdisc_add(&mut self, dev: &IfName, qdisc: &Qdisc) -> io::Result<()> {
+        let m = qdisc::add_message(self.index(dev)?, qdisc);
+        self.change(m, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Removes a queueing discipline; the kernel attaches its default.
+    pub fn qdisc_delete(&mut self, dev: &IfName, qdisc: &Qdisc) -> io::Result<()> {
+        let m = qdisc::delete_message(self.index(dev)?, qdisc);
+        self.change(m, 0)
+    }
+
+    /// Sets the host's part of addresses that come by router advertisements; none: the unspecified address.
+    pub fn set_token(&mut self, name: &IfName, token: Option<Ipv6Addr>) -> io::Result<()> {
+        let token = AfSpecInet6::Token(token.unwrap_or(Ipv6Addr::UNSPECIFIED));
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![token])])))
+    }
+
+    /// Adds an address; the same one with other attributes is replaced.
+    pub fn address_add(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
+        let m = rtnl::address_message(self.index(dev)?, address);
+        self.change(Message::NewAddress(m), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Deletes an address.
+    pub fn address_delete(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
+        let m = rtnl::address_message(self.index(dev)?, address);
+        self.change(Message::DelAddress(m), 0)
+    }
+
+    fn indexes<'a>(&mut self, devices: impl Iterator<Item = &'a IfName>) -> Result<BTreeMap<IfName, u32>> {
+        let index = |dev: &IfName| Ok((dev.clone(), self.index(dev).with_context(|| format!("looking for {dev}"))?));
+        devices.map(index).collect()
+    }
+
+    fn route_message(&mut self, route: &Route) -> Result<Raw> {
+        let indexes = self.indexes(route.hops.iter().filter_map(|h| h.dev.as_ref()))?;
+        route::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
+    }
+
+    /// Adds a route behind equal ones.
+    pub fn route_add(&mut self, route: &Route) -> Result<()> {
+        self.route_put(route, NLM_F_CREATE | NLM_F_APPEND)
+    }
+
+    /// Adds a route before equal ones; IPv6 has no such place (fib6_add_rt2node in net/ipv6/ip6_fib.c).
+    pub fn route_prepend(&mut self, route: &Route) -> Result<()> {
+        self.route_put(route, NLM_F_CREATE)
+    }
+
+    fn route_put(&mut self, route: &Route, flags: u16) -> Result<()> {
+        let m = self.route_message(route)?;
+        match self.change(m, flags) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Deletes a route; one that is not there is fine.
+    pub fn route_delete(&mut self, route: &Route) -> Result<()> {
+        let m = Raw { kind: RTM_DELROUTE, ..self.route_message(route)? };
+        match self.change(m, 0) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    /// Makes a nexthop object, or makes it what it was: a group that has lost members gets them back.
+    pub fn nexthop_add(&mut self, object: &Nexthop) -> Result<()> {
+        let indexes = self.indexes(object.dev.iter())?;
+        let m =
+            nexthop::nexthop_message(object, |dev| indexes.get(dev).copied().context("a nexthop without its device"))?;
+        Ok(self.change(m, NLM_F_CREATE | NLM_F_REPLACE)?)
+    }
+
+    /// Deletes a nexthop object.
+    pub fn nexthop_delete(&mut self, id: u32) -> io::Result<()> {
+        self.change(nexthop::delete_message(id), 0)
+    }
+
+    /// Adds a permanent neighbour or proxy.
+    pub fn neighbour_add(&mut self, dev: &IfName, neighbour: &Neighbour) -> io::Result<()> {
+        let m = rtnl::neighbour_message(self.index(dev)?, neighbour);
+        self.change(Message::NewNeighbour(m), NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Deletes a neighbour or proxy.
+    pub fn neighbour_delete(&mut self, dev: &IfName, neighbour: &Neighbour) -> io::Result<()> {
+        let m = rtnl::neighbour_message(self.index(dev)?, neighbour);
+        self.change(Message::DelNeighbour(m), 0)
+    }
+
+    /// Adds a rule; one that is there already is fine.
+    pub fn rule_add(&mut self, rule: &Rule) -> io::Result<()> {
+        match self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE | NLM_F_EXCL) {
+            Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Adds a rule behind those of its priority. Without NLM_F_EXCL the kernel takes one that is there already
+    /// (fib_nl_newrule in net/core/fib_rules.c).
+    pub fn rule_append(&mut self, rule: &Rule) -> io::Result<()> {
+        self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE)
+    }
+
+    /// Deletes a rule.
+    pub fn rule_delete(&mut self, rule: &Rule) -> io::Result<()> {
+        self.change(Message::DelRule(rtnl::rule_message(rule)), 0)
+    }
+}

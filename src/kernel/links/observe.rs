@@ -1,0 +1,122 @@
+//! Observes a network namespace: links, addresses, routes, rules, neighbours, queueing disciplines.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+
+use anyhow::Result;
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
+use netlink_packet_route::rule::RuleMessage;
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
+use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
+use rdma_netlink::qdisc::{self, Told};
+use rdma_netlink::raw::{Packet, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
+use rdma_netlink::{nexthop, route, rtnl};
+
+use super::{RouteSocket, change_links};
+
+/// include/uapi/linux/if_addr.h.
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
+
+/// Links, addresses, routes, rules and neighbours of a namespace.
+pub struct Network {
+    /// Netdevs with their addresses and neighbours.
+    pub netdevs: Vec<Netdev>,
+    /// Routes of all tables.
+    pub routes: Vec<Route>,
+    /// Families of which the kernel has not listed all, see [`route::is_cut`].
+    pub routes_cut: Vec<u8>,
+    /// Nexthop objects.
+    pub nexthops: Vec<Nexthop>,
+    /// Rules of both families.
+    pub rules: Vec<Rule>,
+}
+
+impl RouteSocket {
+    /// Reads everything that route netlink tells of the namespace; queueing disciplines only where they matter: each costs a
+    /// question of its own, and whoever is root in a container can make many.
+    pub fn network(&mut self, disciplines: bool) -> Result<Network> {
+        let links = self.dump(Message::GetLink(change_links::ask()))?;
+        let links: Vec<LinkMessage> =
+            links.into_iter().filter_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None }).collect();
+        let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
+        let mut netdevs: Vec<Netdev> = links.iter().filter_map(|l| rtnl::netdev(l, &names)).collect();
+        // A container may have tens of thousands of each.
+        let places: HashMap<u32, usize> = netdevs.iter().enumerate().map(|(at, n)| (n.ifindex, at)).collect();
+        let mut attach = |index: u32, put: &mut dyn FnMut(&mut Netdev)| {
+            places.get(&index).and_then(|at| netdevs.get_mut(*at)).into_iter().for_each(put);
+        };
+        for message in self.dump(Message::GetAddress(Default::default()))? {
+            let Message::NewAddress(m) = message else { continue };
+            let Some((index, address)) = rtnl::address(&m) else { continue };
+            attach(index, &mut |n| n.addresses.push(address.clone()));
+        }
+        for (index, neighbour) in self.neighbours(&links)? {
+            attach(index, &mut |n| n.neighbours.push(neighbour.clone()));
+        }
+        if disciplines {
+            self.qdiscs(&mut netdevs)?;
+        }
+        let (mut routes, mut rules) = (Vec::new(), Vec::new());
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let told = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
+            routes.extend(told.iter().filter_map(|m| route::route(m, &names)));
+            let mut ask = RuleMessage::default();
+            ask.header.family = family;
+            for message in self.dump(Message::GetRule(ask))? {
+                if let Message::NewRule(m) = message {
+                    rules.extend(rtnl::rule(&m));
+                }
+            }
+        }
+        let told = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
+        let nexthops: Vec<Nexthop> = told.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
+        nexthop::tell_legs(&mut routes, &nexthops);
+        let routes_cut = [4, 6].into_iter().filter(|family| route::is_cut(*family, &netdevs, &routes)).collect();
+        Ok(Network { netdevs, routes, routes_cut, nexthops, rules })
+    }
+
+    /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.
+    fn neighbours(&mut self, links: &[LinkMessage]) -> Result<Vec<(u32, Neighbour)>> {
+        // All that the kernel knows on these is NOARP.
+        let silent = |index| links.iter().any(|l| l.header.index == index && l.header.flags.contains(LinkFlags::Noarp));
+        let mut all = Vec::new();
+        for flags in [NeighbourFlags::empty(), NeighbourFlags::Proxy] {
+            let mut ask = NeighbourMessage::default();
+            ask.header.flags = flags;
+            let messages = self.dump(Message::GetNeighbour(ask))?;
+            let set = messages
+                .iter()
+                .filter_map(|m| if let Message::NewNeighbour(n) = m { rtnl::neighbour(n) } else { None });
+            all.extend(set.filter(|(index, neighbour)| !neighbour.noarp || !silent(*index)));
+        }
+        Ok(all)
+    }
+
+    fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
+        let mut all: Vec<Told> = self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::told).collect();
+        for told in &mut all {
+            for ask in qdisc::filters(told) {
+                told.filtered |= !self.raw_dump(ask)?.is_empty();
+            }
+        }
+        netdevs.iter_mut().for_each(|dev| qdisc::attach(dev, &all));
+        Ok(())
+    }
+
+    /// The index of the interface by which packets between two addresses leave, by all rules of routing: the kernel's own answer.
+    pub fn way(&mut self, to: IpAddr, from: IpAddr) -> io::Result<Option<u32>> {
+        let (answers, _) = self.exchange(route::lookup(to, from), 0)?;
+        Ok(answers.iter().find_map(|p| if let Packet::Raw(r) = p { route::out(r) } else { None }))
+    }
+
+    /// Whether duplicate address detection of an address still runs.
+    pub fn tentative(&mut self, ip: IpAddr) -> Result<bool> {
+        let running = |a: &Address| a.address == ip && a.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == IFA_F_TENTATIVE;
+        let all = self.dump(Message::GetAddress(Default::default()))?;
+        let addresses = all.iter().filter_map(|m| if let Message::NewAddress(a) = m { rtnl::address(a) } else { None });
+        Ok(addresses.into_iter().any(|(_, a)| running(&a)))
+    }
+}
