@@ -10,11 +10,11 @@ use anyhow::{Context, Result, ensure};
 use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
 
 use crate::attach::uverbs_number;
-use crate::kernel::gate::{self, Wanted};
 use crate::kernel::links::tcx;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
+use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysfs::{self, Survey};
 use crate::kernel::{Scope, World, host_paths, sysctl};
 use rdma_model::ids::{HcaName, IfName};
@@ -288,8 +288,8 @@ impl World for Live {
             Step::AwaitPort { hca, port, dev, addresses, index, gid_timeout } => {
                 let space = self.space(Side::Inside)?;
                 let rdma = space.rdma.as_mut().context(NO_RDMA)?;
-                let wanted = Wanted { hca, port: *port, dev, addresses, index: *index };
-                gate::pass(rdma, &space.netns, wanted, Duration::from_secs((*gid_timeout).into()), deadline)
+                let wanted = ExpectedPort { hca, port: *port, dev, addresses, index: *index };
+                wait_port::wait(rdma, &space.netns, wanted, Duration::from_secs((*gid_timeout).into()), deadline)
             }
             Step::Sysctls { side, dev, values } => self
                 .space(*side)?

@@ -10,8 +10,8 @@ use rdma_model::snapshot::UNTOLD;
 use rdma_netlink::ethtool::Values;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
-use super::mount::fsmount;
-use super::netns::Netns;
+use crate::kernel::mount::fsmount;
+use crate::kernel::netns::Netns;
 
 /// What all names of these begin with.
 const PREFIX: &str = "sysfs ";

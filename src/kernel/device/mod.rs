@@ -1,6 +1,9 @@
 //! What can be set on a NIC's device and stays there when it moves: by ethtool, in files of sysfs, of its NAPIs, of its DCB
 //! and of its virtual functions.
 
+mod napi;
+mod queues;
+
 use anyhow::{Context, Result, bail};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Netdev;
@@ -9,9 +12,8 @@ use rdma_netlink::generic::Genl;
 use rdma_netlink::socket::KernelSocket;
 use rdma_netlink::{dcb, vf};
 
-use super::napi;
 use super::netns::Netns;
-use super::queues::{self, Files};
+use queues::Files;
 
 /// include/uapi/linux/netlink.h.
 const NETLINK_ROUTE: isize = 0;

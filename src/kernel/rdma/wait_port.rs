@@ -15,14 +15,14 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, RdmaMode};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::mount::fsmount;
-use super::netns::Netns;
-use super::rdma::Rdma;
-use super::sysfs;
+use super::Rdma;
+use crate::kernel::mount::fsmount;
+use crate::kernel::netns::Netns;
+use crate::kernel::sysfs;
 
 /// A port, and what it is to have.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(in crate::kernel) struct ExpectedPort<'a> {
     pub hca: &'a HcaName,
     pub port: u32,
     /// The netdev that its GIDs carry.
@@ -42,10 +42,10 @@ enum Lack {
 }
 
 /// Waits for it, until the deadline for the port, and for its GIDs no longer than `patience` after it became ACTIVE.
-pub(super) fn pass(
+pub(in crate::kernel) fn wait(
     rdma: &mut Rdma,
     netns: &Netns,
-    wanted: Wanted,
+    wanted: ExpectedPort,
     patience: Duration,
     deadline: Instant,
 ) -> Result<()> {
@@ -68,8 +68,8 @@ pub(super) fn pass(
     }
 }
 
-fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: Wanted) -> Result<Option<Lack>> {
-    let Wanted { hca, port, dev, addresses, index } = wanted;
+fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: ExpectedPort) -> Result<Option<Lack>> {
+    let ExpectedPort { hca, port, dev, addresses, index } = wanted;
     let state = |text: String| Ok(Some(Lack::State(text)));
     let Some(device) = rdma.index(hca)? else { return state("has gone".to_owned()) };
     let seen = rdma.ports(device)?.into_iter().find(|p| p.number == port).and_then(|p| p.state_name());

@@ -1,5 +1,7 @@
 //! A socket to the kernel's RDMA subsystem (NETLINK_RDMA).
 
+pub(super) mod wait_port;
+
 use std::io::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
