@@ -19,7 +19,8 @@ use crate::bundle::Bundle;
 use crate::decide::{inside, view_of};
 use crate::hook::Hook;
 use crate::kernel::dress::dress;
-use crate::kernel::{Live, Scope, World, files, handle};
+use crate::kernel::process::pidfd;
+use crate::kernel::{Live, Scope, World, files};
 use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
 use crate::outfit::{Cover, Dressed, Given, Outfit};
@@ -61,7 +62,7 @@ pub fn fit(
     let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default())
         .class(ErrorClass::State, format!("reading {}", dir.join("config.json").display()))?;
     // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its own.
-    let sandboxed = handle::parent_program().is_some_and(|name| name.starts_with("runsc"));
+    let sandboxed = pidfd::parent_program().is_some_and(|name| name.starts_with("runsc"));
     if let Some(name) = &bundle.topology {
         placed(hook, plan, name, report)?;
     }
@@ -90,7 +91,7 @@ pub fn fit(
 
 /// The bundle's folder and its config.json.
 pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
-    for dir in [Some(PathBuf::from(&state.bundle)), handle::parent_bundle()].into_iter().flatten() {
+    for dir in [Some(PathBuf::from(&state.bundle)), pidfd::parent_bundle()].into_iter().flatten() {
         let read = |dir: &Path| files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle");
         if let Some(text) = if dir.is_absolute() { read(&dir)? } else { None } {
             return Ok(Some((dir, text)));

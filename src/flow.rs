@@ -39,8 +39,9 @@ use crate::handle::Handle;
 use crate::hook::{self, Hook};
 use crate::inject::Stage;
 use crate::kernel::netns::Netns;
+use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, files, privilege, sysfs as sys};
+use crate::kernel::{Live, files, sysfs as sys};
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
@@ -142,7 +143,7 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
 fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
-    privilege::shed()?;
+    capabilities::shed()?;
     let mut watch = Stopwatch::start();
     let state = read_state()?;
     let mut report = Report::new(format!("hook {}", args.stage.name()));

@@ -18,8 +18,9 @@ use crate::apply::apply_all;
 use crate::exclusive;
 use crate::journal::{Held, Member, Phase, Record};
 use crate::kernel::netns::{self, Netns, pins};
+use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, files, handle};
+use crate::kernel::{Live, Scope, World, files};
 use crate::restore::{Away, Homecoming, restore};
 use crate::verify::{self, Drift};
 
@@ -41,7 +42,7 @@ pub struct Done {
 
 /// Whether a container's init still lives.
 pub fn alive(member: &Member) -> bool {
-    handle::start_time(member.pid) == Some(member.start_time)
+    pidfd::start_time(member.pid) == Some(member.start_time)
 }
 
 /// Whether NICs are with nobody: all their containers have died, and no process is left in the namespace.

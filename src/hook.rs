@@ -13,10 +13,11 @@ use crate::apply::apply;
 use crate::exclusive;
 use crate::home::{self, alive, reclaim};
 use crate::journal::{Hold, Member, Record};
-use crate::kernel::handle::Process;
 use crate::kernel::netns::{self, Netns};
+use crate::kernel::process::capabilities;
+use crate::kernel::process::pidfd::Process;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id, privilege};
+use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
@@ -103,9 +104,9 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
 /// NIC: that is no failure.
 ///
 /// # Errors
-/// That of [`privilege::require`] where NICs are in the container.
+/// That of [`capabilities::require`] where NICs are in the container.
 fn is_able(hook: &Hook) -> Result<bool> {
-    let Err(lacking) = privilege::require() else { return Ok(true) };
+    let Err(lacking) = capabilities::require() else { return Ok(true) };
     match of_container(hook) {
         Ok(Some(_)) => Err(lacking),
         // Such a user may not even read the records.

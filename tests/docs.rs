@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use rdma_model::error_class::ErrorClass;
-use rdmaprep::kernel::privilege::KEPT;
+use rdmaprep::kernel::process::capabilities::KEPT;
 
 /// The part of `text` between a section's markers.
 fn section<'a>(text: &'a str, begin: &str, end: &str) -> &'a str {

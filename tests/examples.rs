@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use rdmaprep::cli::{CdiCommand, Cli, Command};
-use rdmaprep::kernel::privilege::KEPT;
+use rdmaprep::kernel::process::capabilities::KEPT;
 use rdmaprep::state::State;
 
 /// Files below a folder of the repository whose names begin like this, with their texts.

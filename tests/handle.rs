@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use rdma_model::error_class::ErrorClass;
 use rdmaprep::handle::{Handle, Mark};
-use rdmaprep::kernel::handle::{Process, fetch, give, lives, start_time};
-use rdmaprep::kernel::memfd::sealed;
+use rdmaprep::kernel::process::memfd::sealed;
+use rdmaprep::kernel::process::pidfd::{Process, start_time};
+use rdmaprep::kernel::process::pidfd_getfd::{fetch, give, lives};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use support::{Said, alone, run};

@@ -16,8 +16,8 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use support::{Container, Host, alone, run, sh, until};
 
-/// What is kept (src/kernel/privilege.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace and sys_admin by their numbers in
-/// linux/capability.h.
+/// What is kept (src/kernel/process/capabilities.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace and sys_admin by
+/// their numbers in linux/capability.h.
 const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 18 | 1 << 19 | 1 << 21;
 
 #[test]

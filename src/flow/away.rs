@@ -13,17 +13,18 @@ use crate::config::Host;
 use crate::home;
 use crate::journal::Record;
 use crate::kernel::netns::Netns;
+use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id, privilege};
+use crate::kernel::{Live, boot_id};
 use crate::report::{self, PhaseName, Report, Stopwatch};
 
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
-    privilege::shed()?;
+    capabilities::shed()?;
     let host = Host::new(global, &homeward(global)?);
     let store = store(&host);
     if !args.output.dry_run {
-        privilege::require()?;
+        capabilities::require()?;
     }
     let found = Found::new(&store, args)?;
     if args.output.dry_run {

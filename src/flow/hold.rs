@@ -21,12 +21,14 @@ use crate::handle::Handle;
 use crate::home::reclaim;
 use crate::hook::{self, Hook, Keeper};
 use crate::journal::Hold;
-use crate::kernel::handle::{self, Process};
-use crate::kernel::memfd::Kept;
 use crate::kernel::netns::{self, NAMED, Netns, pins};
-use crate::kernel::signals::Signals;
+use crate::kernel::process::capabilities;
+use crate::kernel::process::memfd::Kept;
+use crate::kernel::process::pidfd::{self, Process};
+use crate::kernel::process::pidfd_getfd;
+use crate::kernel::process::signals::Signals;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id, files, privilege};
+use crate::kernel::{Live, boot_id, files};
 use crate::plan::Plan;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
@@ -47,8 +49,8 @@ struct Ready<'a> {
 pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let signals = Signals::block()?;
     files::private_umask();
-    privilege::shed()?;
-    privilege::require()?;
+    capabilities::shed()?;
+    capabilities::require()?;
     let id: PlanName = args.name.as_deref().unwrap_or(&args.plan).parse().class(ErrorClass::Usage, "--name")?;
     let request = request(global, Some(&args.plan), &args.select)?;
     let path = Path::new(NAMED).join(id.as_str());
@@ -92,7 +94,7 @@ fn begin(
     report.container = Some(state.id.clone());
     let (plan, kept) = render(request, store, report)?;
     let own = Process::own()?;
-    let named = |kept: &Kept| Ok((kept.name().to_owned(), handle::give(&own, kept)?));
+    let named = |kept: &Kept| Ok((kept.name().to_owned(), pidfd_getfd::give(&own, kept)?));
     let hold = Hold { path: path.to_owned(), handles: kept.iter().map(named).collect::<Result<_>>()? };
     let netns = Netns::make()?;
     // A container that joins a namespace expects this of it.
@@ -144,7 +146,7 @@ fn end(state: &State, netns: u64, request: &Request, store: &Store, deadline: In
     let result = match netns::occupant(netns).filter(|_| !hook::has_others(&hook)) {
         // One that no hook of ours has heard of: a timer, or any hook, brings them home when it has gone.
         Some(pid) => {
-            let name = handle::name(pid).unwrap_or_else(|| "?".to_owned());
+            let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
             report.notes.push(format!(
                 "process {pid} ({name}) is still in the namespace and keeps the NICs; after it: rdmaprep restore --all --stale"
             ));

@@ -12,8 +12,9 @@ use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::CONFIG;
 use crate::inject;
-use crate::kernel::handle::{self, Process};
-use crate::kernel::memfd::Kept;
+use crate::kernel::process::memfd::Kept;
+use crate::kernel::process::pidfd::Process;
+use crate::kernel::process::pidfd_getfd;
 use crate::kernel::{files, runtime};
 use crate::report::{self, Report};
 use crate::request::ANNOTATION;
@@ -173,7 +174,7 @@ fn run(program: &Path, call: &Call, depth: u32, edited: Option<&Edited>, mention
 /// `sysfs=h1.…,topology=h1.…`.
 fn handles(kept: &[Kept]) -> Result<String> {
     let own = Process::own()?;
-    let named = |kept: &Kept| Ok(format!("{}={}", kept.name(), handle::give(&own, kept)?));
+    let named = |kept: &Kept| Ok(format!("{}={}", kept.name(), pidfd_getfd::give(&own, kept)?));
     Ok(kept.iter().map(named).collect::<Result<Vec<_>>>()?.join(","))
 }
 

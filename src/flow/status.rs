@@ -9,9 +9,10 @@ use crate::cli::{Global, StatusArgs};
 use crate::config::Host;
 use crate::home;
 use crate::journal::{Hold, Phase, Record};
+use crate::kernel::boot_id;
 use crate::kernel::netns::{self, pins};
+use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::store::Store;
-use crate::kernel::{boot_id, handle};
 use crate::report::{self, Holder, Keeping};
 
 /// `rdmaprep status`.
@@ -37,7 +38,12 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
     let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
     let keeping = |hold: &Hold| Keeping {
         path: hold.path.display().to_string(),
-        handles: hold.handles.iter().filter(|(_, h)| handle::lives(h)).map(|(n, h)| (n.clone(), h.clone())).collect(),
+        handles: hold
+            .handles
+            .iter()
+            .filter(|(_, h)| pidfd_getfd::lives(h))
+            .map(|(n, h)| (n.clone(), h.clone()))
+            .collect(),
     };
     Ok(Holder {
         hold: record.hold.as_ref().map(keeping),
@@ -71,7 +77,7 @@ pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
         (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
         (true, _) => format!("a hook is at work; if it was killed: rdmaprep restore {id}"),
         (false, Some(pid)) => {
-            let name = handle::name(pid).unwrap_or_else(|| "?".to_owned());
+            let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
             format!("its container has died, process {pid} ({name}) is still in its namespace: rdmaprep restore {id}")
         }
         (false, None) => "its container has died: rdmaprep restore --all --stale".to_owned(),

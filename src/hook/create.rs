@@ -14,9 +14,10 @@ use crate::decide::{self, fresh_plan};
 use crate::dressing::{Dressing, Fitting, fit};
 use crate::home::{self, alive, bring_with, reclaim};
 use crate::journal::{Member, Phase, Record, SCHEMA};
-use crate::kernel::handle::{Process, start_time};
 use crate::kernel::netns::{self, Netns, pins};
-use crate::kernel::{Live, Scope, World, boot_id, privilege};
+use crate::kernel::process::capabilities;
+use crate::kernel::process::pidfd::{Process, start_time};
+use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
@@ -49,7 +50,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
 
 /// One try: the container's namespace may be another's, or its init dead, after each wait.
 fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
-    privilege::require()?;
+    capabilities::require()?;
     let (process, host, inside) = enter(hook)?;
     if host.inode() == inside.inode() {
         // Only one that asked by itself is told so: the host's default plan is for containers that can use it.

@@ -19,11 +19,11 @@ use rdma_model::tree::{Node, Tree};
 use rustix::fs::FileType;
 
 use crate::kernel::dress_conf::{self, Conf};
-use crate::kernel::handle::Process;
 use crate::kernel::mount::fsmount::{self, attach};
 use crate::kernel::mount::mntns::{Mntns, workshop};
 use crate::kernel::mount::mountinfo::{self, Mount};
 use crate::kernel::mount::rootfs::{self, Root};
+use crate::kernel::process::pidfd::Process;
 use crate::outfit::{Cover, Dressed, Outfit, Wearer};
 
 /// A place for a mount, and what is mounted below it now and shall still be seen afterwards.

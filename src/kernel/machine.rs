@@ -13,7 +13,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
 use crate::doctor::seen::{Machine, Managing, Node, Nvidia, Starter, User, acs_control};
-use crate::kernel::{attempt, handle, managers};
+use crate::kernel::process::pidfd;
+use crate::kernel::{attempt, managers};
 
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
@@ -82,7 +83,7 @@ fn starters() -> Vec<Starter> {
     let devices = Path::new(cdi::FILE).exists();
     let one = |pid: i32| {
         let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());
-        let name = handle::name(pid).filter(starts)?;
+        let name = pidfd::name(pid).filter(starts)?;
         Some(Starter { name, pid, unit: unit(pid), memlock: memlock(pid).ok()? })
     };
     pids.iter().filter_map(|name| one(name.parse().ok()?)).collect()

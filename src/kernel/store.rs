@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use crate::handle::Handle;
 use crate::journal::{Record, Remains, remains};
 use crate::kernel::files::{self, Lock};
-use crate::kernel::{faults, handle, in_turn};
+use crate::kernel::process::pidfd_getfd;
+use crate::kernel::{faults, in_turn};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
@@ -137,7 +138,7 @@ impl Store {
     /// it, so nothing else passes for it.
     pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
         let read = |handle: &Handle| {
-            let text = files::read_whole(File::from(handle::fetch(handle, None)?), "what is in memory")?;
+            let text = files::read_whole(File::from(pidfd_getfd::fetch(handle, None)?), "what is in memory")?;
             let tree = match what {
                 "topology" => topo_file::tree(&text),
                 _ => serde_json::from_str(&text).class(ErrorClass::Refused, "reading a view in memory")?,

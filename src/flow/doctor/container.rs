@@ -16,11 +16,12 @@ use crate::doctor::seen::{Machine, Node, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::home;
 use crate::journal::Record;
-use crate::kernel::handle::{self, Process};
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::netns::Netns;
+use crate::kernel::process::capabilities;
+use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, attempt, boot_id, machine, privilege};
+use crate::kernel::{Live, Scope, World, attempt, boot_id, machine};
 use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
 
@@ -32,7 +33,7 @@ const LIMIT: u64 = 1 << 20;
 /// Examines it: its own NICs, whatever is selected for others.
 pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     // What is read from here on is written by others.
-    privilege::shed()?;
+    capabilities::shed()?;
     let store = store(&request.host);
     let (pid, record) = find(&store, id)?;
     let keeps = |r: &Record| {
@@ -107,7 +108,7 @@ fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
             return Ok((member.pid, Some(record)));
         }
     }
-    let pid = id.parse().ok().filter(|pid| handle::start_time(*pid).is_some());
+    let pid = id.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
     let unknown = || {
         ErrorClass::Usage.error(format!(
             "container {id:?} holds no NIC (`rdmaprep status` lists those that do), and no process has that pid"

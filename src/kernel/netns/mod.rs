@@ -13,7 +13,8 @@ use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
 use rdma_model::error_class::ErrorClass;
 
-use crate::kernel::{open, privilege};
+use crate::kernel::open;
+use crate::kernel::process::capabilities;
 
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
 pub const NAMED: &str = "/run/netns";
@@ -88,7 +89,7 @@ impl Netns {
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 setns(fd, CloneFlags::CLONE_NEWNET).or_else(|e| {
-                    privilege::require()?;
+                    capabilities::require()?;
                     Err(e).context("entering the network namespace")
                 })?;
                 visit()

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdGetfdFlags, getppid, getuid, pidfd_getfd};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::{Process, start_time};
+use super::pidfd::{Process, start_time};
 use crate::handle::{Handle, Mark, Standing};
 use crate::kernel::boot_id;
 use crate::kernel::open::{self as door, Links};

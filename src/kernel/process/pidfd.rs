@@ -1,7 +1,5 @@
 //! Processes by pidfd: a pid alone may be reused at any time.
 
-mod fetch;
-
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -12,12 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-pub use fetch::{fetch, give, lives};
-
 /// A process that cannot be confused with a later one of the same pid.
 #[derive(Debug)]
 pub struct Process {
-    pidfd: OwnedFd,
+    pub(super) pidfd: OwnedFd,
     pid: i32,
 }
 
@@ -32,7 +28,7 @@ impl Process {
         Process::open(rustix::process::getpid().as_raw_nonzero().get())
     }
 
-    fn try_open(pid: i32) -> rustix::io::Result<Process> {
+    pub(super) fn try_open(pid: i32) -> rustix::io::Result<Process> {
         let valid = Pid::from_raw(pid).filter(|_| pid > 0).ok_or(Errno::INVAL)?;
         Ok(Process { pidfd: pidfd_open(valid, PidfdFlags::empty())?, pid })
     }
