@@ -17,10 +17,11 @@ use rdma_model::step::Side;
 use crate::apply::apply_all;
 use crate::exclusive;
 use crate::journal::{Held, Member, Phase, Record};
+use crate::kernel::host::files;
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, files};
+use crate::kernel::{Live, Scope, World};
 use crate::restore::{Away, Homecoming, restore};
 use crate::verify::{self, Drift};
 

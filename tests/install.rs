@@ -20,7 +20,8 @@ use anyhow::Result;
 use proptest::prelude::*;
 use rdmaprep::cli::{self, Cli};
 use rdmaprep::deadline;
-use rdmaprep::install::{self, Change, Content, Installation, Ledger, Look, Target, Wanted};
+use rdmaprep::install::{self, Change, Installation, Ledger, Target, Wanted};
+use rdmaprep::kernel::host::host_tree::{Content, ReadTree};
 use serde_json::{Value, json};
 use support::{Container, Said, alone, run, sh};
 use tempfile::TempDir;
@@ -757,7 +758,7 @@ fn hooks_give_up_before_they_are_killed() {
 #[derive(Clone, Default, PartialEq, Debug)]
 struct Files(BTreeMap<String, Content>);
 
-impl Look for Files {
+impl ReadTree for Files {
     fn content(&self, path: &str) -> Result<Option<Content>> {
         Ok(self.0.get(path).cloned())
     }

@@ -15,9 +15,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rdmaprep::kernel::files;
+use rdmaprep::kernel::host::files;
+use rdmaprep::kernel::host::open::{self, Links};
 use rdmaprep::kernel::netns::Netns;
-use rdmaprep::kernel::open::{self, Links};
 use serde_json::{Value, json};
 use support::{Container, Host, Said, alone, run, sh};
 

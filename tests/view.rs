@@ -21,7 +21,7 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::tree::{Node, Tree, differences};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host, SelectConfig};
-use rdmaprep::kernel::files;
+use rdmaprep::kernel::host::files;
 use rdmaprep::kernel::sysfs::{self, Scope, Survey};
 use rdmaprep::request::Request;
 use rdmaprep::select::select;

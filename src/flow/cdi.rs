@@ -14,11 +14,12 @@ use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global, SelectArgs};
 use crate::config::Host;
 use crate::decide::{held, look, options, plan_of_any};
 use crate::inject::{self, HookEdit, hooks_for};
-use crate::install::{self, Look};
-use crate::kernel::etc::Etc;
+use crate::install;
+use crate::kernel::host::files;
+use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id, files};
+use crate::kernel::{Live, Scope, World, boot_id};
 use crate::report::{self, DeviceLine};
 use crate::request::Request;
 use crate::select::{Held, Selection};
@@ -152,7 +153,7 @@ fn ours(path: &Path, text: &str) -> Result<Spec> {
 
 /// The program that the hooks name: the one that stays when there is a next version, as `install` has it.
 fn program(args: &CdiGenerateArgs) -> Result<String> {
-    let etc = Etc::new(Path::new("/"))?;
+    let etc = HostTree::new(Path::new("/"))?;
     let program = install::program(args.program.as_deref(), &etc)?;
     if etc.exists(&program) {
         return Ok(program);

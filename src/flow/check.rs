@@ -13,7 +13,8 @@ use rdma_model::snapshot::Snapshot;
 
 use super::{look, nccl, say, warn};
 use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
-use crate::kernel::{reach, user};
+use crate::kernel::host::home_and_hosts;
+use crate::kernel::reach;
 use crate::report;
 
 /// Runs one.
@@ -28,12 +29,12 @@ fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     args.host.as_deref().map(bootstrap::split).transpose().class(ErrorClass::Usage, "HOST")?;
     let settings = nccl::settings(&asked(args))?;
     let seen = look(None, None)?;
-    let explanation = explain(&settings, &seen, args.nccl_version, &user::address_of);
+    let explanation = explain(&settings, &seen, args.nccl_version, &home_and_hosts::address_of);
     if let Bootstrap::Fails(failure) = &explanation.bootstrap {
         let text = format!("NCCL does not start in this network namespace: {}", failure.why);
         return Err(ErrorClass::Other.error(text));
     }
-    let id = bootstrap::comm_id(&settings, args.nccl_version, &seen, &user::address_of);
+    let id = bootstrap::comm_id(&settings, args.nccl_version, &seen, &home_and_hosts::address_of);
     let until = Instant::now() + Duration::from_secs(args.timeout.into());
     match args.listen {
         Some(port) => listen(args, &seen, &explanation, id, port, until),
@@ -57,7 +58,9 @@ fn connect(
     until: Instant,
 ) -> Result<()> {
     let to = match (&args.host, id) {
-        (Some(host), _) => bootstrap::target(host, seen, &user::address_of).class(ErrorClass::Other, "HOST")?,
+        (Some(host), _) => {
+            bootstrap::target(host, seen, &home_and_hosts::address_of).class(ErrorClass::Other, "HOST")?
+        }
         (None, Some(id)) if id.port() > 0 => id,
         _ => return Err(ErrorClass::Usage.error("HOST is missing, or a NCCL_COMM_ID with a port; or --listen")),
     };

@@ -9,14 +9,15 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::{Host, PlanName, STATE};
-use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Look, Nic, Target, Wanted};
-use crate::kernel::etc::Etc;
-use crate::kernel::{alone, engines, files, managers};
+use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Nic, Target, Wanted};
+use crate::kernel::host::host_tree::{HostTree, ReadTree};
+use crate::kernel::host::{crash_safe, files, runtime_users};
+use crate::kernel::managers;
 use crate::report::{self, Installed};
 
 /// A tree, and what earlier installations have left there.
 struct Site {
-    etc: Etc,
+    etc: HostTree,
     /// Whether it is the host's own.
     is_host: bool,
     /// The folder of the records, within the tree.
@@ -35,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl Site {
     fn new(args: &TreeArgs, state: &Path) -> Result<Site> {
         let root = args.root.as_deref().unwrap_or(Path::new("/"));
-        let etc = Etc::new(root)?;
+        let etc = HostTree::new(root)?;
         let state = state.to_str().context("the state folder's path is no text")?.to_owned();
         let place = etc.place(&state)?;
         let is_host = root == Path::new("/");
@@ -58,7 +59,7 @@ impl Site {
 
     /// Removes what is left of one that was killed while it wrote a file.
     fn tidy(&self) -> Result<()> {
-        alone::tidy(&self.ledger_place()?)?;
+        crash_safe::tidy(&self.ledger_place()?)?;
         self.ledger.paths().try_for_each(|path| self.etc.tidy(path))
     }
 
@@ -66,14 +67,14 @@ impl Site {
     fn save(&self, ledger: &Ledger) -> Result<()> {
         match ledger.is_empty() {
             true => files::remove(&self.ledger_place()?),
-            false => alone::replace(&self.ledger_place()?, ledger.print()?.as_bytes(), 0o600),
+            false => crash_safe::replace(&self.ledger_place()?, ledger.print()?.as_bytes(), 0o600),
         }
     }
 
     /// Makes every change, or none.
     fn change(&self, changes: &[Change]) -> Result<()> {
         for (i, change) in changes.iter().enumerate() {
-            let Err(e) = self.etc.change(change) else { continue };
+            let Err(e) = self.etc.change(&change.path, change.after.as_ref()) else { continue };
             return Err(self.back(changes.get(..=i).unwrap_or(changes), e));
         }
         Ok(())
@@ -82,7 +83,7 @@ impl Site {
     /// Takes changes back because of an error, which it returns. The last one may not have come about.
     fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
         let made = |c: &&Change| !self.etc.content(&c.path).is_ok_and(|now| now == c.before);
-        let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&reversed(c)));
+        let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&c.path, c.before.as_ref()));
         match back.filter_map(Result::err).map(|e| format!("{e:#}")).reduce(|a, b| format!("{a}; {b}")) {
             None => e,
             Some(undo) => ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo}")),
@@ -130,10 +131,6 @@ impl Site {
     fn remove_folders<'a>(&self, folders: impl IntoIterator<Item = &'a String>) -> Result<()> {
         folders.into_iter().try_for_each(|folder| self.etc.remove_folder(folder))
     }
-}
-
-fn reversed(change: &Change) -> Change {
-    Change { before: change.after.clone(), after: change.before.clone(), ..change.clone() }
 }
 
 /// `rdmaprep install`.
@@ -198,7 +195,7 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
 /// Engines call a runtime by its path as long as they know a container of it, to kill or to remove it. Records know just those
 /// with NICs.
 fn nobody_calls(path: impl Fn(&str) -> bool) -> Result<()> {
-    let calls = engines::users(Path::new("/")).into_iter().filter(|user| path(&user.runtime));
+    let calls = runtime_users::users(Path::new("/")).into_iter().filter(|user| path(&user.runtime));
     let calls: Vec<String> = calls.map(|user| format!("{} ({})", user.container, user.runtime)).collect();
     let called = || {
         ErrorClass::Locked.error(format!("engines need the runtime of containers: remove {} first", calls.join(", ")))

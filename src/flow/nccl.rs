@@ -12,7 +12,7 @@ use super::prepare::read_config;
 use super::{look, say};
 use crate::cli::{ExplainArgs, NcclCommand};
 use crate::inject;
-use crate::kernel::{files, user};
+use crate::kernel::host::{files, home_and_hosts};
 use crate::report;
 
 /// Runs one.
@@ -25,7 +25,7 @@ pub(super) fn run(command: &NcclCommand) -> Result<()> {
 fn explanation(args: &ExplainArgs) -> Result<()> {
     let settings = settings(args)?;
     let snapshot = look(None, args.snapshot.as_deref())?;
-    let explanation = explain(&settings, &snapshot, args.nccl_version, &user::address_of);
+    let explanation = explain(&settings, &snapshot, args.nccl_version, &home_and_hosts::address_of);
     if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
 }
 
@@ -45,11 +45,11 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
     };
     let files: Vec<PathBuf> = match (args.conf.as_slice(), &args.snapshot) {
         ([], Some(_)) => Vec::new(),
-        ([], None) => settings.files(user::home().as_deref(), args.nccl_version),
+        ([], None) => settings.files(home_and_hosts::home().as_deref(), args.nccl_version),
         (asked, _) => asked.to_vec(),
     };
     for path in files {
-        match user::config(&path) {
+        match home_and_hosts::config(&path) {
             Ok(Some(text)) => settings.add(&path, &text, args.nccl_version),
             // NCCL says nothing of a file that it cannot open; who names one means it.
             Ok(None) | Err(_) if args.conf.is_empty() => {}

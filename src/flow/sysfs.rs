@@ -12,7 +12,7 @@ use rdma_model::tree::{Tree, differences};
 
 use super::say;
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
-use crate::kernel::files;
+use crate::kernel::host::files;
 use crate::kernel::sysfs::{self, Scope, Survey};
 use crate::report;
 use crate::view::{self, Carrier, Keep};

@@ -12,7 +12,7 @@ use rdma_model::snapshot::Snapshot;
 use super::{look, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
 use crate::decide;
-use crate::kernel::files;
+use crate::kernel::host::files;
 use crate::kernel::process::memfd;
 use crate::picture::{self, Fates, picture};
 use crate::report;

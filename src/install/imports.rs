@@ -10,7 +10,7 @@ use rdma_model::error_class::ErrorClass;
 use regex::Regex;
 use toml_edit::{DocumentMut, Item};
 
-use super::{Ground, Look, about, toml_document};
+use super::{Ground, ReadTree, about, toml_document};
 
 /// More files are no configuration that somebody wrote.
 const MOST: usize = 256;
@@ -57,7 +57,7 @@ fn is_pattern(path: &str) -> bool {
     path.contains('*')
 }
 
-fn named(path: &str, document: &DocumentMut, look: &dyn Look) -> Vec<String> {
+fn named(path: &str, document: &DocumentMut, look: &dyn ReadTree) -> Vec<String> {
     let found = patterns(document).flat_map(|pattern| match is_pattern(pattern) {
         false => vec![absolute(pattern, path)],
         true => {
@@ -84,7 +84,7 @@ fn absolute(path: &str, parent: &str) -> String {
 }
 
 /// What is there of a pattern.
-fn expanded(pattern: &str, look: &dyn Look) -> Vec<String> {
+fn expanded(pattern: &str, look: &dyn ReadTree) -> Vec<String> {
     let mut found = vec![String::new()];
     for word in pattern.split('/').filter(|word| !word.is_empty()) {
         let names = |folder: &String| match is_pattern(word) || word.contains(['?', '[']) {

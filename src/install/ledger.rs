@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::undo::{Undo, undo};
 use super::{
-    Change, Content, Ground, How, Installation, Look, NAME, Target, about, containerd, docker, is_runtime, next,
+    Change, Content, Ground, How, Installation, NAME, ReadTree, Target, about, containerd, docker, is_runtime, next,
     toml_document, toml_text, toml_trouble, units,
 };
 use crate::cdi;
@@ -147,7 +147,7 @@ impl Ledger {
     }
 
     /// Notes the folders that have to be made for a path.
-    pub fn make_room(&mut self, path: &str, look: &dyn Look) {
+    pub fn make_room(&mut self, path: &str, look: &dyn ReadTree) {
         let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
         for folder in ends.filter_map(|at| path.get(..at)) {
             if !look.exists(folder) && !self.folders.iter().any(|f| f == folder) {
@@ -158,7 +158,7 @@ impl Ledger {
 
     /// Notes the rest of what was there before the first installation, where `earlier` is what was known of one. Nothing is made
     /// for something else where there is nothing of ours.
-    pub(super) fn begin(&mut self, earlier: &Ledger, look: &dyn Look) {
+    pub(super) fn begin(&mut self, earlier: &Ledger, look: &dyn ReadTree) {
         match self.is_empty() {
             true => self.folders.clone_from(&earlier.folders),
             false if earlier.is_empty() => self.had_devices = devices(look).is_some(),
@@ -181,7 +181,7 @@ impl Entry {
     }
 
     /// What is there, and what becomes of it without us.
-    pub(super) fn now(&self, look: &dyn Look) -> Result<(Option<Content>, Undone)> {
+    pub(super) fn now(&self, look: &dyn ReadTree) -> Result<(Option<Content>, Undone)> {
         let now = look.content(&self.path)?;
         let undone = self.undone(now.as_ref()).map_err(about(&self.path))?;
         Ok((now, undone))
@@ -243,7 +243,7 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
 }
 
 /// The file of devices, if it is ours.
-fn devices(look: &dyn Look) -> Option<Content> {
+fn devices(look: &dyn ReadTree) -> Option<Content> {
     let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
     look.content(cdi::FILE).ok().flatten().filter(is_ours)
 }
@@ -252,7 +252,7 @@ fn devices(look: &dyn Look) -> Option<Content> {
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] for such a file, [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
-pub fn uninstall(ledger: &Ledger, look: &dyn Look, lenient: bool) -> Result<Removal> {
+pub fn uninstall(ledger: &Ledger, look: &dyn ReadTree, lenient: bool) -> Result<Removal> {
     let ground = Ground { look, ledger };
     // What cannot be read is no engine's default.
     let named =

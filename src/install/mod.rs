@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cdi;
 use crate::config::CONFIG;
+use crate::kernel::host::host_tree::{Content, ReadTree};
 pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
@@ -39,16 +40,6 @@ const BOM: char = '\u{feff}';
 /// The place that the files below hooks/ name.
 const DEFAULT_PLACE: &str = "/usr/local/bin/rdmaprep";
 
-/// What is at a path.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Content {
-    /// A file with that text.
-    Text(String),
-    /// A link that leads there.
-    Link(String),
-}
-
 /// Whose the rest of a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -59,27 +50,6 @@ pub enum How {
     Json,
     /// Another program's, and TOML.
     Toml,
-}
-
-/// The host's tree, or one of files for a package or a test. Paths are absolute, within it.
-pub trait Look {
-    /// What is there; nothing where there is none.
-    ///
-    /// # Errors
-    /// What is there is no text, no plain file, or cannot be read.
-    fn content(&self, path: &str) -> Result<Option<Content>>;
-    /// Names in a folder, sorted; none where there is no folder.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    fn list(&self, folder: &str) -> Result<Vec<String>>;
-    /// Whether there is anything.
-    fn exists(&self, path: &str) -> bool;
-    /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none.
-    ///
-    /// # Errors
-    /// It leads nowhere, or out of the tree.
-    fn followed(&self, path: &str) -> Result<String>;
 }
 
 /// What is asked for.
@@ -172,7 +142,7 @@ pub struct Installation {
 }
 
 /// The targets that are on a host, each with what shows it.
-pub fn found(look: &dyn Look) -> Vec<(Target, &'static str)> {
+pub fn found(look: &dyn ReadTree) -> Vec<(Target, &'static str)> {
     let trace = |t: Target| t.traces().iter().find(|path| look.exists(path)).map(|path| (t, *path));
     Target::ALL.into_iter().filter_map(trace).collect()
 }
@@ -183,7 +153,7 @@ pub fn found(look: &dyn Look) -> Vec<(Target, &'static str)> {
 /// # Errors
 /// [`ErrorClass::Usage`] for a file that cannot be read as what it is, [`ErrorClass::Refused`] where something else is in the way, or what
 /// has to go was changed.
-pub fn install(wanted: &Wanted, look: &dyn Look, ledger: &Ledger) -> Result<Installation> {
+pub fn install(wanted: &Wanted, look: &dyn ReadTree, ledger: &Ledger) -> Result<Installation> {
     let ground = Ground { look, ledger };
     let mut done = Installation { ledger: ledger.clone(), ..Installation::default() };
     done.ledger.disown(&wanted.targets);
@@ -243,7 +213,7 @@ impl Installation {
     }
 
     /// Takes out what is not wanted any more, after all that may have named it.
-    fn forsake(&mut self, look: &dyn Look) -> Result<()> {
+    fn forsake(&mut self, look: &dyn ReadTree) -> Result<()> {
         self.gone = self.ledger.take_unwanted();
         for entry in self.gone.iter().rev() {
             let (before, undone) = entry.now(look)?;
@@ -264,7 +234,7 @@ impl Installation {
 
 /// The tree as it would be without us.
 struct Ground<'a> {
-    look: &'a dyn Look,
+    look: &'a dyn ReadTree,
     ledger: &'a Ledger,
 }
 

@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
-use super::{Content, DEFAULT_PLACE, Look, PLACES, Piece, Wanted};
+use super::{Content, DEFAULT_PLACE, PLACES, Piece, ReadTree, Wanted};
 use crate::shim::NAME;
 
 /// The path of the program: what is named; else the first of [`PLACES`] that is there; else where it belongs without a package.
 ///
 /// # Errors
 /// [`ErrorClass::Usage`]: what is named is no absolute path that needs no quotes anywhere.
-pub fn program(named: Option<&Path>, look: &dyn Look) -> Result<String> {
+pub fn program(named: Option<&Path>, look: &dyn ReadTree) -> Result<String> {
     let Some(path) = named else {
         let there = PLACES.into_iter().find(|place| look.exists(place));
         return Ok(there.unwrap_or(DEFAULT_PLACE).to_owned());
@@ -25,7 +25,7 @@ pub fn program(named: Option<&Path>, look: &dyn Look) -> Result<String> {
 }
 
 /// The name under which we are a runtime, beside the program; a link to it, as it is where one that leads there exists.
-pub(super) fn shim(wanted: &Wanted, look: &dyn Look) -> Result<(String, Piece)> {
+pub(super) fn shim(wanted: &Wanted, look: &dyn ReadTree) -> Result<(String, Piece)> {
     let (folder, name) = wanted.program.rsplit_once('/').unwrap_or(("", &wanted.program));
     let path = format!("{folder}/{}", NAME);
     let leads = matches!(&look.content(&path)?, Some(Content::Link(to)) if *to == wanted.program);

@@ -16,7 +16,7 @@ use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::RTM_GETROUTE;
 use rdma_netlink::route_lookup::{self, Known};
 
-use crate::kernel::open::{self, Links};
+use crate::kernel::host::open::{self, Links};
 use crate::kernel::rdma::{Rdma, errno};
 use crate::kernel::sock_diag::{self, Sock};
 use crate::kernel::tunnels;

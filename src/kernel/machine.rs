@@ -59,7 +59,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) 
     let bridges = snapshot.pci.iter().filter(|f| f.is_bridge()).map(|f| f.address);
     Machine {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        modules: crate::kernel::files::list(Path::new("/sys/module")).unwrap_or_default(),
+        modules: crate::kernel::host::files::list(Path::new("/sys/module")).unwrap_or_default(),
         verbs_class: Path::new("/sys/class/infiniband_verbs").exists(),
         nodes,
         memlock: limits.memlock,
@@ -79,7 +79,7 @@ const JOBS: &str = "slurmd";
 const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];
 
 fn starters() -> Vec<Starter> {
-    let pids = crate::kernel::files::list(Path::new("/proc")).unwrap_or_default();
+    let pids = crate::kernel::host::files::list(Path::new("/proc")).unwrap_or_default();
     let devices = Path::new(cdi::FILE).exists();
     let one = |pid: i32| {
         let starts = |name: &String| name == JOBS || devices && ENGINES.contains(&name.as_str());

@@ -6,7 +6,7 @@ use std::path::Path;
 use rdma_model::ids::IfName;
 
 use crate::fought::Manager;
-use crate::kernel::files;
+use crate::kernel::host::files;
 
 /// What udev knows of a link, which others are told by (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";

@@ -11,27 +11,20 @@ use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 
 use rdma_model::step::{NicState, Side, Step};
 
-pub mod alone;
 pub mod attempt;
-pub mod attributes;
 pub mod device;
 pub mod dress;
 mod dress_conf;
-pub mod engines;
-pub mod etc;
 pub mod faults;
-pub mod files;
+pub mod host;
 mod host_paths;
-mod in_turn;
 pub mod links;
 mod live;
 pub mod machine;
 pub mod managers;
 pub mod mount;
 pub mod netns;
-pub mod open;
 pub mod process;
-pub mod random;
 pub mod rdma;
 pub mod reach;
 pub mod runtime;
@@ -40,7 +33,6 @@ pub mod store;
 pub mod sysctl;
 pub mod sysfs;
 mod tunnels;
-pub mod user;
 mod wireguard;
 
 pub use live::{Live, boot_id};

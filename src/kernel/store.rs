@@ -13,9 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::handle::Handle;
 use crate::journal::{Record, Remains, remains};
-use crate::kernel::files::{self, Lock};
+use crate::kernel::faults;
+use crate::kernel::host::files::{self, Lock};
+use crate::kernel::host::shared_folder;
 use crate::kernel::process::pidfd_getfd;
-use crate::kernel::{faults, in_turn};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
@@ -102,7 +103,7 @@ impl Store {
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
         let path = self.plans().join(format!("{}.json", plan.name));
         let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
-        in_turn::replace(&path, text.as_bytes(), 0o600, true)?;
+        shared_folder::replace(&path, text.as_bytes(), 0o600, true)?;
         Ok(path)
     }
 
@@ -121,7 +122,7 @@ impl Store {
     /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it is not known.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
         let text = Store::view_text(view)?;
-        in_turn::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600, true)
+        shared_folder::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600, true)
     }
 
     /// A stored view.
@@ -152,7 +153,7 @@ impl Store {
 
     /// Writes a stored view out for config.json files to mount, once, whoever else does the same at that moment.
     pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
-        in_turn::lay_out(&self.views().join(name), view)
+        shared_folder::lay_out(&self.views().join(name), view)
     }
 
     /// Where a shell finds the settings for the containers of a namespace that could be given them in no other way.
@@ -165,7 +166,7 @@ impl Store {
     pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
         let path = self.profile(netns);
         if !path.exists() {
-            in_turn::replace(&path, text.as_bytes(), 0o644, true)?;
+            shared_folder::replace(&path, text.as_bytes(), 0o644, true)?;
         }
         Ok(path)
     }
@@ -242,7 +243,7 @@ impl Store {
         unfinished.try_for_each(|name| files::remove(&self.records().join(name)))?;
         [self.plans(), self.reports(), self.views(), self.profiles()]
             .iter()
-            .try_for_each(|folder| in_turn::sweep(folder))
+            .try_for_each(|folder| shared_folder::sweep(folder))
     }
 
     /// Where a namespace is pinned.
@@ -264,7 +265,7 @@ impl Store {
     pub fn save_report(&self, id: &str, json: &str) -> Result<()> {
         let path = self.reports().join(report_name(id));
         // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.
-        in_turn::replace(&path, json.as_bytes(), 0o600, false)
+        shared_folder::replace(&path, json.as_bytes(), 0o600, false)
     }
 }
 

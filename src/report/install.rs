@@ -4,7 +4,8 @@ use serde::Serialize;
 use similar::TextDiff;
 
 use super::{printable, printable_lines};
-use crate::install::{Change, Content, Target};
+use crate::install::{Change, Target};
+use crate::kernel::host::host_tree::Content;
 
 /// For programs.
 #[derive(Clone, Debug, Serialize)]

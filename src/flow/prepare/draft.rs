@@ -16,9 +16,10 @@ use crate::flow::edit::{Edited, edit};
 use crate::flow::peers::Meeting;
 use crate::flow::{recorded, warn};
 use crate::inject;
+use crate::kernel::Live;
+use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, files};
 use crate::request::Request;
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.

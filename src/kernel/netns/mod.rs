@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
 use rdma_model::error_class::ErrorClass;
 
-use crate::kernel::open;
+use crate::kernel::host::open;
 use crate::kernel::process::capabilities;
 
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.

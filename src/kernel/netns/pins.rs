@@ -10,8 +10,9 @@ use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use rdma_model::error_class::ErrorClass;
 
+use crate::kernel::faults;
+use crate::kernel::host::{files, open};
 use crate::kernel::netns::{NAMED, Netns};
-use crate::kernel::{faults, files, open};
 
 /// How long to wait for another one that is about to share the folder of names.
 const MOMENT: Duration = Duration::from_millis(200);

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use super::pidfd::{Process, start_time};
 use crate::handle::{Handle, Mark, Standing};
 use crate::kernel::boot_id;
-use crate::kernel::open::{self as door, Links};
+use crate::kernel::host::open::{self as door, Links};
 
 /// PID_FS_MAGIC in include/uapi/linux/magic.h.
 const PIDFS: u64 = 0x5049_4446;

@@ -13,9 +13,9 @@ use nix::unistd::AccessFlags;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::tree::{Node, Tree};
 
-use crate::kernel::attributes::Attributes;
 use crate::kernel::faults;
-use crate::kernel::open::{self, Links};
+use crate::kernel::host::attributes::Attributes;
+use crate::kernel::host::open::{self, Links};
 
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::attributes::Attributes;
+use super::files;
 use super::files::New;
-use super::{faults, files};
+use crate::kernel::faults;
 
 /// Where a file is that is not whole yet. It ends in nothing that engines and systemd look for.
 fn unfinished(path: &Path) -> PathBuf {

@@ -27,7 +27,7 @@ fn turn(folder: &Path, deadline: Instant) -> Result<Lock> {
 }
 
 /// Replaces a file as [`files::replace`] does if it is `synced`; else a crash of the machine may leave nothing of it.
-pub(super) fn replace(path: &Path, content: &[u8], mode: u32, synced: bool) -> Result<()> {
+pub(in crate::kernel) fn replace(path: &Path, content: &[u8], mode: u32, synced: bool) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
     let _turn = turn(folder, Instant::now() + PATIENCE)?;
     remove(folder)?;
@@ -37,7 +37,7 @@ pub(super) fn replace(path: &Path, content: &[u8], mode: u32, synced: bool) -> R
 }
 
 /// Makes a folder that has this in it, unless there is one of that name.
-pub(super) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
+pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     let folder = path.parent().context("a folder needs a folder")?;
     if path.exists() {
         return Ok(());
@@ -53,7 +53,7 @@ pub(super) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
 }
 
 /// Removes what a killed writer left. One who writes at this moment does that alone.
-pub(super) fn sweep(folder: &Path) -> Result<()> {
+pub(in crate::kernel) fn sweep(folder: &Path) -> Result<()> {
     if fs::symlink_metadata(unfinished(folder)).is_err() {
         return Ok(());
     }

@@ -7,25 +7,57 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use serde::{Deserialize, Serialize};
 
-use crate::install::{Change, Content, Look};
-use crate::kernel::{alone, faults, files};
+use crate::kernel::faults;
+use crate::kernel::host::{crash_safe, files};
+
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// A file with that text.
+    Text(String),
+    /// A link that leads there.
+    Link(String),
+}
+
+/// The host's tree, or one of files for a package or a test. Paths are absolute, within it.
+pub trait ReadTree {
+    /// What is there; nothing where there is none.
+    ///
+    /// # Errors
+    /// What is there is no text, no plain file, or cannot be read.
+    fn content(&self, path: &str) -> Result<Option<Content>>;
+    /// Names in a folder, sorted; none where there is no folder.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn list(&self, folder: &str) -> Result<Vec<String>>;
+    /// Whether there is anything.
+    fn exists(&self, path: &str) -> bool;
+    /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none.
+    ///
+    /// # Errors
+    /// It leads nowhere, or out of the tree.
+    fn followed(&self, path: &str) -> Result<String>;
+}
 
 /// A tree.
-pub struct Etc {
+pub struct HostTree {
     root: PathBuf,
 }
 
-impl Etc {
+impl HostTree {
     /// The tree below `root`, `/` for the host's.
     ///
     /// # Errors
     /// [`ErrorClass::Usage`] where there is no such folder.
-    pub fn new(root: &Path) -> Result<Etc> {
+    pub fn new(root: &Path) -> Result<HostTree> {
         let doing = || format!("looking at {}", root.display());
         let found = fs::canonicalize(root).class(ErrorClass::Usage, doing())?;
         ensure!(found.is_dir(), ErrorClass::Usage.error(format!("{} is no folder", root.display())));
-        Ok(Etc { root: found })
+        Ok(HostTree { root: found })
     }
 
     /// Where a path of the tree is on the host. A link among its folders may lead anywhere within the tree.
@@ -48,25 +80,25 @@ impl Etc {
         Ok(rest.iter().rev().fold(found, |at, name| at.join(name)))
     }
 
-    /// Makes a path what it shall be. Its folder must be there.
+    /// Makes a path what it shall be; without a content, it goes. Its folder must be there.
     ///
     /// # Errors
     /// It could not be written; then it is as it was.
-    pub fn change(&self, change: &Change) -> Result<()> {
-        let place = self.place(&change.path)?;
-        faults::around(format!("changing {}", change.path), || match &change.after {
+    pub fn change(&self, path: &str, after: Option<&Content>) -> Result<()> {
+        let place = self.place(path)?;
+        faults::around(format!("changing {path}"), || match after {
             None => files::remove(&place),
-            Some(Content::Link(target)) => alone::link(target, &place),
+            Some(Content::Link(target)) => crash_safe::link(target, &place),
             Some(Content::Text(text)) if fs::symlink_metadata(&place).is_ok() => {
-                alone::replace_keeping_attributes(&place, text.as_bytes())
+                crash_safe::replace_keeping_attributes(&place, text.as_bytes())
             }
-            Some(Content::Text(text)) => alone::replace(&place, text.as_bytes(), 0o644),
+            Some(Content::Text(text)) => crash_safe::replace(&place, text.as_bytes(), 0o644),
         })
     }
 
     /// Removes what is left of one that was killed while it wrote a path.
     pub fn tidy(&self, path: &str) -> Result<()> {
-        alone::tidy(&self.place(path)?)
+        crash_safe::tidy(&self.place(path)?)
     }
 
     /// Makes a folder that all may enter, whatever our umask.
@@ -92,7 +124,7 @@ impl Etc {
     }
 }
 
-impl Look for Etc {
+impl ReadTree for HostTree {
     fn content(&self, path: &str) -> Result<Option<Content>> {
         let place = self.place(path)?;
         let doing = || format!("reading {}", place.display());

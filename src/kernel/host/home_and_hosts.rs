@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nix::unistd::{User, getuid};
 
-use crate::kernel::open::{self, Links};
+use crate::kernel::host::open::{self, Links};
 
 /// Bytes of a config file that we look at.
 const LIMIT: u64 = 1 << 20;
