@@ -25,9 +25,10 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdmaprep::cli::{self, Cli, Command as Subcommand};
 use rdmaprep::config::{Config, Host};
-use rdmaprep::doctor::seen::{Machine, Node, Trace};
+use rdmaprep::doctor::seen::{Machine, Trace};
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
-use rdmaprep::kernel::attempt;
+use rdmaprep::kernel::probe::access::Node;
+use rdmaprep::kernel::probe::devnode_probe;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::report;
@@ -590,7 +591,7 @@ fn only_the_right_node_is_opened() {
             null = null.display()
         ));
         let node = |number: u32, minor| CharDevice { name: format!("uverbs{number}"), major: 1, minor };
-        let tried = attempt::here(&[
+        let tried = devnode_probe::here(&[
             node(0, 3),
             node(1, 3),
             node(2, 3),

@@ -2,8 +2,9 @@
 
 use rdma_model::snapshot::{Netdev, PciFunction};
 
-use super::seen::{Node, Starter};
+use super::seen::Starter;
 use super::{Check, Finding, Patient, Severity, join};
+use crate::kernel::probe::access::Node;
 
 /// RDMA drivers by the driver of the PCI function that they sit on.
 const DRIVERS: [(&str, &str); 6] = [

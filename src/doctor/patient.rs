@@ -5,10 +5,11 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 use rdma_model::values::Family;
 
-use super::seen::{Node, Stale};
+use super::seen::Stale;
 use super::{Check, Examination, Finding, Rule};
 use crate::candidate::counts;
 use crate::config::GidTimeout;
+use crate::kernel::probe::access::Node;
 use crate::plan::Plan;
 use crate::rails::Profile;
 use crate::request::Request;

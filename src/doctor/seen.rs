@@ -1,13 +1,12 @@
 //! What a snapshot does not have, and the checks need.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 
-use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use rdma_model::ids::{BusId, IfName};
+
+use crate::kernel::probe::access::Node;
 
 /// What a live machine tells besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,88 +62,6 @@ pub struct Starter {
     pub unit: Option<String>,
     /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     pub memlock: Option<u64>,
-}
-
-/// What became of a device node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Node {
-    /// It was opened for reading and writing.
-    Opened,
-    /// There is none.
-    Missing,
-    /// It is no character device, or one with other numbers: what it is, in words.
-    Wrong(String),
-    /// Opening it failed: the kernel's words.
-    Refused(String),
-    /// It was opened, by one who may open everything; others may not: its mode, in words.
-    Narrow(String),
-    /// It is the right one, and was not opened as the container would: why.
-    Untried(String),
-}
-
-/// Reading and writing, of each of a mode's three parts: what opening a device for RDMA takes.
-const READ_WRITE: u32 = 0o6;
-
-impl Node {
-    /// A node of the host that was opened by root, for everybody else. A group of its own is somebody's intent.
-    pub fn for_all(mode: u32, uid: u32, gid: u32) -> Node {
-        let group = gid != 0 && allows(mode >> 3);
-        if allows(mode) || group { Node::Opened } else { Node::Narrow(owned(mode, uid, gid)) }
-    }
-}
-
-/// A process, as far as files ask who it is: by its numbers on the host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
-    /// Its user.
-    pub uid: u32,
-    /// Its groups: its own first.
-    pub gids: Vec<u32>,
-    /// Whether no mode keeps it out: CAP_DAC_OVERRIDE in the first user namespace.
-    pub any: bool,
-}
-
-impl User {
-    /// A node that was opened, for this user: by the first of owner, group and others that it is (path_resolution(7)).
-    pub fn opens(&self, mode: u32, uid: u32, gid: u32) -> Node {
-        let part = match () {
-            () if self.uid == uid => mode >> 6,
-            () if self.gids.contains(&gid) => mode >> 3,
-            () => mode,
-        };
-        if self.any || allows(part) {
-            return Node::Opened;
-        }
-        let groups = self.gids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        Node::Refused(format!("{}, and its init is user {} of group {groups}", owned(mode, uid, gid), self.uid))
-    }
-}
-
-fn allows(part: u32) -> bool {
-    part & READ_WRITE == READ_WRITE
-}
-
-fn owned(mode: u32, uid: u32, gid: u32) -> String {
-    format!("mode {:03o} of user {uid} and group {gid}", mode & 0o777)
-}
-
-/// `UID:GID,GID,…`, with `!` before it where no mode keeps it out.
-impl fmt::Display for User {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gids = self.gids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-        write!(f, "{}{}:{gids}", if self.any { "!" } else { "" }, self.uid)
-    }
-}
-
-impl FromStr for User {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<User> {
-        let (uid, gids) = text.trim_start_matches('!').split_once(':').context("a user is UID:GID,GID,...")?;
-        let gids = gids.split(',').filter(|gid| !gid.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
-        Ok(User { uid: uid.parse()?, gids, any: text.starts_with('!') })
-    }
 }
 
 /// NVIDIA's driver.
@@ -238,29 +155,6 @@ pub fn acs_control(space: &[u8]) -> Option<Option<u16>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn modes_are_for_owner_group_and_others() {
-        let user = |uid, gids: &[u32], any| User { uid, gids: gids.to_vec(), any };
-        let opens = |user: &User, mode| user.opens(mode, 0, 44) == Node::Opened;
-        let stranger = user(1000, &[1000], false);
-        assert_eq!([0o666, 0o660, 0o600, 0o664].map(|mode| opens(&stranger, mode)), [true, false, false, false]);
-        let member = user(1000, &[1000, 44], false);
-        assert_eq!([0o660, 0o606, 0o640].map(|mode| opens(&member, mode)), [true, false, false]);
-        // Root without its capabilities is an owner like others.
-        assert_eq!([0o600, 0o066].map(|mode| opens(&user(0, &[0], false), mode)), [true, false]);
-        assert!(opens(&user(1000, &[], true), 0o000));
-        let Node::Refused(why) = member.opens(0o20640, 0, 44) else { panic!("opened") };
-        assert_eq!(why, "mode 640 of user 0 and group 44, and its init is user 1000 of group 1000, 44");
-        for user in [stranger, member, user(0, &[], true)] {
-            assert_eq!(user.to_string().parse::<User>().unwrap(), user);
-        }
-        assert!("1000".parse::<User>().is_err() && "x:1".parse::<User>().is_err() && "1:x".parse::<User>().is_err());
-        let narrow = [(0o666, 0), (0o660, 44), (0o660, 0), (0o600, 44)].map(|(m, gid)| Node::for_all(m, 0, gid));
-        assert_eq!(narrow[..2], [Node::Opened, Node::Opened]);
-        assert_eq!(narrow[2], Node::Narrow("mode 660 of user 0 and group 0".to_owned()));
-        assert_eq!(narrow[3], Node::Narrow("mode 600 of user 0 and group 44".to_owned()));
-    }
 
     #[test]
     fn acs_is_found_wherever_it_is() {

@@ -14,7 +14,7 @@ use rdma_model::snapshot::Snapshot;
 use super::{look, nccl, say, warn};
 use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
 use crate::kernel::host::home_and_hosts;
-use crate::kernel::reach;
+use crate::kernel::probe::tcp_probe;
 use crate::report;
 
 /// Runs one.
@@ -64,7 +64,7 @@ fn connect(
         (None, Some(id)) if id.port() > 0 => id,
         _ => return Err(ErrorClass::Usage.error("HOST is missing, or a NCCL_COMM_ID with a port; or --listen")),
     };
-    let call = bootstrap::call(explanation, settings, seen, to, reach::source(to).ok(), id);
+    let call = bootstrap::call(explanation, settings, seen, to, tcp_probe::source(to).ok(), id);
     warn(&call.warnings);
     if !args.json {
         say(&report::call(&call))?;
@@ -82,7 +82,7 @@ fn attempt(call: Call, until: Instant) -> Tried {
     let (mut tally, start) = (Tally::default(), Instant::now());
     let (tries, outcome) = loop {
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let error = match reach::connect(call.to, left).and_then(reach::hello) {
+        let error = match tcp_probe::connect(call.to, left).and_then(tcp_probe::hello) {
             Ok(seen_as) => break (tally.all() + 1, Outcome::Reached { seen_as }),
             Err(error) => error,
         };
@@ -109,12 +109,12 @@ fn listen(
 ) -> Result<()> {
     let wait = bootstrap::wait(explanation, seen, id, port);
     let Some(wait) = wait else { return Err(ErrorClass::Other.error("NCCL does not start in this network namespace")) };
-    let listener = reach::listen(wait.at).class(ErrorClass::Other, wait.doing())?;
+    let listener = tcp_probe::listen(wait.at).class(ErrorClass::Other, wait.doing())?;
     match args.json {
         true => say(&report::json(&wait)?)?,
         false => say(&report::wait(&wait))?,
     }
-    let came = reach::welcome(&listener, until).class(ErrorClass::Other, format!("listening on {}", wait.at))?;
+    let came = tcp_probe::welcome(&listener, until).class(ErrorClass::Other, format!("listening on {}", wait.at))?;
     let Some(from) = came else {
         return Err(ErrorClass::Timeout.error(format!("no connection came to {} in {} s", wait.at, args.timeout)));
     };

@@ -14,13 +14,15 @@ use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::decide;
-use crate::doctor::seen::{Machine, Stale, Trace, Unread, User};
+use crate::doctor::seen::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::home;
 use crate::journal::{Phase, Record};
 use crate::kernel::netns::Netns;
+use crate::kernel::probe::access::User;
+use crate::kernel::probe::devnode_probe;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, attempt, boot_id, machine};
+use crate::kernel::{Live, boot_id, machine};
 use crate::plan::Plan;
 use crate::report;
 use crate::request::Request;
@@ -156,6 +158,6 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
     };
     let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
     let user: User = args.user.as_deref().unwrap_or_default().parse().class(ErrorClass::Usage, "--user")?;
-    let nodes: BTreeMap<_, _> = attempt::enter(args.pid, &user, &devices)?;
+    let nodes: BTreeMap<_, _> = devnode_probe::enter(args.pid, &user, &devices)?;
     say(&report::json(&nodes)?)
 }

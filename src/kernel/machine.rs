@@ -12,9 +12,11 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
-use crate::doctor::seen::{Machine, Managing, Node, Nvidia, Starter, User, acs_control};
+use crate::doctor::seen::{Machine, Managing, Nvidia, Starter, acs_control};
+use crate::kernel::managers;
+use crate::kernel::probe::access::{Node, User};
+use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::pidfd;
-use crate::kernel::{attempt, managers};
 
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
@@ -42,7 +44,7 @@ pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
         stays: limit.maximum.is_some() && !has(CapabilitySet::SYS_RESOURCE),
         user: User { uid: 0, gids: Vec::new(), any: true },
     };
-    Ok(machine(snapshot, attempt::here(&nodes(snapshot)), &limits))
+    Ok(machine(snapshot, devnode_probe::here(&nodes(snapshot)), &limits))
 }
 
 /// A container, by its init, with what became of its device nodes.

@@ -11,7 +11,6 @@ use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 
 use rdma_model::step::{NicState, Side, Step};
 
-pub mod attempt;
 pub mod device;
 pub mod dress;
 mod dress_conf;
@@ -24,16 +23,13 @@ pub mod machine;
 pub mod managers;
 pub mod mount;
 pub mod netns;
+pub mod probe;
 pub mod process;
 pub mod rdma;
-pub mod reach;
 pub mod runtime;
-mod sock_diag;
 pub mod store;
 pub mod sysctl;
 pub mod sysfs;
-mod tunnels;
-mod wireguard;
 
 pub use live::{Live, boot_id};
 

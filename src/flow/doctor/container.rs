@@ -12,16 +12,18 @@ use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::values::Family;
 
-use crate::doctor::seen::{Machine, Node, Unread};
+use crate::doctor::seen::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, doctor};
 use crate::home;
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::netns::Netns;
+use crate::kernel::probe::access::Node;
+use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, attempt, boot_id, machine};
+use crate::kernel::{Live, Scope, World, boot_id, machine};
 use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
 
@@ -55,7 +57,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let snapshot = Live::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
     let limits = machine::limits(pid)?;
     let given = record.as_ref().and_then(|r| r.given.as_deref());
-    let mut tried = attempt::within(pid, &limits.user, &devices(&snapshot, given));
+    let mut tried = devnode_probe::within(pid, &limits.user, &devices(&snapshot, given));
     if given.is_none() {
         // Of HCAs that need no netdev the node tells whose they are.
         let fabric = |name: &String| {
@@ -72,7 +74,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     if joined {
         tried.retain(|_, node| *node != Node::Missing);
     }
-    let told = attempt::told(pid).map_err(|e| format!("{e:#}"));
+    let told = devnode_probe::settings::<Told>(pid).map_err(|e| format!("{e:#}"));
     let notes = told.as_ref().map_or(&[][..], |told| &told.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..machine::of_container(&snapshot, tried, &limits) };

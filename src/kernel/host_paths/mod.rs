@@ -1,6 +1,9 @@
 //! Which links the host uses: the kernel is asked. One socket for route lookups, one for sockets, one look at resolv.conf.
 
+mod sock_diag;
 mod storage;
+mod tunnels;
+mod wireguard;
 mod xfrm;
 
 use std::io::{self, Read};
@@ -18,9 +21,8 @@ use rdma_netlink::route_lookup::{self, Known};
 
 use crate::kernel::host::open::{self, Links};
 use crate::kernel::rdma::{Rdma, errno};
-use crate::kernel::sock_diag::{self, Sock};
-use crate::kernel::tunnels;
 use crate::protected_ifaces::{Facts, Selectors, Socket, ask_all};
+use sock_diag::Sock;
 
 const NETLINK_ROUTE: isize = 0;
 

@@ -16,11 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nccl_rules::settings::Told;
 use rdma_model::snapshot::CharDevice;
 use serde::de::DeserializeOwned;
 
-use crate::doctor::seen::{Node, User};
+use super::access::{Node, User};
 use crate::kernel::mount::rootfs::{Root, stat_of};
 
 /// A cgroup may be frozen, and who enters it freezes as well; a file system of a container's own may never answer.
@@ -77,11 +76,11 @@ pub fn within(pid: i32, user: &User, devices: &[CharDevice]) -> Nodes {
     }
 }
 
-/// What NCCL is told there.
+/// NCCL's settings there, as `rdmaprep try-nodes --told` prints them.
 ///
 /// # Errors
 /// It cannot be read, or not in time.
-pub fn told(pid: i32) -> Result<Told> {
+pub fn settings<T: DeserializeOwned>(pid: i32) -> Result<T> {
     ask([pid.to_string(), "--told".to_owned()])?
         .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
 }

@@ -10,7 +10,7 @@ use rdma_model::snapshot::{Netdev, Nexthop, Question, Snapshot};
 use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{Attributes, attributes, ip, word};
 
-use crate::kernel::wireguard;
+use crate::kernel::host_paths::wireguard;
 use crate::protected_ifaces::TunnelFacts;
 
 const RTM_GETLINK: u16 = 18;
