@@ -5,6 +5,7 @@
 //! such, never as healthy.
 
 mod arp;
+pub mod collect;
 mod left;
 mod nccl;
 mod node;

@@ -1,6 +1,7 @@
 //! `rdmaprep-runtime`: the command line of an OCI runtime, as far as who stands before it has to understand it. Every word is
 //! passed on as it is; what matters is whether a container is made, of which config.json, and where its engine looks for errors.
 
+pub mod exec;
 mod grammar;
 
 use std::ffi::{OsStr, OsString};

@@ -15,14 +15,14 @@ use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::decide;
 use crate::doctor::seen::{Machine, Stale, Trace, Unread};
-use crate::doctor::{Diagnosis, Examination, doctor};
+use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::home;
 use crate::journal::{Phase, Record};
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::User;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id, machine};
+use crate::kernel::{Live, boot_id};
 use crate::plan::Plan;
 use crate::report;
 use crate::request::Request;
@@ -64,7 +64,7 @@ fn host(request: &Request) -> Result<Diagnosis> {
     let snapshot = decide::look(&mut Live::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, unread) = plans(&store)?;
-    let machine = Machine { unread, ..machine::of_host(&snapshot)? };
+    let machine = Machine { unread, ..collect::of_host(&snapshot)? };
     doctor(&Examination {
         request,
         snapshot: &snapshot,

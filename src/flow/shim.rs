@@ -16,10 +16,9 @@ use crate::kernel::host::files;
 use crate::kernel::process::memfd::Kept;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
-use crate::kernel::runtime;
 use crate::report::{self, Report};
 use crate::request::ANNOTATION;
-use crate::shim::{self, Asked, Call, Own};
+use crate::shim::{self, Asked, Call, Own, exec};
 use crate::view::Sysfs;
 
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
@@ -37,8 +36,8 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     };
     let own = own(global).or_else(rescue);
     let known = own.and_then(|(own, config)| {
-        let depth = runtime::depth()?;
-        let program = runtime::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
+        let depth = exec::depth()?;
+        let program = exec::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
         Ok((own, config, program, depth))
     });
     let program = known.as_ref().map_or(named, |(_, _, program, _)| program.as_path());
@@ -169,7 +168,7 @@ fn run(program: &Path, call: &Call, depth: u32, edited: Option<&Edited>, mention
         })
         .unwrap_or_default();
     mention();
-    runtime::become_it(program, &call.args, &handles, depth)
+    exec::become_it(program, &call.args, &handles, depth)
 }
 
 /// `sysfs=h1.…,topology=h1.…`.

@@ -13,7 +13,7 @@ use rdma_model::step::Side;
 use rdma_model::values::Family;
 
 use crate::doctor::seen::{Machine, Unread};
-use crate::doctor::{Diagnosis, Examination, doctor};
+use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::home;
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
@@ -23,7 +23,7 @@ use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id, machine};
+use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
 
@@ -55,7 +55,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
             .error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
     );
     let snapshot = Live::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
-    let limits = machine::limits(pid)?;
+    let limits = collect::limits(pid)?;
     let given = record.as_ref().and_then(|r| r.given.as_deref());
     let mut tried = devnode_probe::within(pid, &limits.user, &devices(&snapshot, given));
     if given.is_none() {
@@ -77,7 +77,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let told = devnode_probe::settings::<Told>(pid).map_err(|e| format!("{e:#}"));
     let notes = told.as_ref().map_or(&[][..], |told| &told.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
-    let machine = Machine { unread, ..machine::of_container(&snapshot, tried, &limits) };
+    let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
     // A pid that was reused meanwhile is somebody else's.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
     ensure!(
@@ -158,7 +158,7 @@ fn is_fabric(hca: &Hca) -> bool {
 /// its own, and may keep who reads them for ever: for a process that nobody waits for.
 pub(super) fn told(pid: i32) -> Result<Told> {
     let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
-    let settings = Settings::of(machine::environment(pid, ours)?, "the environment of its init");
+    let settings = Settings::of(collect::environment(pid, ours)?, "the environment of its init");
     let mut told = Told { settings, notes: Vec::new() };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
     for path in told.settings.files(None, Version::NEWEST) {
