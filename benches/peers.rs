@@ -49,7 +49,7 @@ fn leader(store: &mut C10d, rank: u32, nodes: u32, attempt: u64) {
 /// A part of the other way: publish, wait for all, read all.
 fn all_to_all(store: &mut C10d, rank: u32, nodes: u32, attempt: u64) {
     let key = |rank: u32| format!("all/{attempt}/{rank}");
-    let value = setup(rank, nodes, &RAILS, attempt).offer.print().unwrap();
+    let value = setup(rank, nodes, &RAILS, attempt).offer.encode().unwrap();
     store.put(&[(key(rank), value)]).unwrap();
     let keys: Vec<String> = (0..nodes).map(key).collect();
     assert_eq!(store.get(&keys, Instant::now() + LIMIT).unwrap().unwrap().len(), nodes as usize);

@@ -1,10 +1,9 @@
-//! What a node offers: its plan's rails under the names by which all nodes compare them.
+//! This node's part in the agreement of all nodes: its plan's rails, under the names by which the nodes compare them.
 
 use std::collections::BTreeMap;
 
 use ipnet::IpNet;
-use rail_agreement::message::{HostName, Offer, VERSION};
-use rail_agreement::{Bare, Device, Lack, Match, Nonce, Policy, Rail, RailKey};
+use rail_agreement::{BareHca, Device, DroppedRail, Match, Offer, Policy, Rail, RailKey};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 
@@ -12,8 +11,8 @@ use crate::candidate::counts;
 use crate::plan::Plan;
 use crate::select::{DropCode, Selection, Verdict, natural};
 
-/// How this node's NICs are named for the others.
-pub struct Names<'a> {
+/// Names this node's NICs for the other nodes.
+pub struct RailNames<'a> {
     policy: Policy,
     labels: &'a BTreeMap<IfName, RailKey>,
     seen: &'a Snapshot,
@@ -21,15 +20,15 @@ pub struct Names<'a> {
     places: Vec<&'a IfName>,
 }
 
-impl<'a> Names<'a> {
-    /// By that policy.
+impl<'a> RailNames<'a> {
+    /// Names by that policy; `labels` are the operator's, for [`Match::Label`].
     pub fn new(
         policy: Policy,
         labels: &'a BTreeMap<IfName, RailKey>,
         selection: &'a Selection,
         seen: &'a Snapshot,
-    ) -> Names<'a> {
-        // What sits on a NIC, or carries no RDMA, has no place of its own; what is kept has one whatever it is.
+    ) -> RailNames<'a> {
+        // A netdev on top of a NIC, or one without RDMA, has no index of its own, unless it is kept.
         let own = |v: &&Verdict| match &v.dropped {
             None => true,
             Some(drop) => v.hca.is_some() && drop.code != DropCode::Child,
@@ -38,10 +37,10 @@ impl<'a> Names<'a> {
         let label = |v: &Verdict| natural(&v.label());
         all.sort_by_cached_key(|v| (v.pci.is_none(), v.pci, label(v)));
         let places = all.into_iter().filter_map(|v| v.netdev.as_ref()).collect();
-        Names { policy, labels, seen, places }
+        RailNames { policy, labels, seen, places }
     }
 
-    /// What all call an InfiniBand HCA without a netdev: it has no address to go by, so its own name stands, or its label.
+    /// The rail of an InfiniBand HCA without a netdev: its label or its own name, as it has no address.
     pub fn hca_key(&self, hca: &HcaName) -> Option<RailKey> {
         match self.policy.by {
             Match::Label => self.labels.get(&hca.as_str().parse().ok()?).cloned(),
@@ -49,8 +48,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What a NIC needs to have one.
-    pub fn wanted(&self) -> &'static str {
+    /// What a NIC needs to have a name by this policy.
+    pub fn requirement(&self) -> &'static str {
         match self.policy.by {
             Match::Name => "name that others could have",
             Match::Label => "label",
@@ -59,7 +58,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What all call the rail of that netdev; nothing where it has no such name.
+    /// The rail of a netdev; `None` if it has no name by this policy.
     pub fn key(&self, netdev: &IfName) -> Option<RailKey> {
         match self.policy.by {
             Match::Name => netdev.as_str().parse().ok(),
@@ -75,15 +74,9 @@ impl<'a> Names<'a> {
     }
 }
 
-/// What this node offers; and the devices of its plan that the policy has no name for.
-pub fn offer(
-    plan: &Plan,
-    selection: &Selection,
-    names: &Names,
-    nodes: u32,
-    host: HostName,
-    nonce: Nonce,
-) -> (Offer, Vec<String>) {
+/// Fills an offer with the plan's rails, and with the NICs that were dropped. Also returns the devices of the plan that have no name by
+/// the policy.
+pub fn fill_offer(offer: Offer, plan: &Plan, selection: &Selection, names: &RailNames) -> (Offer, Vec<String>) {
     let (mut rails, mut nameless) = (Vec::new(), Vec::new());
     for nic in plan.rails() {
         let iface = nic.identity.name.clone();
@@ -94,18 +87,18 @@ pub fn offer(
     }
     for hca in &plan.ib {
         match names.hca_key(hca) {
-            Some(key) => rails.push(Rail(key, Device::Bare(Bare { hca: hca.clone() }))),
+            Some(key) => rails.push(Rail(key, Device::Bare(BareHca { hca: hca.clone() }))),
             None => nameless.push(hca.to_string()),
         }
     }
-    let lack = |(v, drop): (&Verdict, &crate::select::Drop)| {
+    let dropped = |(v, drop): (&Verdict, &crate::select::Drop)| {
         let plain = drop.code == DropCode::NotRdma && v.hca.is_none();
         let key = match (&v.netdev, &v.hca) {
             (Some(netdev), _) => names.key(netdev)?,
             (None, hca) => names.hca_key(hca.as_ref()?)?,
         };
-        (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(Lack(key, drop.code))
+        (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(DroppedRail(key, drop.code))
     };
-    let lacks = selection.dropped().filter_map(lack).collect();
-    (Offer { v: VERSION, nonce, host, nodes, policy: names.policy, rails, lacks, refuses: None }, nameless)
+    let dropped = selection.dropped().filter_map(dropped).collect();
+    (Offer { rails, dropped, ..offer }, nameless)
 }

@@ -266,7 +266,7 @@ fn agreed(a: &Agreement) -> String {
     let (run, digest) = (printable(&a.run.to_string()), a.digest.short());
     let mut text = format!("{} nodes agreed on {rails} (run {run}, {}, digest {digest})\n", a.nodes, a.policy);
     a.lost.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
-    text.push_str(&match &a.way {
+    text.push_str(&match &a.store_ifaces {
         Some(way) => format!("the store was reached over {}\n", printable(way)),
         None => "over which interface the store was reached is not known: see that it is none of these\n".to_owned(),
     });

@@ -6,22 +6,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use rail_agreement::asked::{Asked, Place, Settings};
 use rail_agreement::c10d::C10d;
 #[cfg(feature = "etcd")]
 use rail_agreement::etcd::{Etcd, Login};
 use rail_agreement::file::FileStore;
-use rail_agreement::gather::Gathering;
-use rail_agreement::message::{HostName, VERSION, clipped};
+use rail_agreement::message::HostName;
 use rail_agreement::node::Setup;
+use rail_agreement::options::{Options, Settings, StoreUrl};
 use rail_agreement::pmi::Pmi;
+use rail_agreement::status::Status;
 use rail_agreement::{Agreement, Nonce, Offer, Policy, Store, Waiting, agree};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::values::Family;
 
 use super::{say, warn};
-use crate::agreement::{Names, offer};
+use crate::agreement::{RailNames, fill_offer};
 use crate::cli::{MeetArgs, PeersArgs, RendezvousArgs};
 use crate::kernel::host::{files, random};
 use crate::kernel::links::RouteSocket;
@@ -38,7 +38,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// A store that is open, and how to use it.
 pub(super) struct Meeting {
-    asked: Asked,
+    asked: Options,
     /// Whether this node only tries.
     dry: bool,
     store: Box<dyn Store>,
@@ -48,59 +48,60 @@ pub(super) struct Meeting {
     pub(super) way: Option<Way>,
 }
 
-/// How nodes are to meet, if they are to at all.
-pub(super) fn asked(args: &RendezvousArgs) -> Result<Option<Asked>> {
+/// How this node joins the others; `None`: it is prepared alone.
+pub(super) fn asked(args: &RendezvousArgs) -> Result<Option<Options>> {
     let RendezvousArgs { meet, rank, by, rail_labels } = args.clone();
-    Asked::new(&Settings { rank, by, rail_labels, ..settings(&meet) }, |name| std::env::var(name).ok())
+    Options::new(&Settings { rank, by, rail_labels, ..settings(&meet) }, |name| std::env::var(name).ok())
 }
 
-/// What says where to meet, as the agreement takes it.
+/// The flags that say where to meet, as settings of the agreement.
 fn settings(meet: &MeetArgs) -> Settings {
     let MeetArgs { rendezvous, nodes, run_id, rendezvous_timeout, store_host } = meet.clone();
     Settings { rendezvous, nodes, run_id, rendezvous_timeout, store_host, ..Settings::default() }
 }
 
 /// Opens the store; nothing was decided yet. `dry`: whether this node will store nothing.
-pub(super) fn enter(asked: Asked, dry: bool) -> Result<Meeting> {
+pub(super) fn enter(asked: Options, dry: bool) -> Result<Meeting> {
     let bits = random::bits()?;
     let jitter = (SPREAD * asked.nodes.min(1000)).mul_f64(f64::from(bits[0]) / 256.0);
     let deadline = Instant::now() + asked.timeout;
-    let (store, way) = connect(&asked.place, deadline, jitter)?;
-    Ok(Meeting { asked, dry, store, nonce: Nonce::of(bits), deadline, way })
+    let (store, way) = connect(&asked.store, deadline, jitter)?;
+    Ok(Meeting { asked, dry, store, nonce: Nonce::from_bits(bits), deadline, way })
 }
 
 /// Opens a store, and tells how it is reached. Of a file system's own connections, and a launcher's, nobody knows.
-fn connect(place: &Place, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<Way>)> {
+fn connect(url: &StoreUrl, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<Way>)> {
     const DOING: &str = "the rendezvous store";
     let limit = deadline + GRACE;
-    match place {
-        Place::C10d(to) => {
-            let store = C10d::connect(to.clone(), deadline, jitter).class(ErrorClass::Disagreed, DOING)?.until(limit);
-            warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
+    match url {
+        StoreUrl::C10d(to) => {
+            let store =
+                C10d::connect(to.clone(), deadline, jitter).class(ErrorClass::Disagreed, DOING)?.with_limit(limit);
+            warn(&store.warning().map(str::to_owned).into_iter().collect::<Vec<_>>());
             let way = way((store.address(), store.local()));
             Ok((Box::new(store), Some(way)))
         }
-        Place::File(path) => {
-            let store = FileStore::open(path, deadline).class(ErrorClass::Disagreed, DOING)?.until(limit);
+        StoreUrl::File(path) => {
+            let store = FileStore::open(path, deadline).class(ErrorClass::Disagreed, DOING)?.with_limit(limit);
             Ok((Box::new(store), None))
         }
         #[cfg(feature = "etcd")]
-        Place::Etcd(cluster) => {
+        StoreUrl::Etcd(cluster) => {
             let login = Login::find(cluster, |name| std::env::var(name).ok()).class(ErrorClass::Usage, DOING)?;
             let store = Etcd::connect(cluster.clone(), login, deadline, jitter)
                 .class(ErrorClass::Disagreed, DOING)?
-                .until(limit);
-            warn(&store.remark().map(str::to_owned).into_iter().collect::<Vec<_>>());
-            let way = store.ends().map(way);
+                .with_limit(limit);
+            warn(&store.warning().map(str::to_owned).into_iter().collect::<Vec<_>>());
+            let way = store.addresses().map(way);
             Ok((Box::new(store), way))
         }
         #[cfg(not(feature = "etcd"))]
-        Place::Etcd(_) => Err(ErrorClass::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
-        Place::Pmi => {
+        StoreUrl::Etcd(_) => Err(ErrorClass::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
+        StoreUrl::Pmi => {
             let fd = std::env::var("PMI_FD").unwrap_or_default();
             Ok((Box::new(Pmi::open(&fd, deadline).class(ErrorClass::Disagreed, DOING)?), None))
         }
-        Place::Static => Err(ErrorClass::Usage.error("--rendezvous static has no nodes to meet")),
+        StoreUrl::Static => Err(ErrorClass::Usage.error("--rendezvous static has no nodes to meet")),
     }
 }
 
@@ -120,13 +121,21 @@ impl Meeting {
 
     /// What this node offers of what it has decided for itself.
     pub(super) fn setup(&self, family: Family, plan: &Plan, selection: &Selection, seen: &Snapshot) -> Setup {
-        let Asked { run, rank, nodes, labels, .. } = &self.asked;
-        let names = Names::new(self.policy(family), labels, selection, seen);
-        let (offer, nameless) = offer(plan, selection, &names, *nodes, host(), self.nonce.clone());
+        let names = RailNames::new(self.policy(family), &self.asked.labels, selection, seen);
+        let (offer, nameless) = fill_offer(self.offer(family), plan, selection, &names);
         let left: Vec<String> =
-            nameless.iter().map(|n| format!("{n} is not offered: it has no {}", names.wanted())).collect();
+            nameless.iter().map(|n| format!("{n} is not offered: it has no {}", names.requirement())).collect();
         warn(&left);
-        Setup { run: run.clone(), rank: *rank, offer }
+        self.with_offer(offer)
+    }
+
+    /// An offer without rails.
+    fn offer(&self, family: Family) -> Offer {
+        Offer::new(self.nonce.clone(), host(), self.asked.nodes, self.policy(family))
+    }
+
+    fn with_offer(&self, offer: Offer) -> Setup {
+        Setup { run: self.asked.run.clone(), rank: self.asked.rank, offer }
     }
 
     fn policy(&self, family: Family) -> Policy {
@@ -146,11 +155,7 @@ impl Meeting {
     /// Tells the others why this node takes no part, and gives back the reason, which is what it ends with itself.
     pub(super) fn refuse(self, why: anyhow::Error) -> anyhow::Error {
         self.announce(&why);
-        let (Asked { run, rank, nodes, .. }, nonce) = (&self.asked, self.nonce.clone());
-        let refuses = Some(clipped(&format!("{why:#}"), 512));
-        let (rails, lacks, policy) = (Vec::new(), Vec::new(), self.policy(Family::default()));
-        let offer = Offer { v: VERSION, nonce, host: host(), nodes: *nodes, policy, rails, lacks, refuses };
-        let setup = Setup { run: run.clone(), rank: *rank, offer };
+        let setup = self.with_offer(self.offer(Family::default()).refusing(&format!("{why:#}")));
         // What becomes of the others is theirs to tell.
         let _ = self.agree(setup, &mut |_| Ok(()));
         why
@@ -172,28 +177,28 @@ impl Meeting {
 /// How this node is called among the others.
 fn host() -> HostName {
     let name = files::read(Path::new("/proc/sys/kernel/hostname")).ok().flatten().unwrap_or_default();
-    HostName::made_from(name.trim())
+    HostName::sanitized(name.trim())
 }
 
 /// `rdmaprep peers`: what is in the store, once or until all have published.
 pub(super) fn show(args: &PeersArgs) -> Result<()> {
-    let Some(asked) = Asked::looking(&settings(&args.meet), |name| std::env::var(name).ok())? else {
+    let Some(asked) = Options::for_observer(&settings(&args.meet), |name| std::env::var(name).ok())? else {
         return Err(ErrorClass::Usage.error("--rendezvous: where do they meet?"));
     };
     // Not even a word may be said on PMI_FD: the step counts on it.
-    if asked.place == Place::Pmi {
+    if asked.store == StoreUrl::Pmi {
         return Err(ErrorClass::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
     }
     let (run, nodes, deadline, mut before) = (asked.run.clone(), asked.nodes, Instant::now() + asked.timeout, None);
-    let mut store: Box<dyn Store> = match &asked.place {
+    let mut store: Box<dyn Store> = match &asked.store {
         // Who looks makes no file.
-        Place::File(path) => {
-            Box::new(FileStore::watch(path, deadline + GRACE).class(ErrorClass::Disagreed, "the rendezvous store")?)
-        }
+        StoreUrl::File(path) => Box::new(
+            FileStore::open_read_only(path, deadline + GRACE).class(ErrorClass::Disagreed, "the rendezvous store")?,
+        ),
         _ => enter(asked, false)?.store,
     };
     loop {
-        let seen = Gathering::look(store.as_mut(), &run, nodes).class(ErrorClass::Disagreed, "the rendezvous store")?;
+        let seen = Status::read(store.as_mut(), &run, nodes).class(ErrorClass::Disagreed, "the rendezvous store")?;
         let over = !args.watch || seen.complete() || Instant::now() >= deadline;
         if before.as_ref() != Some(&seen) {
             match args.json {

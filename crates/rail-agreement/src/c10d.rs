@@ -1,7 +1,7 @@
-//! `c10d://HOST:PORT`: a client of PyTorch's TCPStore, from torch 2.2 to the newest.
+//! `c10d://HOST:PORT`: a client of PyTorch's TCPStore, from torch 2.2 on.
 //!
-//! There are two servers with manners of their own; what is sent here is what both take. Nothing is encrypted, nobody is asked
-//! who he is, and the server listens on all addresses: what comes from it may be anybody's.
+//! PyTorch has two servers, with and without libuv, which differ in details; the client sends only what both take. The protocol has neither
+//! encryption nor authentication, and the server listens on all addresses, so any host may have written what is read.
 
 mod connection;
 mod wire;
@@ -15,10 +15,10 @@ use super::endpoint::Endpoint;
 use super::{Store, Value};
 use connection::{Connection, closed};
 
-/// How many bytes of a MULTI_SET go into one request: torch 2.2's server with libuv dies of 50 KB.
+/// The most bytes of a MULTI_SET: torch 2.2's server with libuv crashes at 50 KB.
 const PIECE: usize = 32 << 10;
 
-/// A TCPStore.
+/// A connection to a TCPStore.
 #[derive(Debug)]
 pub struct C10d {
     to: Endpoint,
@@ -28,17 +28,17 @@ pub struct C10d {
 }
 
 impl C10d {
-    /// Connects within `limit`, beyond which nothing is waited for later, either; `jitter` spreads nodes that start at once.
+    /// Connects. No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once.
     ///
     /// # Errors
-    /// Every address that was tried, with its reason, and how long that took.
+    /// Each address that was tried, with the reason, and how long that took.
     pub fn connect(to: Endpoint, limit: Instant, jitter: Duration) -> Result<C10d> {
         let connection = Connection::open(&to, limit, jitter)?;
         Ok(C10d { to, connection, limit, jitter })
     }
 
-    /// The same with another limit: what comes after the meeting was to begin.
-    pub fn until(mut self, limit: Instant) -> C10d {
+    /// Changes the limit, for the calls after connecting.
+    pub fn with_limit(mut self, limit: Instant) -> C10d {
         self.limit = limit;
         self.connection.limit = limit;
         self
@@ -49,17 +49,17 @@ impl C10d {
         self.connection.address
     }
 
-    /// The address of this end.
+    /// The local address of the connection.
     pub fn local(&self) -> IpAddr {
         self.connection.local
     }
 
-    /// What the user should hear although it worked.
-    pub fn remark(&self) -> Option<&str> {
-        self.connection.remark.as_deref()
+    /// A warning for the user, although the connection works.
+    pub fn warning(&self) -> Option<&str> {
+        self.connection.warning.as_deref()
     }
 
-    /// Sets them without a question whether the server has got them.
+    /// Sends the keys; SET has no answer.
     fn set(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         let (mut from, mut size) = (0, 0);
         for (at, (key, value)) in pairs.iter().enumerate() {
@@ -82,11 +82,11 @@ impl C10d {
         for _ in keys {
             values.push(self.connection.text()?);
         }
-        // No value of ours is empty: this is how a server with libuv says that there is none.
+        // A server with libuv answers with an empty value for a key that does not exist; no value of ours is empty.
         Ok(Some(values).filter(|all| all.iter().all(|v| !v.is_empty())))
     }
 
-    /// A key may be deleted between the wait and the question, and a server without libuv closes the connection then.
+    /// A key may be deleted between the wait and the read; a server without libuv closes the connection then.
     fn values_now(&mut self, keys: &[String]) -> Result<Option<Vec<Value>>> {
         match self.values(keys) {
             Err(e) if closed(&e) => {
@@ -97,7 +97,7 @@ impl C10d {
         }
     }
 
-    /// Whether all of them are there by then. The wait has no end on the server's side: it is called off.
+    /// Whether all keys exist by `until`. The server's wait has no timeout, so it is cancelled.
     fn wait(&mut self, keys: &[String], until: Instant) -> Result<bool> {
         self.connection.send(&wire::wait(keys))?;
         if let Some(said) = self.connection.byte_until(until)? {
@@ -107,7 +107,7 @@ impl C10d {
         self.connection.send(&wire::cancel())?;
         match self.connection.byte()? {
             wire::CANCELLED => Ok(false),
-            // It came while we called it off, and that is answered as well.
+            // The keys came while the wait was being cancelled; the cancellation is answered as well.
             wire::THERE => match self.connection.byte()? {
                 wire::CANCELLED => Ok(true),
                 other => bail!("the store answers {other} to a call-off"),
@@ -120,18 +120,18 @@ impl C10d {
 impl Store for C10d {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         self.set(pairs)?;
-        // A SET has no answer, and what is sent to a server that has died is lost without a word: what comes after it has one.
+        // SET has no answer, so that a dead server would go unnoticed: the request after it has one.
         self.connection.send(&wire::number())?;
         self.connection.number().map(|_| ())
     }
 
-    /// In one write with the wait that follows, whose answer stands for both.
-    fn tell(&mut self, pairs: &[(String, Value)]) -> Result<()> {
+    /// Sent together with the wait that follows, whose answer confirms both.
+    fn put_unconfirmed(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         self.connection.unsent.extend(wire::set(pairs));
         Ok(())
     }
 
-    fn hint(&mut self, pairs: &[(String, Value)]) {
+    fn put_best_effort(&mut self, pairs: &[(String, Value)]) {
         let _ = self.set(pairs);
     }
 
@@ -147,7 +147,7 @@ impl Store for C10d {
             if values.is_some() || left.is_zero() {
                 return Ok(values);
             }
-            // A key that is there without a value of ours, which a wait does not wait for.
+            // A key exists with an empty value, for which the server does not wait.
             std::thread::sleep(pause.min(left));
             pause = (pause * 2).min(Duration::from_secs(1));
         }

@@ -1,4 +1,4 @@
-//! What tells one attempt from another, and one result from another.
+//! What distinguishes attempts (nonces) and results (digests).
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Policy, RailKey, RunId};
 
-/// 128 random bits in hex: run ids repeat, attempts do not.
+/// 128 random bits in hex, drawn for each attempt: run ids may repeat.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Nonce(String);
@@ -19,57 +19,57 @@ pub struct Nonce(String);
 #[serde(try_from = "String", into = "String")]
 pub struct Digest(String);
 
-/// Lower-case hex of just that many digits.
+/// Checks that the text has exactly that many lower-case hex digits.
 fn hex(text: &str, digits: usize) -> Result<String> {
     let good = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     ensure!(good, "no {digits} hex digits");
     Ok(text.to_owned())
 }
 
-/// In hex.
-pub(super) fn spell(bytes: &[u8]) -> String {
+/// Bytes as lower-case hex.
+pub(super) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 impl Nonce {
-    /// Of these bits, which the caller has drawn.
-    pub fn of(bits: [u8; 16]) -> Nonce {
-        Nonce(spell(&bits))
+    /// From random bits, which the caller draws.
+    pub fn from_bits(bits: [u8; 16]) -> Nonce {
+        Nonce(to_hex(&bits))
     }
 
-    /// As it is part of keys.
+    /// The 32 hex digits, as they are part of keys.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl Digest {
-    /// The nonces of all nodes, by rank.
+    /// Of the nonces of all nodes, in the order of their ranks.
     pub fn of_nonces<'a>(nonces: impl Iterator<Item = &'a Nonce>) -> Digest {
         let mut hasher = Sha256::new();
         nonces.for_each(|nonce| hasher.update(format!("{}\n", nonce.0)));
-        Digest(spell(&hasher.finalize()))
+        Digest(to_hex(&hasher.finalize()))
     }
 
-    /// All that is agreed on: every node computes it for itself. No part can hold a line's end, so none runs into the next.
+    /// Of everything that is agreed on; each node computes it for itself. No part can contain a line feed, so the input is unambiguous.
     pub fn of_result(run: &RunId, nodes: u32, policy: Policy, nonces: &Digest, rails: &[RailKey]) -> Digest {
         let mut hasher = Sha256::new();
         hasher.update(format!("rdmaprep agreement 1\nrun {run}\nnodes {nodes}\npolicy {policy}\nnonces {nonces}\n"));
         rails.iter().for_each(|rail| hasher.update(format!("rail {rail}\n")));
-        Digest(spell(&hasher.finalize()))
+        Digest(to_hex(&hasher.finalize()))
     }
 
     /// Of any text.
     pub fn of_text(text: &str) -> Digest {
-        Digest(spell(&Sha256::digest(text)))
+        Digest(to_hex(&Sha256::digest(text)))
     }
 
-    /// As it is written.
+    /// The 64 hex digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The beginning, for people to compare.
+    /// The first 12 digits, for people to compare.
     pub fn short(&self) -> &str {
         self.0.get(..12).unwrap_or_default()
     }
@@ -89,7 +89,7 @@ impl FromStr for Digest {
     }
 }
 
-/// As [`rdma_model::ids`] has it: what is read passes the same checks as what is typed.
+/// Text that is read passes the same checks as [`FromStr`], as in [`rdma_model::ids`].
 macro_rules! text {
     ($($t:ty),*) => {$(
         impl TryFrom<String> for $t {
@@ -105,3 +105,19 @@ macro_rules! text {
     )*};
 }
 text!(Nonce, Digest);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes with different releases of the tool compare digests: these values do not change.
+    #[test]
+    fn digests_do_not_change_between_releases() {
+        let nonces = [Nonce::from_bits([0; 16]), Nonce::from_bits([255; 16])];
+        let nonces = Digest::of_nonces(nonces.iter());
+        let rails: Vec<RailKey> = ["rdma0", "rdma1"].iter().map(|r| r.parse().unwrap()).collect();
+        let result = Digest::of_result(&"job.1".parse().unwrap(), 2, Policy::default(), &nonces, &rails);
+        assert_eq!((nonces.short(), result.short()), ("b968dff7f5aa", "4e6e06339501"));
+        assert!("0".repeat(63).parse::<Digest>().is_err() && "A".repeat(64).parse::<Digest>().is_err());
+    }
+}

@@ -1,14 +1,14 @@
-//! Where a store listens, in the notation of torchrun's `--rdzv-endpoint`.
+//! Where a store listens: `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, as in torchrun's `--rdzv-endpoint`.
 //!
-//! Read as `parse_rendezvous_endpoint` (torch/distributed/elastic/rendezvous/utils.py) reads it, but for what that takes for
-//! something that nobody can mean: an IPv6 address without brackets, whose last group becomes the port, and port 0.
+//! Read as `parse_rendezvous_endpoint` (torch/distributed/elastic/rendezvous/utils.py) reads it, but stricter: an IPv6 address without
+//! brackets, whose last group would become the port, and port 0 are errors.
 
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
 
-/// The port of torchrun's rendezvous, where none is given.
+/// The port where none is given, which is torchrun's.
 pub const DEFAULT_PORT: u16 = 29400;
 
 /// A host's name or address, and a port.
@@ -48,7 +48,7 @@ impl FromStr for Endpoint {
     }
 }
 
-/// A port: Rust's own parser would take a sign.
+/// Parses a port. [`u16`]'s parser alone would accept a sign.
 fn number(text: &str) -> Result<u16> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match text.parse::<u16>() {

@@ -1,8 +1,7 @@
-//! `etcd://HOST:PORT/PREFIX`: etcd's v3 interface, from 3.4 on, over its JSON gateway.
+//! `etcd://HOST:PORT/PREFIX`: etcd's v3 interface, from etcd 3.4 on, over its JSON gateway.
 //!
-//! The gateway is HTTP on the port of etcd's clients, so that no code has to be made from protocol descriptions. Keys carry a
-//! lease: they vanish when all nodes have died. Waiting is looking again and again, less and less often; one question asks for
-//! up to 100 keys.
+//! The gateway is HTTP on etcd's client port, so no gRPC is needed. Keys have a lease and vanish when all nodes have died. A wait is
+//! polling, with growing pauses; one request asks for up to 100 keys.
 
 #[cfg(feature = "etcd")]
 mod call;

@@ -1,8 +1,8 @@
-//! `file://PATH`: the format of PyTorch's FileStore (torch/csrc/distributed/c10d/FileStore.cpp), on a path that all nodes share.
+//! `file:///PATH`: a file that all nodes share, in the format of PyTorch's FileStore (torch/csrc/distributed/c10d/FileStore.cpp).
 //!
-//! The file grows by records `u32 length, key, u32 length, value`, little-endian; the last one of a key counts, and `-/key` with an
-//! empty value takes it away. Who writes holds flock(2) exclusively, who reads shared. The file is opened anew for each look,
-//! which is what makes NFS show what others wrote.
+//! The file grows by records `u32 length, key, u32 length, value`, little-endian. The last record of a key counts; `-/key` with an empty
+//! value deletes it. Writers hold flock(2) exclusively, readers shared. Each access opens the file again, which makes NFS fetch what
+//! other nodes wrote.
 
 mod record;
 
@@ -20,60 +20,60 @@ use nix::fcntl::{Flock, FlockArg};
 use super::{Store, Value};
 use record::{Next, next, record};
 
-/// The most that is kept in memory of a file: all that as many nodes as there may be would write.
+/// The most bytes of our keys and values in memory: what [`crate::MAX_NODES`] nodes write.
 const MOST: usize = 256 << 20;
-/// The most bytes of a file: it only grows, and this is room for several attempts of as many nodes as there may be. What is
-/// longer is read by nobody: all wait while one reads.
+/// The most bytes of a file, which only grows: several attempts of [`crate::MAX_NODES`] nodes. A longer file is an error, as all nodes
+/// wait while one reads.
 const LONGEST: u64 = 1 << 30;
-/// Between two looks: twice as long each time.
+/// The first and the longest pause between two reads; it doubles.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
-/// How long one look may wait for the lock.
+/// How long one access waits for the lock.
 const LOCK: Duration = Duration::from_secs(20);
 
 /// The store in a file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
-    /// What of ours is in it up to `read`.
+    /// Our keys and values up to offset `read`, by the key in the file.
     known: BTreeMap<Vec<u8>, Value>,
     size: usize,
     read: u64,
     inode: u64,
-    /// Nothing is waited for, or read, beyond this.
+    /// No wait and no read goes beyond this.
     limit: Instant,
-    /// Whether to read alone: a file that is not there is one in which nobody has written.
-    passive: bool,
+    /// Read only: a file that does not exist is an empty store.
+    read_only: bool,
 }
 
 impl FileStore {
-    /// Opens the file, or makes it for all of this user's nodes, within `limit`, beyond which nothing is waited for later, either.
+    /// Opens the file, or creates it with mode 0644. No wait, here or later, goes beyond `limit`.
     ///
     /// # Errors
-    /// A path that is no absolute one, a file that is something else or too long, or one that somebody keeps locked.
+    /// The path is not absolute, the file is not a FileStore or is too long, or another process keeps it locked.
     pub fn open(path: &Path, limit: Instant) -> Result<FileStore> {
         ensure!(path.is_absolute(), "the path {} is not absolute", path.display());
-        FileStore::over(path, limit, false)
+        FileStore::first_read(path, limit, false)
     }
 
-    /// The same for who only reads: the file is neither made nor written to.
+    /// Opens the file to read: it is neither created nor written to.
     ///
     /// # Errors
-    /// As [`FileStore::open`], and a folder that does not exist.
-    pub fn watch(path: &Path, limit: Instant) -> Result<FileStore> {
+    /// As [`FileStore::open`], and for a folder that does not exist.
+    pub fn open_read_only(path: &Path, limit: Instant) -> Result<FileStore> {
         let folder = path.parent().unwrap_or(path);
         ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());
-        FileStore::over(path, limit, true)
+        FileStore::first_read(path, limit, true)
     }
 
-    fn over(path: &Path, limit: Instant, passive: bool) -> Result<FileStore> {
+    fn first_read(path: &Path, limit: Instant, read_only: bool) -> Result<FileStore> {
         let (path, known) = (path.to_owned(), BTreeMap::new());
-        let mut store = FileStore { path, known, size: 0, read: 0, inode: 0, limit, passive };
-        store.look(FlockArg::LockShared)?;
+        let mut store = FileStore { path, known, size: 0, read: 0, inode: 0, limit, read_only };
+        store.refresh(FlockArg::LockShared)?;
         Ok(store)
     }
 
-    /// The same with another limit: what comes after the meeting was to begin.
-    pub fn until(mut self, limit: Instant) -> FileStore {
+    /// Changes the limit, for the calls after opening.
+    pub fn with_limit(mut self, limit: Instant) -> FileStore {
         self.limit = limit;
         self
     }
@@ -81,14 +81,21 @@ impl FileStore {
     fn file(&self) -> Result<File> {
         let flags = nix::libc::O_CLOEXEC | nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
         let mut options = OpenOptions::new();
-        options.read(true).write(!self.passive).create(!self.passive).truncate(false).mode(0o644).custom_flags(flags);
+        options
+            .read(true)
+            .write(!self.read_only)
+            .create(!self.read_only)
+            .truncate(false)
+            .mode(0o644)
+            .custom_flags(flags);
         let file = options.open(&self.path).with_context(|| format!("opening {}", self.path.display()))?;
         ensure!(file.metadata()?.is_file(), "{} is no plain file", self.path.display());
         Ok(file)
     }
 
-    /// Opens the file, locks it and reads what is new in it; nothing where there is none, and none is to be made. A server that has forgotten the file is asked again.
-    fn look(&mut self, how: FlockArg) -> Result<Option<Flock<File>>> {
+    /// Opens the file, locks it and reads what is new in it; `None` if it does not exist and is not to be created. ESTALE, with which an
+    /// NFS server answers for a file that it has forgotten, is tried again.
+    fn refresh(&mut self, how: FlockArg) -> Result<Option<Flock<File>>> {
         let errno = |e: &anyhow::Error| {
             let io = e.root_cause().downcast_ref::<std::io::Error>();
             io.and_then(std::io::Error::raw_os_error)
@@ -99,7 +106,7 @@ impl FileStore {
                 Err(e) if errno(&e) == Some(nix::libc::ESTALE) && Instant::now() < deadline => {
                     std::thread::sleep(PAUSE.0)
                 }
-                Err(e) if errno(&e) == Some(nix::libc::ENOENT) && self.passive => {
+                Err(e) if errno(&e) == Some(nix::libc::ENOENT) && self.read_only => {
                     (self.inode, self.read, self.size) = (0, 0, 0);
                     self.known.clear();
                     return Ok(None);
@@ -109,7 +116,7 @@ impl FileStore {
         }
     }
 
-    /// Reads from where it was left. A file that was removed or cut meanwhile is another one.
+    /// Reads from the last offset. A file that was replaced or truncated meanwhile is read from its beginning.
     fn catch_up(&mut self, file: Flock<File>) -> Result<Flock<File>> {
         let meta = file.metadata()?;
         if meta.ino() != self.inode || meta.len() < self.read {
@@ -159,16 +166,16 @@ impl FileStore {
         Ok(())
     }
 
-    /// Appends records. What a writer that died has left of one is cut off first: readers would wait for its end.
+    /// Appends records. The part of a record that a writer left when it died is cut off first: readers would wait for its end.
     fn append(&mut self, records: impl Iterator<Item = Vec<u8>>) -> Result<()> {
         let doing = format!("writing {}", self.path.display());
-        let mut file = self.look(FlockArg::LockExclusive)?.with_context(|| doing.clone())?;
+        let mut file = self.refresh(FlockArg::LockExclusive)?.with_context(|| doing.clone())?;
         if file.metadata()?.len() > self.read {
             file.set_len(self.read).context(doing.clone())?;
         }
         file.seek(SeekFrom::End(0))?;
         for record in records {
-            // In one piece: of one that was cut short, nothing stays.
+            // A record that was written in part is cut off.
             if let Err(e) = file.write_all(&record) {
                 let whole = self.read;
                 let _ = file.set_len(whole);
@@ -195,7 +202,7 @@ impl Store for FileStore {
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
         let mut pause = PAUSE.0;
         loop {
-            drop(self.look(FlockArg::LockShared)?);
+            drop(self.refresh(FlockArg::LockShared)?);
             if let Some(values) = keys.iter().map(|key| self.value(key).cloned()).collect() {
                 return Ok(Some(values));
             }
@@ -209,12 +216,12 @@ impl Store for FileStore {
     }
 
     fn check(&mut self, keys: &[String]) -> Result<bool> {
-        drop(self.look(FlockArg::LockShared)?);
+        drop(self.refresh(FlockArg::LockShared)?);
         Ok(keys.iter().all(|key| self.value(key).is_some()))
     }
 
     fn delete(&mut self, keys: &[String]) -> Result<()> {
-        drop(self.look(FlockArg::LockShared)?);
+        drop(self.refresh(FlockArg::LockShared)?);
         let there: Vec<Vec<u8>> =
             keys.iter().filter(|key| self.value(key).is_some()).map(|key| record(&format!("-/{key}"), b"")).collect();
         if there.is_empty() { Ok(()) } else { self.append(there.into_iter()) }
@@ -225,17 +232,17 @@ impl Store for FileStore {
     }
 
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
-        drop(self.look(FlockArg::LockShared)?);
+        drop(self.refresh(FlockArg::LockShared)?);
         Ok((0..keys.len()).filter(|at| self.value(&keys[*at]).is_none()).take(most).collect())
     }
 
     fn read(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
-        drop(self.look(FlockArg::LockShared)?);
+        drop(self.refresh(FlockArg::LockShared)?);
         Ok(keys.iter().map(|key| self.value(key).cloned()).collect())
     }
 }
 
-/// Takes the lock, waiting until the deadline: somebody may hold it for good.
+/// Takes the lock by the deadline: another process may hold it for good.
 fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flock<File>> {
     let how = match how {
         FlockArg::LockExclusive => FlockArg::LockExclusiveNonblock,

@@ -1,44 +1,42 @@
-//! Any rank but 0: publishes, hears what rank 0 proposes, says yes or no, and hears how it ended.
+//! Any rank but 0: publishes its offer, reads the proposal, says yes or no, and reads the verdict.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
 use super::keys::Turn;
-use super::message::{self, Ack, Proposal, Verdict, clipped};
-use super::node::{Act, Agreement, Event, Setup, Slices, Stage, failed};
-use super::{Digest, MAX_RAILS, Nonce, Offer, Rail, Value};
+use super::message::{self, Ack, Proposal, REASON, Verdict, clip_line};
+use super::node::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
+use super::{Digest, MAX_RAILS, MAX_VALUE, Nonce, Offer, Rail, Value};
 
-/// Where it is.
+/// What the node is doing.
 #[derive(Debug)]
 enum State {
     Begin,
-    Coming,
-    /// Waiting for rank 0's nonce.
-    Leader,
+    /// Writes that it is there, for people.
+    Announcing,
+    /// Waiting for rank 0's offer, which has its nonce.
+    AwaitingLeader,
     Publishing,
-    /// Waiting for a proposal.
-    Proposal,
-    /// Looking whether rank 0 has begun anew, or has gone.
-    Looking,
-    /// Taking back what it published for another rank 0.
-    Turning,
-    /// Making up its own mind on what is proposed in that turn.
+    AwaitingProposal,
+    /// Checks whether rank 0 has restarted or ended.
+    CheckingLeader,
+    /// Deletes the offer that it published for an earlier rank 0.
+    WithdrawingOffer,
+    /// The caller judges the proposal of that turn.
     Judging(u32, Agreement),
-    /// Saying yes or no.
-    Acking,
-    /// Waiting for the end.
-    Verdict,
-    /// Saying that it knows.
-    Leaving(Box<Result<Agreement>>),
-    /// Taking back what it wrote.
-    Sweeping(Box<Result<Agreement>>),
-    /// Nobody has answered: who is there at all?
-    Counting,
+    Answering,
+    AwaitingVerdict,
+    /// Writes that it has read the verdict.
+    ReportingDone(Box<Result<Agreement>>),
+    /// Deletes its keys.
+    CleaningUp(Box<Result<Agreement>>),
+    /// The deadline passed: reads which nodes are there.
+    CountingNodes,
     Ended,
 }
 
-/// How many nodes there may be for each of them to look who is missing: beyond that, only rank 0 does.
+/// The most nodes of which each looks up the missing ones. Beyond that, only rank 0 does.
 const FEW: u32 = 256;
 
 /// Any rank but 0.
@@ -47,161 +45,164 @@ pub struct Follower {
     setup: Setup,
     persists: bool,
     state: State,
-    slices: Slices,
-    /// Rank 0's attempt, as far as it is known.
+    backoff: Backoff,
+    /// Rank 0's nonce, once it is known.
     leader: Option<Nonce>,
-    /// What is known of why it may never propose anything: it refuses, has gone, or cannot be read.
-    gone: Option<String>,
-    /// That it has said yes, and not heard since that this came to nothing.
+    /// Why rank 0 may never propose anything: it refuses, has ended, or its offer cannot be read.
+    leader_problem: Option<String>,
+    /// It said yes, and has not read since that the proposal was taken back.
     pledged: bool,
-    /// How many proposals of it were read.
+    /// How many proposals were read.
     read: u32,
-    /// What was said yes to, or this node's own reason to say no, and in which turn.
-    said: Option<(u32, Result<Agreement>)>,
+    /// The turn that was answered: what it said yes to, or its own reason to say no.
+    answered: Option<(u32, Result<Agreement>)>,
 }
 
 impl Follower {
     pub(super) fn new(setup: Setup, persists: bool) -> Follower {
-        let (slices, state) = (slices(&setup), State::Begin);
-        Follower { setup, persists, state, slices, leader: None, gone: None, pledged: false, read: 0, said: None }
+        let (backoff, state) = (first_backoff(&setup), State::Begin);
+        let (leader, leader_problem, answered) = (None, None, None);
+        Follower { setup, persists, state, backoff, leader, leader_problem, pledged: false, read: 0, answered }
     }
 
-    pub(super) fn next(&mut self, event: Event) -> Act {
+    pub(super) fn next(&mut self, event: Event) -> Action {
         let state = std::mem::replace(&mut self.state, State::Ended);
         match (state, event) {
             (State::Begin, Event::Begin) => {
                 let key = self.setup.run.here(self.setup.rank);
-                self.state = State::Coming;
-                Act::Tell(vec![(key, self.setup.offer.host.to_string().into_bytes())])
+                self.state = State::Announcing;
+                Action::PutUnconfirmed(vec![(key, self.setup.offer.host.to_string().into_bytes())])
             }
-            (State::Coming, Event::Done) | (State::Leader, Event::Missing) => self.lead(),
-            (State::Leader, Event::Values(values)) => match values.into_iter().next() {
-                Some(value) => self.led(value),
+            (State::Announcing, Event::Done) | (State::AwaitingLeader, Event::Missing) => self.await_leader(),
+            (State::AwaitingLeader, Event::Values(values)) => match values.into_iter().next() {
+                Some(value) => self.follow(value),
                 None => self.withdraw("the store gave no value".to_owned()),
             },
-            (State::Proposal | State::Verdict, Event::Missing) => self.look(),
-            (State::Looking, Event::Read(values)) => self.looked(&values),
-            (State::Turning, Event::Done) => self.publish(),
-            (State::Proposal, Event::Values(values)) => self.proposed(&values),
+            (State::AwaitingProposal | State::AwaitingVerdict, Event::Missing) => self.check_leader(),
+            (State::CheckingLeader, Event::Read(values)) => self.leader_checked(&values),
+            (State::WithdrawingOffer, Event::Done) => self.publish(),
+            (State::AwaitingProposal, Event::Values(values)) => self.proposed(&values),
             (State::Judging(turn, agreement), Event::Judged(said)) => self.answer(turn, said.map(|()| agreement)),
-            (State::Publishing | State::Acking, Event::Done) => self.resume(),
-            (State::Verdict, Event::Values(values)) => self.ended(&values),
-            (State::Leaving(result), Event::Done) => self.sweep(result),
-            (State::Sweeping(result), _) => Act::End(*result),
-            (State::Leader | State::Proposal | State::Verdict, Event::Late) => self.late(),
-            (State::Counting, Event::Read(values)) => self.counted(&values),
+            (State::Publishing | State::Answering, Event::Done) => self.resume(),
+            (State::AwaitingVerdict, Event::Values(values)) => self.read_verdict(&values),
+            (State::ReportingDone(result), Event::Done) => self.clean_up(result),
+            (State::CleaningUp(result), _) => Action::End(*result),
+            (State::AwaitingLeader | State::AwaitingProposal | State::AwaitingVerdict, Event::Late) => self.late(),
+            (State::CountingNodes, Event::Read(values)) => self.counted(&values),
             (state, event) => failed(format!("rank {}: {event:?} in {state:?}", self.setup.rank)),
         }
     }
 
-    /// Where this node has published.
-    fn own(&self) -> Option<String> {
+    /// The key of its own offer.
+    fn own_key(&self) -> Option<String> {
         Some(self.setup.run.offer(self.leader.as_ref()?, self.setup.rank))
     }
 
     fn turn(&self) -> Option<Turn<'_>> {
-        Some(Turn { leader: self.leader.as_ref()?, count: self.said.as_ref()?.0 })
+        Some(Turn { leader: self.leader.as_ref()?, count: self.answered.as_ref()?.0 })
     }
 
-    /// What it waits for after its answer.
-    fn verdict(&self) -> Stage {
-        if matches!(self.said, Some((_, Err(_)))) { Stage::Refused } else { Stage::Verdict }
+    /// The stage after its answer.
+    fn verdict_stage(&self) -> Stage {
+        if matches!(self.answered, Some((_, Err(_)))) { Stage::Refused } else { Stage::Verdict }
     }
 
-    /// Waits for what belongs to that state.
-    fn wait(&mut self, state: State, slice: Duration) -> Act {
+    /// Waits for the key of that state.
+    fn wait(&mut self, state: State, slice: Duration) -> Action {
         let (run, rank, nonce) = (&self.setup.run, self.setup.rank, &self.setup.offer.nonce);
         let (key, stage) = match (&state, &self.leader, self.turn()) {
-            // Nobody writes that one: it is a pause before another look.
-            (State::Proposal, None, _) => (run.offer(nonce, rank), Stage::Leader),
-            (State::Proposal, Some(leader), _) => (run.proposal(leader, rank, nonce, self.read), Stage::Proposal),
-            (State::Verdict, _, Some(turn)) => (run.verdict(&turn), self.verdict()),
+            // No node writes that key: this is a pause before the next check.
+            (State::AwaitingProposal, None, _) => (run.offer(nonce, rank), Stage::Leader),
+            (State::AwaitingProposal, Some(zero), _) => (run.proposal(zero, rank, nonce, self.read), Stage::Proposal),
+            (State::AwaitingVerdict, _, Some(turn)) => (run.verdict(&turn), self.verdict_stage()),
             _ => (run.leader(), Stage::Leader),
         };
         self.state = state;
-        Act::Await { keys: vec![key], slice, stage }
+        Action::Await { keys: vec![key], slice, stage }
     }
 
-    /// Looks whether rank 0 has begun anew, or has gone.
-    fn look(&mut self) -> Act {
+    /// Checks whether rank 0 has restarted, or has ended.
+    fn check_leader(&mut self) -> Action {
         let over = self.leader.as_ref().map(|leader| self.setup.run.over(leader));
-        self.state = State::Looking;
-        Act::Peek([self.setup.run.leader()].into_iter().chain(over).collect())
+        self.state = State::CheckingLeader;
+        Action::TryRead([self.setup.run.leader()].into_iter().chain(over).collect())
     }
 
-    fn looked(&mut self, values: &[Option<Value>]) -> Act {
+    fn leader_checked(&mut self, values: &[Option<Value>]) -> Action {
         let over = values.get(1).and_then(Option::as_ref).map(|value| message::parse::<Verdict>(value));
         if let Some(how) = over.and_then(|said| said.ok()?.ended()) {
-            self.gone = Some(format!("rank 0 has ended this, and not begun again: {how}"));
-            // It may begin again at any time.
-            self.slices = slices(&self.setup);
+            self.leader_problem = Some(format!("rank 0 has ended this, and not begun again: {how}"));
+            // It may restart at any time.
+            self.backoff = first_backoff(&self.setup);
         }
         match values.first().cloned().flatten() {
-            Some(value) => self.led(value),
+            Some(value) => self.follow(value),
             None if self.leader.is_some() => self.resume(),
-            None => self.lead(),
+            None => self.await_leader(),
         }
     }
 
     /// Waits for rank 0 to publish.
-    fn lead(&mut self) -> Act {
-        let slice = self.slices.slice();
-        self.wait(State::Leader, slice)
+    fn await_leader(&mut self) -> Action {
+        let slice = self.backoff.next_pause();
+        self.wait(State::AwaitingLeader, slice)
     }
 
-    /// Rank 0 is there, or there again.
-    fn led(&mut self, value: Value) -> Act {
+    /// Follows the rank 0 that published this.
+    fn follow(&mut self, value: Value) -> Action {
         let leader = match Offer::parse(&value) {
             Ok(offer) if self.leader.as_ref() == Some(&offer.nonce) => return self.resume(),
             Ok(offer) => {
-                let refusal = |why: String| format!("{} (rank 0) refuses: {}", offer.host, clipped(&why, 512));
-                self.gone = offer.refuses.clone().map(refusal);
+                let refusal = |why: String| format!("{} (rank 0) refuses: {}", offer.host, clip_line(&why, REASON));
+                self.leader_problem = offer.refuses.clone().map(refusal);
                 offer.nonce
             }
-            // An earlier attempt may have left it, and rank 0 be yet to come.
+            // It may be left from an earlier attempt; rank 0 may still come.
             Err(e) => {
-                self.gone = Some(format!("what rank 0 published cannot be used: {e:#}"));
+                self.leader_problem = Some(format!("what rank 0 published cannot be used: {e:#}"));
                 return self.resume();
             }
         };
-        let old = self.own();
-        (self.leader, self.read, self.said, self.slices) = (Some(leader), 0, None, slices(&self.setup));
+        let old = self.own_key();
+        (self.leader, self.read, self.answered, self.backoff) = (Some(leader), 0, None, first_backoff(&self.setup));
         match old {
-            // Nobody shall count on what was said to another rank 0, which may still be there.
+            // An earlier rank 0 may still run; it must not count on this node.
             Some(old) => {
-                self.state = State::Turning;
-                Act::Delete(vec![old])
+                self.state = State::WithdrawingOffer;
+                Action::Delete(vec![old])
             }
             None => self.publish(),
         }
     }
 
-    fn publish(&mut self) -> Act {
-        let (Some(leader), Some(key)) = (&self.leader, self.own()) else { return failed("no rank 0 to publish for") };
-        let no = self.setup.offer.hopeless().then(|| (self.setup.run.refusal(leader), b"1".to_vec()));
-        match self.setup.offer.print() {
+    fn publish(&mut self) -> Action {
+        let (Some(leader), Some(key)) = (&self.leader, self.own_key()) else {
+            return failed("no rank 0 to publish for");
+        };
+        let no = self.setup.offer.cannot_agree().then(|| (self.setup.run.refusal(leader), b"1".to_vec()));
+        match self.setup.offer.encode() {
             Ok(value) => {
                 self.state = State::Publishing;
-                Act::Tell([(key, value)].into_iter().chain(no).collect())
+                Action::PutUnconfirmed([(key, value)].into_iter().chain(no).collect())
             }
             Err(e) => failed(format!("publishing: {e:#}")),
         }
     }
 
-    /// Waits for the verdict if it has said yes, else for a proposal.
-    fn resume(&mut self) -> Act {
-        let slice = self.slices.slice();
-        let state = if self.said.is_some() { State::Verdict } else { State::Proposal };
+    /// Waits for the verdict if it has answered, else for a proposal.
+    fn resume(&mut self) -> Action {
+        let slice = self.backoff.next_pause();
+        let state = if self.answered.is_some() { State::AwaitingVerdict } else { State::AwaitingProposal };
         self.wait(state, slice)
     }
 
-    fn proposed(&mut self, values: &[Value]) -> Act {
+    fn proposed(&mut self, values: &[Value]) -> Action {
         let proposal = values.first().map(|v| message::parse::<Proposal>(v));
         let (turn, judged) = match proposal {
             Some(Ok(Proposal::Rails { turn, rails, nonces, digest, lost })) => {
                 (turn, self.judge(rails, nonces, digest, lost))
             }
-            Some(Ok(Proposal::Abort { turn, why })) => return self.leave(turn, clipped(&why, 4096)),
+            Some(Ok(Proposal::Abort { turn, why })) => return self.end_aborted(turn, clip_line(&why, MAX_VALUE)),
             Some(Err(e)) => return self.withdraw(format!("what rank 0 proposes cannot be used: {e:#}")),
             None => return self.withdraw("the store gave no value".to_owned()),
         };
@@ -209,36 +210,36 @@ impl Follower {
             Ok(agreement) => {
                 let asked = Box::new(agreement.clone());
                 self.state = State::Judging(turn, agreement);
-                Act::Judge(asked)
+                Action::Judge(asked)
             }
             Err(e) => self.answer(turn, Err(refused(&format!("{e:#}")))),
         }
     }
 
-    /// Says yes, or no with this node's own reason, with which it ends. It stays for the verdict after a no as well: in a store
-    /// where what is put travels with a barrier of all, nobody else would hear of it.
-    fn answer(&mut self, turn: u32, judged: Result<Agreement>) -> Act {
+    /// Says yes, or no with the node's own reason, with which it ends. It waits for the verdict after a no as well: in PMI the no
+    /// becomes visible only with a barrier of all nodes.
+    fn answer(&mut self, turn: u32, judged: Result<Agreement>) -> Action {
         let Some(leader) = self.leader.clone() else { return failed("a proposal without a leader") };
         let key = self.setup.run.ack(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        self.slices = slices(&self.setup);
+        self.backoff = first_backoff(&self.setup);
         let (ack, no) = match &judged {
             Ok(agreement) => (Ack::Yes(agreement.digest.clone()), None),
             Err(e) => {
-                (Ack::No(clipped(&format!("{e:#}"), 512)), Some((self.setup.run.refusal(&leader), b"1".to_vec())))
+                (Ack::No(clip_line(&format!("{e:#}"), REASON)), Some((self.setup.run.refusal(&leader), b"1".to_vec())))
             }
         };
         self.pledged |= judged.is_ok();
-        self.said = Some((turn, judged));
-        match message::print(&ack) {
+        self.answered = Some((turn, judged));
+        match message::encode(&ack) {
             Ok(value) => {
-                self.state = State::Acking;
-                Act::Tell([(key, value)].into_iter().chain(no).collect())
+                self.state = State::Answering;
+                Action::PutUnconfirmed([(key, value)].into_iter().chain(no).collect())
             }
             Err(e) => failed(format!("{e:#}")),
         }
     }
 
-    /// Rank 0 can take rails away from this node, and order them; it cannot add one.
+    /// Checks the proposal. Rank 0 can take rails away from this node and order them; it cannot add one.
     fn judge(&self, keys: Vec<super::RailKey>, nonces: Digest, digest: Digest, lost: Vec<String>) -> Result<Agreement> {
         let Setup { run, rank, offer } = &self.setup;
         ensure!(!keys.is_empty() && keys.len() <= MAX_RAILS, "rank 0 proposes {} rails", keys.len());
@@ -252,27 +253,27 @@ impl Follower {
         }
         let own = Digest::of_result(run, offer.nodes, offer.policy, &nonces, &keys);
         ensure!(own == digest, "rank 0's digest {} is not that of what it proposes", digest.short());
-        let lost = lost.iter().map(|line| clipped(line, 512)).collect();
+        let lost = lost.iter().map(|line| clip_line(line, REASON)).collect();
         let (run, nodes) = (run.clone(), offer.nodes);
-        Ok(Agreement { run, rank: *rank, nodes, policy: offer.policy, nonces, digest, rails, lost, way: None })
+        Ok(Agreement { run, rank: *rank, nodes, policy: offer.policy, nonces, digest, rails, lost, store_ifaces: None })
     }
 
-    fn ended(&mut self, values: &[Value]) -> Act {
-        let (turn, agreement) = match self.said.take() {
+    fn read_verdict(&mut self, values: &[Value]) -> Action {
+        let (turn, agreement) = match self.answered.take() {
             Some((turn, Ok(agreement))) => (turn, agreement),
-            Some((turn, own)) => return self.tell(turn, own),
+            Some((turn, own)) => return self.report_done(turn, own),
             None => return failed("a verdict on nothing"),
         };
         match values.first().map(|v| message::parse::<Verdict>(v)) {
-            Some(Ok(Verdict::Commit(digest))) if digest == agreement.digest => self.tell(turn, Ok(agreement)),
+            Some(Ok(Verdict::Commit(digest))) if digest == agreement.digest => self.report_done(turn, Ok(agreement)),
             Some(Ok(Verdict::Commit(_))) => {
                 self.withdraw("rank 0 commits to something else than it proposed".to_owned())
             }
-            Some(Ok(Verdict::Abort(why))) => self.leave(turn, clipped(&why, 4096)),
+            Some(Ok(Verdict::Abort(why))) => self.end_aborted(turn, clip_line(&why, MAX_VALUE)),
             Some(Ok(Verdict::Again)) => {
                 self.pledged = false;
                 self.read += 1;
-                self.slices = slices(&self.setup);
+                self.backoff = first_backoff(&self.setup);
                 self.resume()
             }
             Some(Err(e)) => self.withdraw(format!("rank 0's verdict cannot be used: {e:#}")),
@@ -280,41 +281,41 @@ impl Follower {
         }
     }
 
-    fn leave(&mut self, turn: u32, why: String) -> Act {
-        self.tell(turn, Err(refused(&why)))
+    fn end_aborted(&mut self, turn: u32, why: String) -> Action {
+        self.report_done(turn, Err(refused(&why)))
     }
 
-    fn tell(&mut self, turn: u32, result: Result<Agreement>) -> Act {
-        let Some(leader) = self.leader.clone() else { return Act::End(result) };
+    fn report_done(&mut self, turn: u32, result: Result<Agreement>) -> Action {
+        let Some(leader) = self.leader.clone() else { return Action::End(result) };
         let key = self.setup.run.done(&Turn { leader: &leader, count: turn }, self.setup.rank);
-        self.state = State::Leaving(Box::new(result));
-        Act::Hint(vec![(key, b"1".to_vec())])
+        self.state = State::ReportingDone(Box::new(result));
+        Action::PutBestEffort(vec![(key, b"1".to_vec())])
     }
 
-    /// Nobody shall count on this attempt any more. After a commit that is of interest only where it would stay for good.
-    fn sweep(&mut self, result: Box<Result<Agreement>>) -> Act {
+    /// Deletes its offer, so that no rank 0 counts on this attempt. After a commit that matters only in a store that persists.
+    fn clean_up(&mut self, result: Box<Result<Agreement>>) -> Action {
         if result.is_ok() && !self.persists {
-            return Act::End(*result);
+            return Action::End(*result);
         }
-        self.state = State::Sweeping(result);
-        Act::Delete(self.own().into_iter().collect())
+        self.state = State::CleaningUp(result);
+        Action::Delete(self.own_key().into_iter().collect())
     }
 
-    fn withdraw(&mut self, why: String) -> Act {
-        self.sweep(Box::new(Err(refused(&why))))
+    fn withdraw(&mut self, why: String) -> Action {
+        self.clean_up(Box::new(Err(refused(&why))))
     }
 
-    fn late(&mut self) -> Act {
-        match self.said.take() {
+    fn late(&mut self) -> Action {
+        match self.answered.take() {
             _ if self.pledged => {
                 let why = "this node said yes, and has not heard how it ended: others may have committed; here nothing was \
                            moved";
                 return self.withdraw(why.to_owned());
             }
-            Some((_, own)) => return self.sweep(Box::new(own)),
+            Some((_, own)) => return self.clean_up(Box::new(own)),
             None => {}
         }
-        if let Some(why) = self.gone.take() {
+        if let Some(why) = self.leader_problem.take() {
             return self.withdraw(why);
         }
         if self.setup.nodes() > FEW {
@@ -322,13 +323,13 @@ impl Follower {
                 if self.leader.is_some() { "has proposed nothing in time; its message says why" } else { "is missing" };
             return self.withdraw(format!("rank 0 {who}"));
         }
-        self.state = State::Counting;
-        Act::Read((1..self.setup.nodes()).map(|rank| self.setup.run.here(rank)).collect())
+        self.state = State::CountingNodes;
+        Action::Read((1..self.setup.nodes()).map(|rank| self.setup.run.here(rank)).collect())
     }
 
-    fn counted(&mut self, values: &[Option<Value>]) -> Act {
+    fn counted(&mut self, values: &[Option<Value>]) -> Action {
         let absent = (1..self.setup.nodes()).zip(values).filter(|(_, v)| v.is_none()).map(|(rank, _)| rank);
-        // A rank that has died since has come as well: it is rank 0 that knows.
+        // A rank that died after its announcement counts as present; only rank 0 knows better.
         let zero = self.leader.is_none().then_some(0);
         let absent: Vec<u32> = zero.into_iter().chain(absent).collect();
         if absent.is_empty() {
@@ -338,9 +339,9 @@ impl Follower {
     }
 }
 
-/// The more nodes there are, the longer all takes; a wait that is called off and repeated by each is dear.
-fn slices(setup: &Setup) -> Slices {
-    Slices::from(1000 + u64::from(setup.nodes()))
+/// More nodes take longer to publish, and each cancelled wait costs the store a request: the first pause is 1 s and 1 ms per node.
+fn first_backoff(setup: &Setup) -> Backoff {
+    Backoff::from_millis(1000 + u64::from(setup.nodes()))
 }
 
 fn refused(why: &str) -> anyhow::Error {

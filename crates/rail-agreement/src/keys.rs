@@ -1,19 +1,4 @@
-//! Names in the store, all below `rdmaprep/v1/RUN/`.
-//!
-//! | key | by | value |
-//! |---|---|---|
-//! | `here/RANK` | others | that it has come, for people |
-//! | `in/0` | rank 0 | its [`super::Offer`], whose nonce is LEADER |
-//! | `in/LEADER/RANK` | others | their offers, when they know who leads |
-//! | `out/LEADER/RANK/NONCE/N` | rank 0 | the N-th [`super::message::Proposal`] to that attempt of that rank |
-//! | `no/LEADER` | others | that one of them refuses: rank 0 looks for it while it waits |
-//! | `ack/LEADER.TURN/RANK` | others | [`super::message::Ack`] |
-//! | `end/LEADER.TURN` | rank 0 | [`super::message::Verdict`] |
-//! | `over/LEADER` | rank 0 | the last one, for who comes when rank 0 has gone |
-//! | `done/LEADER.TURN/RANK` | others | that it was read: rank 0 leaves last, and may take the store along |
-//!
-//! LEADER and NONCE are nonces, so that nobody waits for a key that an earlier attempt has left; only `in/0` may be an old one,
-//! and is looked at again and again, whether it can be read or not, as is whether that attempt is over.
+//! Keys in the store, all below `rdmaprep/v1/RUN/`: see [`crate::protocol`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Nonce;
 
-/// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`. `none` is nobody's name: it is what
-/// torchrun says when it was given no id.
+/// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`. `none` is refused: it is torchrun's value
+/// where it was given no id, and so not unique.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RunId(String);
@@ -58,63 +43,93 @@ impl fmt::Display for RunId {
     }
 }
 
-/// Whose key it is, where it ends in a rank.
+/// The rank that a key ends in.
 pub fn rank_of(key: &str) -> Option<u32> {
     key.rsplit('/').next()?.parse().ok()
 }
 
-/// One proposal to all, by the leader's nonce and a count.
+/// One proposal to all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn<'a> {
-    /// The leader's nonce.
+    /// Rank 0's nonce.
     pub leader: &'a Nonce,
-    /// From 0.
+    /// Its number, from 0.
     pub count: u32,
 }
 
 impl RunId {
-    /// Where a rank says that it has come: nothing depends on it.
+    /// A rank's announcement, for people: nothing depends on it.
     pub fn here(&self, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/here/{rank}")
     }
 
-    /// Where rank 0 publishes.
+    /// Rank 0's offer.
     pub fn leader(&self) -> String {
         format!("rdmaprep/v1/{self}/in/0")
     }
 
-    /// Where any other rank publishes.
+    /// Any other rank's offer.
     pub fn offer(&self, leader: &Nonce, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/in/{leader}/{rank}")
     }
 
-    /// Where a node that refuses lets rank 0 know that there is one.
+    /// Exists if any node refuses.
     pub fn refusal(&self, leader: &Nonce) -> String {
         format!("rdmaprep/v1/{self}/no/{leader}")
     }
 
-    /// Where that attempt of a rank finds the n-th proposal to it.
+    /// The n-th proposal to that attempt of a rank.
     pub fn proposal(&self, leader: &Nonce, rank: u32, nonce: &Nonce, n: u32) -> String {
         format!("rdmaprep/v1/{self}/out/{leader}/{rank}/{nonce}/{n}")
     }
 
-    /// Where a rank acknowledges.
+    /// A rank's answer.
     pub fn ack(&self, turn: &Turn, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/ack/{}.{}/{rank}", turn.leader, turn.count)
     }
 
-    /// Where all find out how it ended.
+    /// Rank 0's verdict on a proposal.
     pub fn verdict(&self, turn: &Turn) -> String {
         format!("rdmaprep/v1/{self}/end/{}.{}", turn.leader, turn.count)
     }
 
-    /// The same whatever the turn, for who was never given one.
+    /// Rank 0's last verdict, for nodes that come after it has left.
     pub fn over(&self, leader: &Nonce) -> String {
         format!("rdmaprep/v1/{self}/over/{leader}")
     }
 
-    /// Where a rank says that it found out.
+    /// Exists when a rank has read the verdict.
     pub fn done(&self, turn: &Turn, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/done/{}.{}/{rank}", turn.leader, turn.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_names_of_the_protocol() {
+        let run: RunId = "job.1".parse().unwrap();
+        let (leader, nonce) = (Nonce::from_bits([0; 16]), Nonce::from_bits([17; 16]));
+        let turn = Turn { leader: &leader, count: 2 };
+        let (l, n) = ("0".repeat(32), "1".repeat(32));
+        let expected = [
+            (run.here(3), "here/3".to_owned()),
+            (run.leader(), "in/0".to_owned()),
+            (run.offer(&leader, 3), format!("in/{l}/3")),
+            (run.refusal(&leader), format!("no/{l}")),
+            (run.proposal(&leader, 3, &nonce, 1), format!("out/{l}/3/{n}/1")),
+            (run.ack(&turn, 3), format!("ack/{l}.2/3")),
+            (run.verdict(&turn), format!("end/{l}.2")),
+            (run.over(&leader), format!("over/{l}")),
+            (run.done(&turn, 3), format!("done/{l}.2/3")),
+        ];
+        for (key, name) in expected {
+            assert_eq!(key, format!("rdmaprep/v1/job.1/{name}"));
+        }
+        assert_eq!((rank_of("in/x/12"), rank_of("over/x")), (Some(12), None));
+        let longest = "x".repeat(128).parse::<RunId>().unwrap().proposal(&leader, crate::MAX_NODES, &nonce, u32::MAX);
+        assert!(longest.len() <= crate::MAX_KEY, "{}", longest.len());
     }
 }

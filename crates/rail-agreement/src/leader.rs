@@ -1,61 +1,63 @@
-//! Rank 0: gathers the offers, proposes what all have, and commits when all have said yes.
+//! Rank 0: reads the offers, proposes the rails that all nodes have, and commits when all said yes.
 
-mod ending;
-mod proposing;
-mod refusing;
+mod abort;
+mod commit;
+mod propose;
 
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::keys::Turn;
-use super::message::{self, Ack, Verdict, clipped};
-use super::node::{Act, Agreement, Event, Setup, Slices, Stage, failed};
+use super::message::{self, Ack, Verdict, clip_line};
+use super::node::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
 use super::{Nonce, Offer, Value};
 
-use refusing::Calls;
+use abort::Notified;
 
-/// Where rank 0 is.
+/// What rank 0 is doing.
 #[derive(Debug)]
 enum State {
     Begin,
     Publishing,
     /// Waiting for all offers.
-    Gathering,
-    /// Making up its own mind on what all have.
+    AwaitingOffers,
+    /// The caller judges the rails that all nodes have.
     Judging(Box<Agreement>),
-    /// Looking whether one has published that it refuses.
-    Hearing,
-    /// One has: who is there to hear of it?
-    Calling,
-    /// They are told.
-    Telling,
-    /// Waiting for others to come and hear of it.
-    Recalling,
-    /// The proposals are being written.
+    /// Checks whether a node has published a refusal.
+    CheckingRefusal,
+    /// There is a refusal: reads which nodes are there to be notified.
+    ReadingOffers,
+    /// Writes the abort to these nodes.
+    NotifyingNodes,
+    /// Waits for more nodes to notify.
+    AwaitingLateNodes,
+    /// Writes the proposals.
     Proposing,
-    /// Waiting for all acks.
-    Asking,
-    /// All have said yes: looking whether this is still the rank 0 that they find.
-    Confirming,
-    /// Looking whether one has said no.
-    Doubting,
-    /// Who is it? Or has one gone without a word?
-    Consulting(bool),
-    /// Looking whether anybody has begun anew; with all acks, or not yet.
-    Looking(bool),
-    /// What was proposed is taken back.
-    Withdrawing(Vec<Value>),
-    /// The deadline passed before all had published: who is there?
-    Counting,
-    /// It passed before all had answered: who has not?
-    Naming,
-    /// The verdict is being written, then told.
-    Ending(Box<Result<Agreement>>, Vec<u32>),
-    Leaving(Box<Result<Agreement>>),
-    /// Looking whether another rank 0 has come since.
-    Parting(Box<Result<Agreement>>),
-    Sweeping(Box<Result<Agreement>>),
+    /// Waiting for all answers.
+    AwaitingAcks,
+    /// All said yes: checks that the nodes still find this rank 0.
+    ConfirmingLeadership,
+    /// Checks whether a node said no.
+    CheckingNo,
+    /// Reads which node said no; `true`: a node has withdrawn its offer.
+    ReadingAcks(bool),
+    /// Checks whether a node has restarted; `true`: all said yes.
+    RecheckingOffers(bool),
+    /// Takes the proposal back; the new offers, if all are there.
+    Restarting(Vec<Value>),
+    /// The deadline passed before all had published: reads who did.
+    CountingOffers,
+    /// The deadline passed before all had answered: reads who did.
+    CountingAcks,
+    /// Writes the verdict for these ranks.
+    WritingVerdict(Box<Result<Agreement>>, Vec<u32>),
+    /// Waits until they have read it.
+    AwaitingReaders(Box<Result<Agreement>>),
+    /// Checks whether another rank 0 has published since, whose key must stay.
+    CheckingSuccessor(Box<Result<Agreement>>),
+    /// Deletes its keys.
+    CleaningUp(Box<Result<Agreement>>),
     Ended,
 }
 
@@ -65,99 +67,99 @@ pub struct Leader {
     setup: Setup,
     persists: bool,
     state: State,
-    slices: Slices,
-    /// All of them, this node's first.
+    backoff: Backoff,
+    /// All offers by rank, this node's first.
     offers: Vec<Offer>,
-    /// What they have in common, when it has been proposed.
+    /// What was proposed last.
     agreement: Option<Agreement>,
-    /// Why it refuses itself.
-    own: Option<anyhow::Error>,
-    /// Whom it has told that nothing can come of it.
-    calls: Option<Calls>,
+    /// This node's own reason to refuse the proposal.
+    own_refusal: Option<anyhow::Error>,
+    /// The nodes that were notified of a refusal.
+    notified: Option<Notified>,
     turn: u32,
-    /// By rank: to which attempt of it how many proposals were made.
-    told: Vec<Option<(Nonce, u32)>>,
-    /// What it has written, where it has to be deleted.
+    /// By rank: the nonce of its attempt, and the number of the last proposal to it.
+    proposed: Vec<Option<(Nonce, u32)>>,
+    /// Keys to delete at the end.
     written: Vec<String>,
 }
 
 impl Leader {
     pub(super) fn new(setup: Setup, persists: bool) -> Leader {
-        let told = vec![None; setup.nodes() as usize];
+        let proposed = vec![None; setup.nodes() as usize];
         Leader {
             offers: Vec::new(),
             agreement: None,
-            own: None,
-            calls: None,
+            own_refusal: None,
+            notified: None,
             state: State::Begin,
-            slices: Slices::from(250),
+            backoff: Backoff::from_millis(250),
             turn: 0,
-            told,
+            proposed,
             written: Vec::new(),
             setup,
             persists,
         }
     }
 
-    pub(super) fn next(&mut self, event: Event) -> Act {
+    pub(super) fn next(&mut self, event: Event) -> Action {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
-            (State::Begin, Event::Begin) => match self.setup.offer.print() {
+            (State::Begin, Event::Begin) => match self.setup.offer.encode() {
                 Ok(value) => self.put(State::Publishing, vec![(self.setup.run.leader(), value)]),
                 Err(e) => failed(format!("publishing: {e:#}")),
             },
             (State::Publishing, Event::Done) => self.gather(),
-            (State::Gathering, Event::Values(values)) => self.propose(&values),
-            (State::Gathering, Event::Missing) => self.hear(),
-            (State::Hearing, Event::Missing) => self.wait(State::Gathering, Stage::Offers),
-            (State::Hearing, Event::Values(_)) => self.call(),
-            (State::Calling, Event::Read(values)) => self.called_together(&values),
-            (State::Telling, Event::Done) => self.call_again(),
-            (State::Recalling, _) => self.call(),
-            (State::Gathering | State::Hearing, Event::Late) => {
-                self.state = State::Counting;
-                Act::Read(self.offer_keys())
+            (State::AwaitingOffers, Event::Values(values)) => self.propose(&values),
+            (State::AwaitingOffers, Event::Missing) => self.check_refusal(),
+            (State::CheckingRefusal, Event::Missing) => self.wait(State::AwaitingOffers, Stage::Offers),
+            (State::CheckingRefusal, Event::Values(_)) => self.read_offers(),
+            (State::ReadingOffers, Event::Read(values)) => self.notify(&values),
+            (State::NotifyingNodes, Event::Done) => self.await_late_nodes(),
+            (State::AwaitingLateNodes, _) => self.read_offers(),
+            (State::AwaitingOffers | State::CheckingRefusal, Event::Late) => {
+                self.state = State::CountingOffers;
+                Action::Read(self.offer_keys())
             }
-            (State::Counting, Event::Read(values)) => self.give_up(&values),
-            (State::Judging(agreement), Event::Judged(Ok(()))) => self.ask(*agreement),
-            (State::Judging(_), Event::Judged(Err(e))) => self.decline(e),
-            (State::Proposing, Event::Done) => self.wait(State::Asking, Stage::Acks),
-            (State::Asking, Event::Values(acks)) => match self.refusal(self.others().zip(&acks)) {
+            (State::CountingOffers, Event::Read(values)) => self.abort_naming_absent(&values),
+            (State::Judging(agreement), Event::Judged(Ok(()))) => self.send_proposal(*agreement),
+            (State::Judging(_), Event::Judged(Err(e))) => self.abort_own_refusal(e),
+            (State::Proposing, Event::Done) => self.wait(State::AwaitingAcks, Stage::Acks),
+            (State::AwaitingAcks, Event::Values(acks)) => match self.refusal(self.others().zip(&acks)) {
                 Some(why) => self.abort(why),
                 None => {
-                    self.state = State::Confirming;
-                    Act::Await { keys: vec![self.setup.run.leader()], slice: Duration::ZERO, stage: Stage::Acks }
+                    self.state = State::ConfirmingLeadership;
+                    Action::Await { keys: vec![self.setup.run.leader()], slice: Duration::ZERO, stage: Stage::Acks }
                 }
             },
-            // Others may follow a rank 0 that was started beside this one: what they said to this one is no word any more.
-            (State::Confirming, Event::Values(values)) if values.iter().all(|value| self.is_own(value)) => {
-                self.look(true)
+            // A second rank 0 may have been started: the nodes follow it then, and their yes to this one does not count.
+            (State::ConfirmingLeadership, Event::Values(values)) if values.iter().all(|value| self.is_own(value)) => {
+                self.recheck_offers(true)
             }
-            (State::Confirming, _) => self.abort("another rank 0 has begun this run, too".to_owned()),
-            (State::Asking, Event::Missing) => self.doubt(),
-            (State::Looking(yes), Event::Values(values)) => self.looked(yes, values),
-            (State::Doubting, Event::Values(_)) => self.consult(false),
-            (State::Doubting, Event::Missing) => self.look(false),
-            (State::Consulting(gone), Event::Read(acks)) => self.consulted(gone, &acks),
-            // Somebody has withdrawn its offer: it gave up, or begins anew.
-            (State::Looking(_), Event::Missing) => self.consult(true),
-            (State::Asking | State::Doubting | State::Looking(_), Event::Late) => {
-                self.state = State::Naming;
-                Act::Read(self.ack_keys().into_iter().chain(self.offer_keys()).collect())
+            (State::ConfirmingLeadership, _) => self.abort("another rank 0 has begun this run, too".to_owned()),
+            (State::AwaitingAcks, Event::Missing) => self.check_no(),
+            (State::RecheckingOffers(yes), Event::Values(values)) => self.offers_rechecked(yes, values),
+            (State::CheckingNo, Event::Values(_)) => self.read_acks(false),
+            (State::CheckingNo, Event::Missing) => self.recheck_offers(false),
+            (State::ReadingAcks(gone), Event::Read(acks)) => self.acks_read(gone, &acks),
+            // A node has withdrawn its offer: it gave up, or restarts.
+            (State::RecheckingOffers(_), Event::Missing) => self.read_acks(true),
+            (State::AwaitingAcks | State::CheckingNo | State::RecheckingOffers(_), Event::Late) => {
+                self.state = State::CountingAcks;
+                Action::Read(self.ack_keys().into_iter().chain(self.offer_keys()).collect())
             }
-            (State::Naming, Event::Read(values)) => self.name(&values),
-            (State::Withdrawing(values), Event::Done) if values.is_empty() => self.gather(),
-            (State::Withdrawing(values), Event::Done) => {
+            (State::CountingAcks, Event::Read(values)) => self.abort_naming_silent(&values),
+            (State::Restarting(values), Event::Done) if values.is_empty() => self.gather(),
+            (State::Restarting(values), Event::Done) => {
                 self.turn += 1;
                 self.propose(&values)
             }
-            (State::Ending(result, ranks), Event::Done) => self.leave(result, &ranks),
-            (State::Leaving(result), Event::Late) if result.is_ok() => {
+            (State::WritingVerdict(result, ranks), Event::Done) => self.await_readers(result, &ranks),
+            (State::AwaitingReaders(result), Event::Late) if result.is_ok() => {
                 failed("not all nodes have come to hear of the commit in time: here nothing was moved")
             }
-            // Who has not heard of the end may still come to read it.
-            (State::Leaving(result), Event::Values(_)) if self.persists => self.part(result),
-            (State::Parting(result), Event::Read(values)) => self.sweep(result, &values),
-            (State::Leaving(result) | State::Sweeping(result), _) => Act::End(*result),
+            // Nodes that have not read the verdict may still read it later.
+            (State::AwaitingReaders(result), Event::Values(_)) if self.persists => self.check_successor(result),
+            (State::CheckingSuccessor(result), Event::Read(values)) => self.clean_up(result, &values),
+            (State::AwaitingReaders(result) | State::CleaningUp(result), _) => Action::End(*result),
             (state, event) => failed(format!("rank 0: {event:?} in {state:?}")),
         }
     }
@@ -166,12 +168,12 @@ impl Leader {
         1..self.setup.nodes()
     }
 
-    /// Where all others publish.
+    /// The keys of all other offers.
     fn offer_keys(&self) -> Vec<String> {
         self.others().map(|rank| self.setup.run.offer(&self.setup.offer.nonce, rank)).collect()
     }
 
-    /// Where all others answer.
+    /// The keys of all answers.
     fn ack_keys(&self) -> Vec<String> {
         self.others().map(|rank| self.setup.run.ack(&self.turn(), rank)).collect()
     }
@@ -180,58 +182,58 @@ impl Leader {
         Turn { leader: &self.setup.offer.nonce, count: self.turn }
     }
 
-    fn put(&mut self, state: State, pairs: Vec<(String, Value)>) -> Act {
-        self.note(&pairs);
+    fn put(&mut self, state: State, pairs: Vec<(String, Value)>) -> Action {
+        self.remember(&pairs);
         self.state = state;
-        Act::Put(pairs)
+        Action::Put(pairs)
     }
 
-    fn note(&mut self, pairs: &[(String, Value)]) {
+    fn remember(&mut self, pairs: &[(String, Value)]) {
         if self.persists {
             self.written.extend(pairs.iter().map(|(key, _)| key.clone()));
         }
     }
 
-    fn gather(&mut self) -> Act {
-        self.slices = Slices::from(250);
-        self.wait(State::Gathering, Stage::Offers)
+    fn gather(&mut self) -> Action {
+        self.backoff = Backoff::from_millis(250);
+        self.wait(State::AwaitingOffers, Stage::Offers)
     }
 
-    fn wait(&mut self, state: State, stage: Stage) -> Act {
+    fn wait(&mut self, state: State, stage: Stage) -> Action {
         let keys = if stage == Stage::Acks { self.ack_keys() } else { self.offer_keys() };
         self.state = state;
-        Act::Await { keys, slice: self.slices.slice(), stage }
+        Action::Await { keys, slice: self.backoff.next_pause(), stage }
     }
 
-    fn look(&mut self, all_said_yes: bool) -> Act {
-        self.state = State::Looking(all_said_yes);
-        Act::Await { keys: self.offer_keys(), slice: Duration::ZERO, stage: Stage::Acks }
+    fn recheck_offers(&mut self, all_said_yes: bool) -> Action {
+        self.state = State::RecheckingOffers(all_said_yes);
+        Action::Await { keys: self.offer_keys(), slice: Duration::ZERO, stage: Stage::Acks }
     }
 
-    /// Nobody may have begun anew between its offer and the commit.
-    fn looked(&mut self, all_said_yes: bool, values: Vec<Value>) -> Act {
+    /// Commits only if no node has restarted since its offer.
+    fn offers_rechecked(&mut self, all_said_yes: bool, values: Vec<Value>) -> Action {
         let nonce = |value: &Value| Offer::parse(value).map(|o| o.nonce).ok();
         let same = self.offers.iter().skip(1).zip(&values).all(|(o, value)| nonce(value).as_ref() == Some(&o.nonce));
         match all_said_yes {
-            _ if !same => self.again(values),
-            false => self.wait(State::Asking, Stage::Acks),
+            _ if !same => self.restart(values),
+            false => self.wait(State::AwaitingAcks, Stage::Acks),
             true => self.commit(),
         }
     }
 
-    fn again(&mut self, values: Vec<Value>) -> Act {
+    fn restart(&mut self, values: Vec<Value>) -> Action {
         let key = self.setup.run.verdict(&self.turn());
-        match message::print(&Verdict::Again) {
-            Ok(value) if !values.is_empty() => self.put(State::Withdrawing(values), vec![(key, value)]),
+        match message::encode(&Verdict::Again) {
+            Ok(value) if !values.is_empty() => self.put(State::Restarting(values), vec![(key, value)]),
             Ok(value) => {
                 self.turn += 1;
-                self.put(State::Withdrawing(Vec::new()), vec![(key, value)])
+                self.put(State::Restarting(Vec::new()), vec![(key, value)])
             }
             Err(e) => failed(format!("{e:#}")),
         }
     }
 
-    /// The first node that did not say yes to just this.
+    /// The first answer that is not a yes to this proposal, as a reason.
     fn refusal<'a>(&self, acks: impl Iterator<Item = (u32, &'a Value)>) -> Option<String> {
         let mut acks = acks;
         acks.find_map(|(rank, ack)| {
@@ -241,19 +243,19 @@ impl Leader {
                 Ok(Ack::No(why)) => why,
                 Err(e) => format!("its answer cannot be used: {e:#}"),
             };
-            Some(format!("{} refused: {}", self.called(rank), clipped(&why, 512)))
+            Some(format!("{} refused: {}", self.node_name(rank), clip_line(&why, message::REASON)))
         })
     }
 
     /// `node-17 (rank 17)`.
-    fn called(&self, rank: u32) -> String {
+    fn node_name(&self, rank: u32) -> String {
         let host = self.offers.get(rank as usize).map_or(String::new(), |o| o.host.to_string());
         format!("{host} (rank {rank})")
     }
 
-    fn commit(&mut self) -> Act {
+    fn commit(&mut self) -> Action {
         match self.agreement.take() {
-            Some(agreement) => self.end(agreement),
+            Some(agreement) => self.write_commit(agreement),
             None => failed("a commit to nothing"),
         }
     }

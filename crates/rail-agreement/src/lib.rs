@@ -1,56 +1,81 @@
-//! How all nodes of a job agree on the same rails, over a store that they run already: c10d, a file, etcd, PMI.
+//! All nodes of a job agree on the same RDMA rails, or on none, over a store that they run already.
 //!
 //! ```text
-//! Plan ─► Offer ─► store ─► rank 0: what all have ─► Proposal ─► store ─► acks ─► commit, or abort ─► Agreement
+//! Offer of each node ─► store ─► rank 0: the rails that all have ─► Proposal ─► store ─► Acks ─► commit or abort ─► Agreement
 //! ```
 //!
-//! [`node`] is the agreement as a pure state machine, [`drive`] runs it over a [`Store`]. Rank 0 leads because it was told
-//! so; nobody is elected. Nothing is written or moved before the commit, and a commit takes the word of every node: a node
-//! that is late, dead or of another mind makes it an abort that names it. Runs may be repeated under one run id: every
-//! attempt has a nonce, and what an earlier one has left in the store never matches.
+//! The caller says what its node has ([`Offer`]) and opens a [`Store`]: PyTorch's TCPStore, a shared file, etcd or PMI-1, each behind a
+//! feature. [`agree`] then runs the protocol within one deadline and returns an [`Agreement`] that is equal on all nodes, or an error
+//! that names the node that is missing, or refuses, or has no such rail. A caller changes nothing before it has the agreement.
 //!
-//! A store has neither guards nor walls: what comes from it is text of strangers. It is bounded before it is read, strictly
-//! parsed, and can take rails away from this node, but never add one.
-
+//! ```
+//! use std::time::{Duration, Instant};
+//!
+//! use rail_agreement::message::HostName;
+//! use rail_agreement::node::Setup;
+//! use rail_agreement::{Agreement, Nonce, Offer, Policy, Rail, Store, agree};
+//!
+//! /// Node `rank` of 2 has the interfaces rdma0 and rdma1; `bits` are random.
+//! fn join(store: &mut dyn Store, rank: u32, bits: [u8; 16]) -> anyhow::Result<Agreement> {
+//!     let host = HostName::sanitized(&format!("node-{rank}"));
+//!     let mut offer = Offer::new(Nonce::from_bits(bits), host, 2, Policy::default());
+//!     offer.rails = vec![Rail("rdma0".parse()?, "rdma0".parse()?), Rail("rdma1".parse()?, "rdma1".parse()?)];
+//!     let setup = Setup { run: "job.4711".parse()?, rank, offer };
+//!     let deadline = Instant::now() + Duration::from_secs(120);
+//!     agree(store, setup, deadline, &mut |_| Ok(()), None)
+//! }
+//! ```
+//!
+//! - [`protocol`]: states, messages, keys, invariants and failures
+//! - [`node`]: the protocol as a state machine that reads no clock and no store; [`agree`] runs it
+//! - [`message`]: what nodes write, and how it is read
+//! - [`options`]: how a node joins, from settings and from the environment of torchrun, Slurm or a PMI launcher
+//! - [`status`]: which nodes have published, without taking part
+//! - `c10d`, `file`, [`etcd`], `pmi`: the stores
+//!
+//! Errors carry a class ([`rdma_model::error_class::ErrorClass`]): `Disagreed` where the nodes did not agree or the store was lost,
+//! `Usage` for wrong settings, `Refused` for an offer that cannot be published.
 #![forbid(unsafe_code)]
 
-pub mod asked;
 #[cfg(feature = "c10d")]
 pub mod c10d;
 mod digest;
-mod drive;
 pub mod endpoint;
 pub mod etcd;
 #[cfg(feature = "file")]
 pub mod file;
 mod follower;
-pub mod gather;
 mod keys;
 mod leader;
 pub mod message;
 pub mod node;
+pub mod options;
 #[cfg(feature = "pmi")]
 pub mod pmi;
+#[doc = include_str!("../protocol.md")]
+pub mod protocol {}
 mod rail;
 #[cfg(any(feature = "c10d", feature = "etcd"))]
 mod resolve;
+mod run;
+pub mod status;
 
 use std::time::Instant;
 
 use anyhow::Result;
 
 pub use digest::{Digest, Nonce};
-pub use drive::{Waiting, agree};
 pub use keys::RunId;
 pub use message::Offer;
 pub use node::Agreement;
-pub use rail::{Bare, Device, Lack, Match, Policy, Rail, RailKey};
+pub use rail::{BareHca, Device, DroppedRail, Match, Policy, Rail, RailKey};
+pub use run::{Waiting, agree};
 
 /// The most nodes of a job.
 pub const MAX_NODES: u32 = 16384;
 /// The most rails of a node.
 pub const MAX_RAILS: usize = 64;
-/// The most bytes of a value: what does not fit is refused on the way in and on the way out.
+/// The most bytes of a value. Longer ones are neither written nor read.
 pub const MAX_VALUE: usize = 4096;
 /// The most bytes of a key.
 pub const MAX_KEY: usize = 256;
@@ -58,49 +83,50 @@ pub const MAX_KEY: usize = 256;
 /// A value of a store.
 pub type Value = Vec<u8>;
 
-/// What the agreement needs of a store. Keys are at most [`MAX_KEY`] bytes of printable ASCII, values [`MAX_VALUE`] bytes.
+/// A key-value store that all nodes reach. Keys are at most [`MAX_KEY`] bytes of printable ASCII, values 1 to [`MAX_VALUE`] bytes.
 ///
 /// # Errors
-/// Each call fails when the store is lost, or holds more than it may: an agreement ends with that.
+/// Each call fails when the store is lost, or holds a value that is too long; [`agree`] ends with that error.
 pub trait Store {
-    /// Sets keys, in their order: a store that was lost before it had them is an error here.
+    /// Sets keys in their order. An error if the store was lost before it had all of them.
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()>;
 
-    /// The same where a [`Store::get`] follows, which tells whether the store is lost: it may go with that.
-    fn tell(&mut self, pairs: &[(String, Value)]) -> Result<()> {
+    /// As [`Store::put`], but may return before the store has the keys: a [`Store::get`] follows, which fails if the store is lost.
+    fn put_unconfirmed(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         self.put(pairs)
     }
 
-    /// The same for a last word on which nothing depends.
-    fn hint(&mut self, pairs: &[(String, Value)]) {
+    /// Sets keys that nothing depends on; errors are ignored.
+    fn put_best_effort(&mut self, pairs: &[(String, Value)]) {
         let _ = self.put(pairs);
     }
 
-    /// The values of all these keys, as soon as all of them exist; nothing if they do not by then.
+    /// The values of all keys, as soon as all exist; `None` if they do not all exist at `until`.
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>>;
 
-    /// Whether all these keys exist.
+    /// Whether all keys exist.
     fn check(&mut self, keys: &[String]) -> Result<bool>;
 
-    /// Deletes keys; those that do not exist are fine.
+    /// Deletes keys. A key that does not exist is no error.
     fn delete(&mut self, keys: &[String]) -> Result<()>;
 
-    /// Whether what is written outlives the job, so that who wrote it has to delete it.
+    /// Whether keys outlive the job, so that the protocol deletes what it wrote.
     fn persists(&self) -> bool {
         false
     }
 
-    /// Whether by then all others can see what was put, where it takes more than that.
-    fn settle(&mut self, _until: Instant) -> Result<bool> {
+    /// Makes what was put visible to all other nodes; `false` if that takes longer than `until`. Most stores have nothing to do here.
+    fn flush(&mut self, _until: Instant) -> Result<bool> {
         Ok(true)
     }
 
-    /// Waits for these keys when all is decided: rank 0 does, whose end may be that of the store.
-    fn farewell(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
+    /// Waits until these keys exist: the other nodes write them when they have read the end. Rank 0 calls it last, as the store may end
+    /// with its process.
+    fn await_readers(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
         self.get(keys, until)
     }
 
-    /// Which of these keys do not exist, the first `most` of them: a store tells of all keys at once, so halves are asked.
+    /// Indexes of the keys that do not exist, at most `most` of them. [`Store::check`] answers for all keys at once, so this bisects.
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
         let mut found = Vec::new();
         let mut open = vec![(0, keys.len())];
@@ -110,14 +136,14 @@ pub trait Store {
             }
             match to - from {
                 1 => found.push(from),
-                // The first half is looked at first.
+                // The first half is popped first.
                 n => open.extend([(from + n / 2, to), (from, from + n / 2)]),
             }
         }
         Ok(found)
     }
 
-    /// The values of those keys that exist.
+    /// The value of each key, `None` for those that do not exist.
     fn read(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let mut values = vec![None; keys.len()];
         let mut open = vec![(0, keys.len())];
@@ -125,7 +151,7 @@ pub trait Store {
             if from == to {
                 continue;
             }
-            // One may have gone since, or be no value of ours.
+            // A key may be deleted between the two calls.
             let there = if self.check(&keys[from..to])? { self.get(&keys[from..to], Instant::now())? } else { None };
             match (there, to - from) {
                 (Some(there), _) => {

@@ -1,4 +1,4 @@
-//! What nodes tell one another: JSON on one line, of at most [`MAX_VALUE`] bytes, with nothing in it that is not expected.
+//! What nodes write for one another: JSON on one line, at most [`MAX_VALUE`] bytes. A message with an unknown field is refused.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -9,19 +9,22 @@ use rdma_model::strict_json;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::{Device, Digest, Lack, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
+use super::{Device, Digest, DroppedRail, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce, Policy, Rail, RailKey, Value};
 
-/// Version of all messages. Nodes of different versions do not agree.
+/// Version of all messages. Nodes with different versions do not agree.
 pub const VERSION: u32 = 1;
 
-/// A node's name for people: 1 to 64 letters, digits, `.`, `-`, `_`.
+/// The most bytes of a reason that one node sends.
+pub const REASON: usize = 512;
+
+/// A node's host name, for messages to people: 1 to 64 ASCII letters, digits, `.`, `-`, `_`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HostName(String);
 
 impl HostName {
-    /// This host's, whatever the kernel says that is.
-    pub fn made_from(name: &str) -> HostName {
+    /// From the kernel's host name: other characters become `_`.
+    pub fn sanitized(name: &str) -> HostName {
         let good = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' };
         let name: String = name.chars().take(64).map(good).collect();
         HostName(if name.is_empty() { "_".to_owned() } else { name })
@@ -31,7 +34,7 @@ impl HostName {
 impl FromStr for HostName {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
-        ensure!(!s.is_empty() && HostName::made_from(s).0 == s, "{s:?} is no host's name");
+        ensure!(!s.is_empty() && HostName::sanitized(s).0 == s, "{s:?} is no host's name");
         Ok(HostName(s.to_owned()))
     }
 }
@@ -61,41 +64,56 @@ impl fmt::Display for HostName {
 pub struct Offer {
     /// [`VERSION`].
     pub v: u32,
-    /// This attempt's.
+    /// The nonce of this attempt of the node.
     pub nonce: Nonce,
-    /// Who it is, for people.
+    /// The node, for people.
     pub host: HostName,
-    /// How many nodes it was told there are.
+    /// How many nodes there are, as its settings say.
     pub nodes: u32,
-    /// How it compares.
+    /// How it names rails.
     pub policy: Policy,
-    /// What it has, in its own rail order.
+    /// What it has, in its own order.
     pub rails: Vec<Rail>,
-    /// What it has and cannot use; as much as fits.
-    pub lacks: Vec<Lack>,
-    /// Why it takes no part at all, where it does not: one line.
+    /// Rails that it has and cannot offer; as many as fit.
+    #[serde(rename = "lacks")]
+    pub dropped: Vec<DroppedRail>,
+    /// Why it takes no part, if it refuses: one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
 }
 
 impl Offer {
+    /// The offer of a node that takes part.
+    pub fn new(nonce: Nonce, host: HostName, nodes: u32, policy: Policy) -> Offer {
+        let (rails, dropped) = (Vec::new(), Vec::new());
+        Offer { v: VERSION, nonce, host, nodes, policy, rails, dropped, refuses: None }
+    }
+
+    /// The same offer as a refusal: `why` is cut to one line of [`REASON`] bytes.
+    pub fn refusing(self, why: &str) -> Offer {
+        Offer { refuses: Some(clip_line(why, REASON)), ..self }
+    }
+
     /// What it has on that rail.
     pub fn device(&self, key: &RailKey) -> Option<&Device> {
         self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, device)| device)
     }
 
-    /// Whether nothing can come of it, whatever others have.
-    pub fn hopeless(&self) -> bool {
+    /// Whether there can be no agreement with it, whatever the others have.
+    pub fn cannot_agree(&self) -> bool {
         self.refuses.is_some() || self.rails.is_empty()
     }
 
     /// Why a rail is not offered.
     pub fn lack(&self, key: &RailKey) -> String {
-        let found = self.lacks.iter().find(|Lack(k, _)| k == key);
-        found.map_or_else(|| "no such NIC".to_owned(), |Lack(_, code)| code.brief(self.policy.family))
+        let found = self.dropped.iter().find(|DroppedRail(k, _)| k == key);
+        found.map_or_else(|| "no such NIC".to_owned(), |DroppedRail(_, code)| code.brief(self.policy.family))
     }
 
-    /// Reads one of a stranger.
+    /// Reads an offer from the store.
+    ///
+    /// # Errors
+    /// What is wrong with it, as the end of a sentence.
     pub fn parse(value: &[u8]) -> Result<Offer> {
         let offer: Offer = parse(value)?;
         ensure!(offer.v == VERSION, "it speaks version {}, this is {VERSION}", offer.v);
@@ -104,7 +122,7 @@ impl Offer {
         Ok(offer)
     }
 
-    /// That no rail is there twice.
+    /// Checks that it has at most [`MAX_RAILS`] rails, and none of them, nor a device, twice.
     pub fn check(&self) -> Result<()> {
         ensure!(self.rails.len() <= MAX_RAILS, "it has {} rails, {MAX_RAILS} are the most", self.rails.len());
         let (mut keys, mut names) = (HashSet::new(), HashSet::new());
@@ -115,56 +133,56 @@ impl Offer {
         Ok(())
     }
 
-    /// That it can be published, as far as this node can tell.
-    pub fn fit(&self) -> Result<()> {
+    /// Checks that it can be published.
+    pub fn check_encodable(&self) -> Result<()> {
         self.check()?;
-        self.print().map(drop)
+        self.encode().map(drop)
     }
 
-    /// As it is published: reasons that do not fit stay here.
-    pub fn print(&self) -> Result<Value> {
+    /// As it is published: dropped rails that do not fit are left out.
+    pub fn encode(&self) -> Result<Value> {
         let mut offer = self.clone();
         loop {
-            let printed = print(&offer);
-            if printed.is_ok() || offer.lacks.pop().is_none() {
+            let printed = encode(&offer);
+            if printed.is_ok() || offer.dropped.pop().is_none() {
                 return printed;
             }
         }
     }
 }
 
-/// What rank 0 says to a node that has published.
+/// Rank 0's message to a node that has published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Proposal {
-    /// These rails.
+    /// The rails that all nodes have.
     Rails {
-        /// Which try this is, from 0.
+        /// The number of the proposal, from 0.
         turn: u32,
-        /// In the common order.
+        /// The rails, in the order that all nodes will use.
         rails: Vec<RailKey>,
         /// [`Digest::of_nonces`].
         nonces: Digest,
         /// [`Digest::of_result`].
         digest: Digest,
-        /// What some lack; as much as fits.
+        /// Rails that some nodes lack, one line each; as many as fit.
         lost: Vec<String>,
     },
-    /// Nothing, and why.
+    /// There is no agreement.
     Abort {
-        /// Which try this was.
+        /// The number of the proposal.
         turn: u32,
-        /// One line.
+        /// The reason, one line.
         why: String,
     },
 }
 
 impl Proposal {
-    /// As it is written: what does not fit of the remarks is left out.
-    pub fn print(&self) -> Result<Value> {
+    /// As it is written: lines about lost rails that do not fit are left out.
+    pub fn encode(&self) -> Result<Value> {
         let mut proposal = self.clone();
         loop {
-            let printed = print(&proposal);
+            let printed = encode(&proposal);
             let Proposal::Rails { lost, .. } = &mut proposal else { return printed };
             if printed.is_ok() || lost.pop().is_none() {
                 return printed;
@@ -173,55 +191,61 @@ impl Proposal {
     }
 }
 
-/// What a node answers.
+/// A node's answer to a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Ack {
-    /// Yes, to this.
+    /// Yes, to the proposal with this digest.
     Yes(Digest),
-    /// No, and why: one line.
+    /// No, with the reason: one line.
     No(String),
 }
 
-/// How it ended.
+/// Rank 0's verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Verdict {
-    /// All have said yes: this holds.
+    /// All nodes said yes to the proposal with this digest: it is agreed.
     Commit(Digest),
-    /// Nothing holds, and why: one line.
+    /// There is no agreement, with the reason: one line.
     Abort(String),
-    /// A node has begun anew: another proposal follows.
+    /// A node has restarted: another proposal follows.
     Again,
 }
 
 impl Verdict {
-    /// For who did not take part, in one line.
+    /// How the run ended, for a node that did not take part: one line. `None` if it has not ended.
     pub fn ended(self) -> Option<String> {
         match self {
             Verdict::Commit(_) => Some("all nodes agreed, each as it was then".to_owned()),
-            Verdict::Abort(why) => Some(clipped(&why, 512)),
+            Verdict::Abort(why) => Some(clip_line(&why, REASON)),
             Verdict::Again => None,
         }
     }
 }
 
-/// Reads a message of a stranger.
+/// Reads a message from the store.
+///
+/// # Errors
+/// It is too long, not JSON, or has other fields than this version's.
 pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
     ensure!(value.len() <= MAX_VALUE, "it has {} bytes, {MAX_VALUE} are the most", value.len());
     let text = std::str::from_utf8(value).context("it is no text")?;
     strict_json::strict(text).context("it is no message of this version")
 }
 
-/// Writes one.
-pub fn print<T: Serialize>(message: &T) -> Result<Value> {
+/// Writes a message.
+///
+/// # Errors
+/// It is longer than [`MAX_VALUE`] bytes.
+pub fn encode<T: Serialize>(message: &T) -> Result<Value> {
     let value = serde_json::to_vec(message).context("writing a message")?;
     ensure!(value.len() <= MAX_VALUE, "a message has {} bytes, {MAX_VALUE} are the most", value.len());
     Ok(value)
 }
 
-/// A reason as it is sent: one line of at most so many bytes.
-pub fn clipped(text: &str, most: usize) -> String {
+/// Text as one line of at most `most` bytes: control characters become spaces.
+pub fn clip_line(text: &str, most: usize) -> String {
     let mut line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     while line.len() > most {
         line.pop();
@@ -229,7 +253,7 @@ pub fn clipped(text: &str, most: usize) -> String {
     line
 }
 
-/// `ranks 4, 7, 9-12`, the first of them.
+/// `ranks 4, 7, 9-12`; at most 16 ranks or spans, then `…`.
 pub fn ranks(all: &[u32]) -> String {
     let mut spans: Vec<(u32, u32)> = Vec::new();
     for rank in all {

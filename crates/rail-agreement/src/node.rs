@@ -1,5 +1,5 @@
-//! The agreement as a state machine: what happened goes in, what to do next comes out. It reads no clock and no store, so that
-//! tests can let any node die at any step.
+//! The protocol as a state machine: an event goes in, the next action comes out. It reads no clock and no store, so that tests can
+//! stop any node at any step.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::follower::Follower;
 use super::leader::Leader;
 use super::{Device, Digest, MAX_NODES, Offer, Policy, Rail, RailKey, RunId, Value};
 
-/// What all nodes agreed on, as this one keeps it.
+/// What all nodes agreed on, with this node's own interfaces. Programs store it as JSON; field names do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// What the nodes call this run.
+    /// What all nodes call this run.
     pub run: RunId,
     /// This node's rank.
     pub rank: u32,
@@ -23,18 +23,18 @@ pub struct Agreement {
     pub nodes: u32,
     /// What made two NICs the same rail.
     pub policy: Policy,
-    /// [`Digest::of_nonces`].
+    /// Which attempt of each node took part: [`Digest::of_nonces`].
     pub nonces: Digest,
     /// [`Digest::of_result`]: equal on all nodes.
     pub digest: Digest,
     /// The rails in the common order, each with this node's interface.
     pub rails: Vec<Rail>,
-    /// What some nodes have and others lack: a line each.
+    /// Rails that only some nodes have: one line each.
     #[serde(default)]
     pub lost: Vec<String>,
-    /// The interface that the store was reached over, where that is known.
-    #[serde(default)]
-    pub way: Option<String>,
+    /// The local interfaces that the store was reached over, separated by `, `. The caller sets it, where it knows them.
+    #[serde(default, rename = "way")]
+    pub store_ifaces: Option<String>,
 }
 
 impl Agreement {
@@ -52,7 +52,7 @@ impl Agreement {
             .filter_map(|Rail(_, device)| if let Device::Bare(bare) = device { Some(&bare.hca) } else { None })
     }
 
-    /// That the digest is of just these rails.
+    /// Checks that the digest is that of these rails.
     pub fn check(&self) -> Result<()> {
         let keys: Vec<RailKey> = self.rails.iter().map(|Rail(key, _)| key.clone()).collect();
         let digest = Digest::of_result(&self.run, self.nodes, self.policy, &self.nonces, &keys);
@@ -65,14 +65,14 @@ impl Agreement {
     }
 }
 
-/// Who takes part, and with what.
+/// A node that takes part, and what it offers.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// What the nodes call this run.
     pub run: RunId,
     /// This node's rank: 0 leads.
     pub rank: u32,
-    /// What this node has; its nonce is of this attempt alone.
+    /// What this node has. Each attempt needs a fresh nonce.
     pub offer: Offer,
 }
 
@@ -86,85 +86,90 @@ impl Setup {
 /// What a node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Rank 0: that all others publish.
+    /// Rank 0: the offers of all others.
     Offers,
-    /// Others: that rank 0 publishes.
+    /// Others: the offer of rank 0.
     Leader,
-    /// Others: what rank 0 proposes.
+    /// Others: rank 0's proposal.
     Proposal,
-    /// Rank 0: what all others say to it.
+    /// Rank 0: the answers of all others.
     Acks,
-    /// Others: how it ended.
+    /// Others: rank 0's verdict.
     Verdict,
-    /// The same after a no: that the store is lost does not change what this node ends with.
+    /// Others that said no: rank 0's verdict. Losing the store does not change this node's result any more.
     Refused,
-    /// Rank 0: that all others know how it ended.
+    /// Rank 0: that all others have read the verdict.
     Farewell,
 }
 
 /// What to do next.
 #[derive(Debug)]
-pub enum Act {
-    /// Set these, then go on with [`Event::Done`].
+pub enum Action {
+    /// Set these keys, then continue with [`Event::Done`].
     Put(Vec<(String, Value)>),
-    /// The same for the commit: where that fails, others may have read it.
+    /// As `Put`, for the commit: if it fails, others may have read it nevertheless.
     Commit(Vec<(String, Value)>),
-    /// The same where an [`Act::Await`] follows, which fails if the store has not got them.
-    Tell(Vec<(String, Value)>),
-    /// The same where nothing depends on it any more.
-    Hint(Vec<(String, Value)>),
-    /// Delete these, then go on with [`Event::Done`].
+    /// As `Put`, where an [`Action::Await`] follows that fails if the store is lost.
+    PutUnconfirmed(Vec<(String, Value)>),
+    /// As `Put`, where nothing depends on the keys.
+    PutBestEffort(Vec<(String, Value)>),
+    /// Delete these keys, then continue with [`Event::Done`].
     Delete(Vec<String>),
-    /// Wait for all of these as long as the slice: [`Event::Values`], [`Event::Missing`], or [`Event::Late`].
+    /// Wait until all of these keys exist: [`Event::Values`], [`Event::Missing`] after `slice`, or [`Event::Late`] at the deadline.
     Await {
         /// The keys.
         keys: Vec<String>,
-        /// How long, within the deadline; what comes after the decision has no other bound than this.
+        /// How long to wait. [`Stage::Farewell`] may pass the deadline, as it comes after the decision.
         slice: Duration,
         /// What for.
         stage: Stage,
     },
-    /// Look which of these are there: [`Event::Read`].
+    /// Read these keys: [`Event::Read`].
     Read(Vec<String>),
-    /// The same, where what cannot be read counts as absent.
-    Peek(Vec<String>),
-    /// Say whether this node can do with just these rails: [`Event::Judged`]. What it says yes to, it can still not carry out
-    /// only if the machine fails.
+    /// As `Read`; a key that cannot be read counts as absent.
+    TryRead(Vec<String>),
+    /// Ask the caller whether this node can carry out just these rails: [`Event::Judged`]. After a yes only a failure of the machine
+    /// may keep it from that.
     Judge(Box<Agreement>),
-    /// That was it.
+    /// The protocol has ended.
     End(Result<Agreement>),
 }
 
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// The first one.
+    /// The protocol begins.
     Begin,
-    /// What was to be set or deleted is.
+    /// The keys are set or deleted.
     Done,
-    /// All keys are there: their values, in order.
+    /// All keys exist: their values, in order.
     Values(Vec<Value>),
-    /// They are not all there yet.
+    /// Some keys do not exist yet.
     Missing,
-    /// They are not all there, and the deadline has passed.
+    /// Some keys do not exist, and the deadline has passed.
     Late,
-    /// Those that are there.
+    /// The values of those keys that exist, in order.
     Read(Vec<Option<Value>>),
-    /// What this node says to them itself.
+    /// The caller's answer to [`Action::Judge`].
     Judged(Result<()>),
 }
 
 /// A node that takes part.
 #[derive(Debug)]
-pub enum Node {
-    /// Rank 0.
+pub struct Node(Role);
+
+#[derive(Debug)]
+enum Role {
     Leader(Box<Leader>),
-    /// Any other.
     Follower(Box<Follower>),
 }
 
 impl Node {
-    /// `persists`: what is written outlives the job, and is deleted at the end, but for why nothing holds.
+    /// `persists`: keys outlive the job ([`crate::Store::persists`]), so the node deletes them at the end, except the reason of an
+    /// abort.
+    ///
+    /// # Errors
+    /// [`ErrorClass::Usage`] for a rank or number of nodes out of range, [`ErrorClass::Refused`] for an offer with a rail twice.
     pub fn new(setup: Setup, persists: bool) -> Result<Node> {
         let (rank, nodes) = (setup.rank, setup.nodes());
         let usage = |text: String| Err(ErrorClass::Usage.error(text));
@@ -175,43 +180,43 @@ impl Node {
             return usage(format!("rank {rank} of {nodes} nodes: ranks are 0 to {}", nodes - 1));
         }
         setup.offer.check().map_err(|e| ErrorClass::Refused.error(format!("this node cannot take part: {e:#}")))?;
-        Ok(match rank {
-            0 => Node::Leader(Box::new(Leader::new(setup, persists))),
-            _ => Node::Follower(Box::new(Follower::new(setup, persists))),
-        })
+        Ok(Node(match rank {
+            0 => Role::Leader(Box::new(Leader::new(setup, persists))),
+            _ => Role::Follower(Box::new(Follower::new(setup, persists))),
+        }))
     }
 
-    /// Takes what happened, and says what to do next.
-    pub fn next(&mut self, event: Event) -> Act {
-        match self {
-            Node::Leader(leader) => leader.next(event),
-            Node::Follower(follower) => follower.next(event),
+    /// Takes an event and returns the next action. After [`Action::End`] it must not be called again.
+    pub fn next(&mut self, event: Event) -> Action {
+        match &mut self.0 {
+            Role::Leader(leader) => leader.next(event),
+            Role::Follower(follower) => follower.next(event),
         }
     }
 }
 
-/// The end of an attempt that came to nothing.
-pub fn failed(why: impl std::fmt::Display) -> Act {
-    Act::End(Err(ErrorClass::Disagreed.error(why)))
+/// Ends without an agreement.
+pub(crate) fn failed(why: impl std::fmt::Display) -> Action {
+    Action::End(Err(ErrorClass::Disagreed.error(why)))
 }
 
-/// How long to wait before another look: twice as long each time.
+/// Pauses between two looks at the store: each is twice as long as the one before.
 #[derive(Clone, Copy, Debug)]
-pub struct Slices(Duration);
+pub(crate) struct Backoff(Duration);
 
-impl Slices {
-    /// The longest.
-    const MOST: Duration = Duration::from_secs(8);
+impl Backoff {
+    /// The longest pause.
+    const LONGEST: Duration = Duration::from_secs(8);
 
-    /// From that on.
-    pub fn from(millis: u64) -> Slices {
-        Slices(Duration::from_millis(millis))
+    /// The first pause, in milliseconds.
+    pub fn from_millis(millis: u64) -> Backoff {
+        Backoff(Duration::from_millis(millis))
     }
 
-    /// The next one.
-    pub fn slice(&mut self) -> Duration {
+    /// The next pause.
+    pub fn next_pause(&mut self) -> Duration {
         let now = self.0;
-        self.0 = (now * 2).min(Slices::MOST);
+        self.0 = (now * 2).min(Backoff::LONGEST);
         now
     }
 }

@@ -1,8 +1,9 @@
-//! `pmi`: the key-value space of a job's step, over PMI-1's text on the socket that PMI_FD names (Hydra, Slurm's pmi2 plugin, Flux).
+//! `pmi`: the key-value space of a job step, over PMI-1's text protocol on the socket that PMI_FD names (Hydra, Slurm's pmi2 plugin,
+//! Flux).
 //!
-//! What one process puts is seen by the others after a barrier of all, and a barrier has no end of its own. So a wait is: barrier,
-//! look, until it is there; all processes go through the same number of barriers, since each of them waits for what another
-//! puts before its next one. Each value tells how many barriers its writer has left, and is read after one more.
+//! What one process puts becomes visible to the others after a barrier of all, and a barrier has no timeout. So a wait repeats barrier
+//! and look-up until the key is there. All processes pass the same number of barriers, as each of them waits for a key that another one
+//! puts before its next barrier. Each value carries the number of barriers that its writer had passed, and is read after one more.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,47 +14,50 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use super::digest::{Digest, spell};
+use super::digest::{Digest, to_hex};
 use super::{MAX_VALUE, Store, Value};
 
-/// The longest line that every implementation takes.
+/// The longest line that every implementation accepts, in bytes.
 const LINE: usize = 1000;
-/// The longest for one answer other than that to a barrier.
+/// The longest wait for an answer, except to a barrier.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The step's key-value space.
+/// The key-value space of a step.
 #[derive(Debug)]
 pub struct Pmi {
     socket: File,
     unread: Vec<u8>,
     name: String,
-    /// Characters that a value may have.
+    /// The most characters of a value.
     room: usize,
-    /// A barrier that was entered, and not left yet.
+    /// This process has entered a barrier that not all have reached.
     pending: bool,
-    /// How many barriers all have left since this process came.
+    /// Barriers passed so far.
     barriers: u32,
-    /// What was read or written: values never change.
+    /// Values read or written so far; they never change.
     known: BTreeMap<String, Value>,
 }
 
 impl Pmi {
-    /// Takes the socket by the number that the environment tells.
+    /// Opens the socket by the value of PMI_FD.
     ///
     /// # Errors
-    /// A number that is no open socket, or one behind which nobody speaks PMI-1.
+    /// The value is no open socket, or what answers there is not PMI-1.
     pub fn open(fd: &str, deadline: Instant) -> Result<Pmi> {
         let number: i32 = fd.parse().with_context(|| format!("PMI_FD={fd:?} is no number"))?;
         ensure!(number >= 0, "PMI_FD={fd} is no descriptor");
-        // A number alone is nobody's: our own process is asked for what is behind it.
+        // pidfd_getfd(2) on our own process duplicates a descriptor by its number without `unsafe`.
         let own = pidfd_open(getpid(), PidfdFlags::empty()).context("opening this process")?;
         let socket =
             pidfd_getfd(own, number, PidfdGetfdFlags::empty()).with_context(|| format!("taking PMI_FD={fd}"))?;
-        Pmi::over(socket.into(), deadline)
+        Pmi::from_socket(socket.into(), deadline)
     }
 
-    /// The same over any socket.
-    pub fn over(socket: File, deadline: Instant) -> Result<Pmi> {
+    /// The same over a socket that is open.
+    ///
+    /// # Errors
+    /// What answers there is not PMI-1.
+    pub fn from_socket(socket: File, deadline: Instant) -> Result<Pmi> {
         let (unread, known) = (Vec::new(), BTreeMap::new());
         let mut pmi = Pmi { socket, unread, name: String::new(), room: 0, pending: false, barriers: 0, known };
         let until = deadline.min(Instant::now() + ANSWER);
@@ -73,7 +77,7 @@ impl Pmi {
         self.socket.write_all(format!("{line}\n").as_bytes()).context("writing to PMI_FD")
     }
 
-    /// Asks, and returns the line that answers. That a barrier has been left may be said before it.
+    /// Sends a request and returns the line that answers it. The end of a barrier may come before.
     fn ask(&mut self, line: &str, answer: &str, until: Instant) -> Result<String> {
         self.say(line)?;
         loop {
@@ -86,7 +90,7 @@ impl Pmi {
         }
     }
 
-    /// A whole line, or nothing until then.
+    /// The next line; `None` if there is none at `until`.
     fn line(&mut self, until: Instant) -> Result<Option<String>> {
         loop {
             if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {
@@ -111,7 +115,7 @@ impl Pmi {
         }
     }
 
-    /// Enters a barrier, unless we are in one, and waits for all others: whether they came.
+    /// Enters a barrier, unless this process is in one, and waits for all others; `false` if not all have come at `until`.
     fn barrier(&mut self, until: Instant) -> Result<bool> {
         if !self.pending {
             self.say("cmd=barrier_in")?;
@@ -132,7 +136,7 @@ impl Pmi {
         self.barriers += 1;
     }
 
-    /// A value that is there now; within a barrier only what is known already.
+    /// The value of a key, if it is visible; within a barrier only if it was read before.
     fn look(&mut self, key: &str) -> Result<Option<Value>> {
         if let Some(value) = self.known.get(key) {
             return Ok(Some(value.clone()));
@@ -143,7 +147,7 @@ impl Pmi {
         let Some(first) = self.piece(key, 0)? else { return Ok(None) };
         let (length, rest) = first.split_once(':').context("a value in PMI is not of ours")?;
         let (barriers, rest) = rest.split_once(':').context("a value in PMI is not of ours")?;
-        // Some launchers show it at once: who acts on it before the others can would be a barrier ahead of them.
+        // Some launchers show a value at once. A process that acted on it would be a barrier ahead of the others.
         if barriers.parse::<u32>().context("a value in PMI is not of ours")? >= self.barriers {
             return Ok(None);
         }
@@ -157,7 +161,7 @@ impl Pmi {
             let piece = self.piece(key, n)?.filter(|p| !p.is_empty()).context("a value in PMI lacks a piece")?;
             text.push_str(&piece);
         }
-        let value = bytes(&text).filter(|v| v.len() == length).context("a value in PMI is not of ours")?;
+        let value = from_hex(&text).filter(|v| v.len() == length).context("a value in PMI is not of ours")?;
         self.known.insert(key.to_owned(), value.clone());
         Ok(Some(value))
     }
@@ -181,7 +185,7 @@ impl Pmi {
 impl Store for Pmi {
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         for (key, value) in pairs {
-            let text = format!("{}:{}:{}", value.len(), self.barriers, spell(value));
+            let text = format!("{}:{}:{}", value.len(), self.barriers, to_hex(value));
             for (n, piece) in text.as_bytes().chunks(self.room).enumerate() {
                 let piece = std::str::from_utf8(piece)?;
                 let line = format!("cmd=put kvsname={} key={} value={piece}", self.name, name(key, n));
@@ -209,23 +213,23 @@ impl Store for Pmi {
         Ok(self.all(keys)?.is_some())
     }
 
-    /// Nothing outlives the step.
+    /// Does nothing: no key outlives the step.
     fn delete(&mut self, _: &[String]) -> Result<()> {
         Ok(())
     }
 
-    /// What was put travels with a barrier: until all have come to it, nobody else can know what was decided.
-    fn settle(&mut self, until: Instant) -> Result<bool> {
+    /// A barrier makes the decision visible.
+    fn flush(&mut self, until: Instant) -> Result<bool> {
         self.barrier(until)
     }
 
-    /// The launcher keeps what was put: nobody has to stay for the others.
-    fn farewell(&mut self, _: &[String], _: Instant) -> Result<Option<Vec<Value>>> {
+    /// Does not wait: the launcher keeps the keys.
+    fn await_readers(&mut self, _: &[String], _: Instant) -> Result<Option<Vec<Value>>> {
         Ok(None)
     }
 
     fn missing(&mut self, keys: &[String], most: usize) -> Result<Vec<usize>> {
-        // Within a barrier nobody knows who is late.
+        // Within a barrier it is not known which process is late.
         Ok(if self.pending { Vec::new() } else { (0..keys.len().min(most)).collect() })
     }
 
@@ -237,25 +241,25 @@ impl Store for Pmi {
 
 impl Drop for Pmi {
     fn drop(&mut self) {
-        // The launcher takes a process that ends without it for one that has died.
+        // Without it the launcher takes the process for one that died.
         if !self.pending {
             let _ = self.ask("cmd=finalize", "finalize_ack", Instant::now() + Duration::from_secs(1));
         }
     }
 }
 
-/// Our keys are longer than PMI's may be.
+/// The key in PMI of the n-th piece of a value: keys there are shorter than ours.
 fn name(key: &str, n: usize) -> String {
     let digest = Digest::of_text(key);
     format!("rdmaprep.{}.{n}", digest.as_str().get(..32).unwrap_or_default())
 }
 
-/// `value` of `cmd=get_result rc=0 value=…`.
+/// A field of a line: `value` of `cmd=get_result rc=0 value=…`.
 fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-fn bytes(hex: &str) -> Option<Vec<u8>> {
+fn from_hex(hex: &str) -> Option<Vec<u8>> {
     let digit = |b: &u8| char::from(*b).to_digit(16).map(|d| d as u8);
     hex.as_bytes().chunks(2).map(|p| Some(digit(p.first()?)? << 4 | digit(p.get(1)?)?)).collect()
 }

@@ -1,4 +1,4 @@
-//! What makes two NICs of two nodes the same rail, and which rails all nodes have.
+//! Rails, by which name two nodes compare them, and which of them all nodes have.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,11 +19,11 @@ pub enum Match {
     /// The interface's name.
     #[default]
     Name,
-    /// The subnet of its first address. Networks of /31 per link, or a VLAN per rail and node, have none in common.
+    /// The subnet of its first address. Fabrics with a /31 per link, or a VLAN per rail and node, have no common subnet.
     Subnet,
-    /// Its place among the node's RDMA NICs in PCI order, kept or not. A slot that is dead shifts what comes after it.
+    /// Its index among the node's RDMA NICs in PCI order, kept or dropped. A NIC that is missing shifts those after it.
     Index,
-    /// What the operator calls it.
+    /// A label that the operator gives it.
     Label,
 }
 
@@ -40,7 +40,7 @@ impl FromStr for Match {
     }
 }
 
-/// What has to be the same on all nodes for their rails to be comparable.
+/// What must be equal on all nodes, as their rails are not comparable otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// What makes two NICs the same rail.
@@ -48,7 +48,7 @@ pub struct Policy {
     pub by: Match,
     /// Which addresses count.
     pub family: Family,
-    /// Whether it is only tried: a node that stores nothing must not make the others store.
+    /// A dry run: a node that will store nothing must not make the others store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry: bool,
 }
@@ -70,13 +70,13 @@ impl fmt::Display for Policy {
     }
 }
 
-/// What all nodes call a rail: 1 to 64 bytes without white space or control characters.
+/// A rail's name on all nodes: 1 to 64 bytes without white space or control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct RailKey(String);
 
 impl RailKey {
-    /// As it is compared.
+    /// The name, as it is compared.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -116,13 +116,13 @@ impl fmt::Display for RailKey {
 pub enum Device {
     /// An interface, written as its name.
     Netdev(IfName),
-    /// An InfiniBand HCA without one (`--ib`).
-    Bare(Bare),
+    /// An InfiniBand HCA without an interface.
+    Bare(BareHca),
 }
 
-/// An HCA by name, written as an object.
+/// An HCA by name; on the wire an object, which distinguishes it from an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Bare {
+pub struct BareHca {
     /// Its name.
     pub hca: HcaName,
 }
@@ -154,37 +154,37 @@ impl fmt::Display for Device {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rail(pub RailKey, pub Device);
 
-/// A rail, or what may be one, that a node cannot offer, and why.
+/// A rail that a node has and cannot offer, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lack(pub RailKey, pub DropCode);
+pub struct DroppedRail(pub RailKey, pub DropCode);
 
-/// What all nodes have, and what they have not.
+/// The rails that all nodes have, and those that some lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Common {
-    /// In rank 0's order.
+pub struct CommonRails {
+    /// Rails that all nodes have, in rank 0's order.
     pub rails: Vec<RailKey>,
-    /// What some have and others lack: a line each, `rdma3: missing on node-17: no IPv4 address`.
+    /// Rails that some nodes lack, one line each: `rdma3: missing on node-17: no IPv4 address`.
     pub lost: Vec<String>,
 }
 
-/// How many of the nodes that lack a rail are named.
+/// The most nodes without a rail that a line names.
 const NAMED: usize = 8;
 
-/// The rails that are in every offer, in the order of the first one.
-pub fn common(offers: &[Offer]) -> Common {
+/// Intersects all offers; the first one is rank 0's.
+pub fn common_rails(offers: &[Offer]) -> CommonRails {
     let mut count: HashMap<&RailKey, usize> = HashMap::new();
     offers.iter().flat_map(|o| &o.rails).for_each(|Rail(key, _)| *count.entry(key).or_default() += 1);
     let all = |key: &RailKey| count.get(key) == Some(&offers.len());
     let first = offers.first().map(|o| o.rails.as_slice()).unwrap_or_default();
     let rails = first.iter().map(|Rail(key, _)| key).filter(|key| all(key)).cloned().collect();
-    // In the order in which one meets them; what strangers make up has an end.
-    let mut told: HashSet<&RailKey> = HashSet::new();
+    // In the order in which the offers have them, and not more than one node may have: the store may hold anything.
+    let mut seen: HashSet<&RailKey> = HashSet::new();
     let lost = offers.iter().flat_map(|o| &o.rails).map(|Rail(key, _)| key);
-    let lost = lost.filter(|key| !all(key) && told.insert(key)).take(super::MAX_RAILS);
-    Common { rails, lost: lost.map(|key| lacking(key, offers, count.get(key).copied().unwrap_or(0))).collect() }
+    let lost = lost.filter(|key| !all(key) && seen.insert(key)).take(super::MAX_RAILS);
+    CommonRails { rails, lost: lost.map(|key| lacking(key, offers, count.get(key).copied().unwrap_or(0))).collect() }
 }
 
-/// Who lacks a rail, and why.
+/// The line for a rail: the nodes that lack it, with their reasons.
 fn lacking(key: &RailKey, offers: &[Offer], have: usize) -> String {
     let without = offers.iter().filter(|o| o.device(key).is_none());
     let mut said: Vec<String> = without.take(NAMED).map(|o| format!("{}: {}", o.host, o.lack(key))).collect();
@@ -193,4 +193,46 @@ fn lacking(key: &RailKey, offers: &[Offer], have: usize) -> String {
         said.push(format!("{more} more nodes"));
     }
     format!("{key}: missing on {}", said.join(", on "))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma_model::verdict::DropCode;
+
+    use super::*;
+    use crate::Nonce;
+    use crate::message::HostName;
+
+    fn offer(rank: u8, rails: &[&str]) -> Offer {
+        let host = HostName::sanitized(&format!("node-{rank}"));
+        let rails = rails.iter().map(|r| Rail(r.parse().unwrap(), r.parse().unwrap())).collect();
+        Offer { rails, ..Offer::new(Nonce::from_bits([rank; 16]), host, 3, Policy::default()) }
+    }
+
+    #[test]
+    fn common_rails_are_in_the_order_of_rank_0_and_others_have_a_reason() {
+        let mut offers = [offer(0, &["r2", "r1", "r0"]), offer(1, &["r0", "r1", "r2"]), offer(2, &["r0", "r2", "r3"])];
+        offers[2].dropped.push(DroppedRail("r1".parse().unwrap(), DropCode::PortDown));
+        let CommonRails { rails, lost } = common_rails(&offers);
+        assert_eq!(rails.iter().map(RailKey::as_str).collect::<Vec<_>>(), ["r2", "r0"]);
+        let first = "r3: missing on node-0: no such NIC, on node-1: no such NIC";
+        assert_eq!(lost, ["r1: missing on node-2: port down", first]);
+        assert_eq!(common_rails(&[]), CommonRails { rails: Vec::new(), lost: Vec::new() });
+    }
+
+    #[test]
+    fn devices_and_dropped_rails_have_one_form_on_the_wire() {
+        let json = |device: &Device| serde_json::to_string(device).unwrap();
+        let bare = Device::Bare(BareHca { hca: "mlx5_0".parse().unwrap() });
+        assert_eq!(
+            (json(&"rdma0".parse().unwrap()).as_str(), json(&bare).as_str()),
+            ("\"rdma0\"", r#"{"hca":"mlx5_0"}"#)
+        );
+        let mut offer = offer(7, &["r0"]);
+        offer.dropped.push(DroppedRail("r1".parse().unwrap(), DropCode::InfiniBand));
+        let text = String::from_utf8(offer.encode().unwrap()).unwrap();
+        let nonce = "07070707070707070707070707070707";
+        let expected = r#","host":"node-7","nodes":3,"policy":{"match":"name","family":"4"},"rails":[["r0","r0"]],"lacks":[["r1","infiniband"]]}"#;
+        assert_eq!(text, format!(r#"{{"v":1,"nonce":"{nonce}"{expected}"#));
+    }
 }

@@ -1,4 +1,4 @@
-//! Names as addresses, within a time: the C library's resolver has none that fits, and asks each server several times for 5 s
+//! Resolves names with a deadline. The C library's resolver has none: it asks each server several times, for 5 s each
 //! (resolv.conf(5), `timeout` and `attempts`).
 
 use std::io::{Error, ErrorKind, Result};
@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use super::endpoint::Endpoint;
 
-/// All addresses of a host, in the resolver's order. What is asked too late is still asked, by a thread that nobody waits for.
+/// All addresses of a host, in the resolver's order. After the deadline a thread is left behind, which ends with the resolver.
 ///
 /// # Errors
-/// What the resolver says, or [`ErrorKind::TimedOut`].
+/// The resolver's error, or [`ErrorKind::TimedOut`].
 pub fn resolve(to: &Endpoint, until: Instant) -> Result<Vec<SocketAddr>> {
     if let Ok(address) = to.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, to.port)]);
@@ -19,7 +19,7 @@ pub fn resolve(to: &Endpoint, until: Instant) -> Result<Vec<SocketAddr>> {
     let ((said, heard), (host, port)) = (channel(), (to.host.clone(), to.port));
     std::thread::Builder::new().spawn(move || {
         let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
-        // Whoever asked may have gone.
+        // The receiver may have timed out.
         let _ = said.send(found);
     })?;
     let left = until.saturating_duration_since(Instant::now());

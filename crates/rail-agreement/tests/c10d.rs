@@ -50,7 +50,7 @@ fn both_servers_do_all_that_is_asked() {
         store.delete(&keys(&["a", "x"])).unwrap();
         assert!(!store.check(&keys(&["a"])).unwrap() && store.check(&keys(&["b", "c"])).unwrap());
         assert_eq!(store.get(&[], Instant::now()).unwrap(), Some(Vec::new()));
-        assert!(server.keys().contains(&"b".to_owned()) && store.remark().is_none());
+        assert!(server.keys().contains(&"b".to_owned()) && store.warning().is_none());
         assert_eq!(server.connections.load(Ordering::Relaxed), 1);
     }
 }
@@ -343,11 +343,11 @@ fn what_is_told_goes_with_the_wait_that_follows() {
         let server = Fake::start(manner);
         let mut store = connect(server.address, 10).unwrap();
         let before = server.requests.load(Ordering::Relaxed);
-        store.tell(&one("told", b"1")).unwrap();
+        store.put_unconfirmed(&one("told", b"1")).unwrap();
         assert!(server.keys().is_empty(), "it is on no way of its own");
         assert_eq!(store.get(&keys(&["told"]), soon(2000)).unwrap(), Some(vec![b"1".to_vec()]), "{manner:?}");
         assert_eq!(server.requests.load(Ordering::Relaxed) - before, 3, "SET, WAIT, MULTI_GET");
-        store.hint(&one("last", b"1"));
+        store.put_best_effort(&one("last", b"1"));
         assert_eq!(
             connect(server.address, 10).unwrap().get(&keys(&["last"]), soon(2000)).unwrap(),
             Some(vec![b"1".to_vec()])

@@ -72,8 +72,8 @@ fn the_store_does_all_that_is_asked() {
     let server = Server::start();
     let mut store = connect(&format!("{}/jobs/a/", server.url()), None, 60).unwrap();
     assert!(
-        store.ends().is_some_and(|(to, own)| to.is_loopback() && own.is_loopback())
-            && store.remark().is_none()
+        store.addresses().is_some_and(|(to, own)| to.is_loopback() && own.is_loopback())
+            && store.warning().is_none()
             && store.persists()
     );
     let pairs: Vec<(String, Vec<u8>)> = keys(0..250).into_iter().map(|k| (k.clone(), k.into_bytes())).collect();
@@ -224,7 +224,7 @@ fn users_have_passwords_and_rights() {
     let mut store = connect(&jobs, Some(("node", "s3cret")), 60).unwrap();
     store.put(&one).unwrap();
     assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"1".to_vec()]));
-    assert!(store.remark().unwrap().contains("etcds://"));
+    assert!(store.warning().unwrap().contains("etcds://"));
     for (user, password) in [("node", "wrong"), ("nobody", "s3cret")] {
         let start = Instant::now();
         let said = why(connect(&jobs, Some((user, password)), 60));
@@ -279,7 +279,7 @@ fn tls_shows_who_is_who() {
     let mut store = connect(&url("ca.pem", "client.pem", "client.key"), None, 60).unwrap();
     store.put(&[("a".into(), b"1".to_vec())]).unwrap();
     assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"1".to_vec()]));
-    assert!(store.remark().is_none());
+    assert!(store.warning().is_none());
 
     // Nobody waits for a certificate to become another.
     let start = Instant::now();

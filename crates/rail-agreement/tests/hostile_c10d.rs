@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rail_agreement::c10d::C10d;
-use rail_agreement::{Agreement, RunId, Store, agree, gather::Gathering};
+use rail_agreement::{Agreement, RunId, Store, agree, status::Status};
 use rdma_model::error_class::ErrorClass;
 use support::fake::{Fake, Manner, rude};
 use support::setup;
@@ -74,7 +74,7 @@ fn all_there(op: u8, count: u64, value: &[u8]) -> Vec<u8> {
 fn part(to: SocketAddr, rank: u32, nodes: u32, seconds: u64) -> anyhow::Result<Agreement> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let store = C10d::connect(to.to_string().parse().unwrap(), deadline, Duration::ZERO)?;
-    let mut store = store.until(deadline + Duration::from_secs(1));
+    let mut store = store.with_limit(deadline + Duration::from_secs(1));
     agree(&mut store, setup(rank, nodes, &["rdma0"], 1), deadline, &mut |_| Ok(()), None)
 }
 
@@ -174,7 +174,7 @@ fn a_store_that_says_something_else_each_time_ends_nobody_well() {
     let turn = std::sync::atomic::AtomicU64::new(0);
     let to = hostile(0, move |op, count| {
         let n = turn.fetch_add(1, Ordering::Relaxed);
-        let offer = setup(1, 3, &["rdma0"], n).offer.print().unwrap();
+        let offer = setup(1, 3, &["rdma0"], n).offer.encode().unwrap();
         all_there(op, count, &offer)
     });
     for rank in [0, 2] {
@@ -190,7 +190,7 @@ fn who_only_looks_ends_as_well() {
     let look = |to: SocketAddr, seconds| {
         let limit = Instant::now() + Duration::from_secs(seconds);
         let mut store = C10d::connect(to.to_string().parse().unwrap(), limit, Duration::ZERO)?;
-        Gathering::look(&mut store as &mut dyn Store, &run, 16384)
+        Status::read(&mut store as &mut dyn Store, &run, 16384)
     };
     let start = Instant::now();
     let seen = look(hostile(0, |op, count| all_there(op, count, b"\x1b[2J")), 30).unwrap();

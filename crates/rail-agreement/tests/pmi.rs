@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use rail_agreement::node::{Act, Event, Node, Stage};
+use rail_agreement::node::{Action, Event, Node, Stage};
 use rail_agreement::pmi::Pmi;
 use rail_agreement::{Agreement, Rail, Store, agree};
 use rdma_model::error_class::ErrorClass;
@@ -79,7 +79,7 @@ fn a_step_agrees_whatever_fits_into_a_value() {
     for (count, vallen, eager) in [(1, 1024, false), (5, 1024, false), (5, 1024, true), (5, 256, true)] {
         let part = |(rank, socket): (usize, File)| {
             std::thread::spawn(move || {
-                let mut store = Pmi::over(socket, soon(90))?;
+                let mut store = Pmi::from_socket(socket, soon(90))?;
                 let mut setup = setup(rank as u32, count as u32, &[], 1);
                 let names = (0..64).map(|i| format!("rail{i}-of-64"));
                 setup.offer.rails = names.map(|n| Rail(n.parse().unwrap(), n.parse().unwrap())).collect();
@@ -100,7 +100,7 @@ fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked(
     let part = |rank: u32, socket: File| {
         std::thread::spawn(move || {
             agree(
-                &mut Pmi::over(socket, soon(20)).unwrap(),
+                &mut Pmi::from_socket(socket, soon(20)).unwrap(),
                 setup(rank, 3, &["rdma0"], 1),
                 soon(1),
                 &mut |_| Ok(()),
@@ -123,7 +123,7 @@ fn a_no_is_heard_by_all_within_a_few_barriers() {
     let part = |(rank, socket): (usize, File)| {
         std::thread::spawn(move || {
             let judge = &mut |_: &Agreement| if rank == 1 { Err(ErrorClass::Refused.error("no room")) } else { Ok(()) };
-            let mut store = Pmi::over(socket, soon(60)).unwrap();
+            let mut store = Pmi::from_socket(socket, soon(60)).unwrap();
             agree(&mut store, setup(rank as u32, 3, &["rdma0"], 1), soon(60), judge, None).unwrap_err()
         })
     };
@@ -147,27 +147,33 @@ fn a_commit_that_nobody_comes_to_hear_of_is_none() {
     let mut sockets = launch(2, 1024, false).into_iter();
     let (first, second) = (sockets.next().unwrap(), sockets.next().unwrap());
     let leader = std::thread::spawn(move || {
-        agree(&mut Pmi::over(first, soon(20)).unwrap(), setup(0, 2, &["rdma0"], 1), soon(4), &mut |_| Ok(()), None)
+        agree(
+            &mut Pmi::from_socket(first, soon(20)).unwrap(),
+            setup(0, 2, &["rdma0"], 1),
+            soon(4),
+            &mut |_| Ok(()),
+            None,
+        )
     });
     // The other one says yes, and does not come to the barrier after that.
     let mut node = Node::new(setup(1, 2, &["rdma0"], 1), false).unwrap();
-    let mut store = Pmi::over(second, soon(20)).unwrap();
+    let mut store = Pmi::from_socket(second, soon(20)).unwrap();
     let (mut event, mut said_yes) = (Event::Begin, false);
     let start = Instant::now();
     while !said_yes {
         event = match node.next(event) {
-            Act::Put(pairs) | Act::Tell(pairs) => {
+            Action::Put(pairs) | Action::PutUnconfirmed(pairs) => {
                 store.put(&pairs).unwrap();
                 Event::Done
             }
-            Act::Judge(_) => Event::Judged(Ok(())),
-            Act::Await { stage: Stage::Verdict, .. } => {
+            Action::Judge(_) => Event::Judged(Ok(())),
+            Action::Await { stage: Stage::Verdict, .. } => {
                 // The barrier with which its yes travels.
-                store.settle(soon(10)).unwrap();
+                store.flush(soon(10)).unwrap();
                 said_yes = true;
                 Event::Done
             }
-            Act::Await { keys, slice, .. } => match store.get(&keys, Instant::now() + slice).unwrap() {
+            Action::Await { keys, slice, .. } => match store.get(&keys, Instant::now() + slice).unwrap() {
                 Some(values) => Event::Values(values),
                 None => Event::Missing,
             },
@@ -194,11 +200,11 @@ fn who_speaks_something_else_is_found_out() {
         ours.set_nonblocking(true).unwrap();
         let _ = ours.write_all(said.as_bytes());
         ours.shutdown(std::net::Shutdown::Write).unwrap();
-        let e = Pmi::over(file(theirs), soon(2)).unwrap_err();
+        let e = Pmi::from_socket(file(theirs), soon(2)).unwrap_err();
         assert!(format!("{e:#}").contains(words), "{said:.40}: {e:#}");
     }
     let (_silent, theirs) = UnixStream::pair().unwrap();
-    let e = Pmi::over(file(theirs), Instant::now() + Duration::from_millis(100)).unwrap_err();
+    let e = Pmi::from_socket(file(theirs), Instant::now() + Duration::from_millis(100)).unwrap_err();
     assert!(format!("{e:#}").contains("does not answer"), "{e:#}");
     for fd in ["", "x", "-1", "99999"] {
         assert!(Pmi::open(fd, soon(1)).is_err(), "{fd:?}");
@@ -212,12 +218,12 @@ fn what_is_put_counts_after_the_next_barrier() {
     let one = || {
         let ((ours, theirs), space) = (UnixStream::pair().unwrap(), shared.clone());
         std::thread::spawn(move || serve(ours, space, Arc::new(Barrier::new(1)), 1024, true));
-        Pmi::over(file(theirs), soon(5)).unwrap()
+        Pmi::from_socket(file(theirs), soon(5)).unwrap()
     };
     let (mut writer, mut reader) = (one(), one());
     writer.put(&[("a".into(), b"value".to_vec())]).unwrap();
-    assert!(writer.settle(soon(5)).unwrap() && !reader.check(&["a".into()]).unwrap());
-    assert!(reader.settle(soon(5)).unwrap() && reader.check(&["a".into()]).unwrap());
+    assert!(writer.flush(soon(5)).unwrap() && !reader.check(&["a".into()]).unwrap());
+    assert!(reader.flush(soon(5)).unwrap() && reader.check(&["a".into()]).unwrap());
 }
 
 #[test]
@@ -227,7 +233,7 @@ fn a_value_that_is_none_of_ours_is_refused() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let space = shared.clone();
         std::thread::spawn(move || serve(ours, space, all, 1024, true));
-        let mut store = Pmi::over(file(theirs), soon(5)).unwrap();
+        let mut store = Pmi::from_socket(file(theirs), soon(5)).unwrap();
         store.put(&[("a".into(), b"value".to_vec())]).unwrap();
         assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"value".to_vec()]));
         shared.lock().unwrap().values_mut().for_each(|v| *v = value.to_owned());
@@ -237,7 +243,7 @@ fn a_value_that_is_none_of_ours_is_refused() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let space = shared.clone();
         std::thread::spawn(move || serve(ours, space, Arc::new(Barrier::new(1)), 1024, true));
-        let mut other = Pmi::over(file(theirs), soon(5)).unwrap();
+        let mut other = Pmi::from_socket(file(theirs), soon(5)).unwrap();
         assert!(other.get(&["a".into()], soon(5)).is_err(), "{value}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use rail_agreement::message::{self, Ack, Proposal, Verdict};
 use rail_agreement::node::Agreement;
-use rail_agreement::{Lack, MAX_VALUE, Match, Offer, RunId, Store, Waiting, agree};
+use rail_agreement::{DroppedRail, MAX_VALUE, Match, Offer, RunId, Store, Waiting, agree};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::verdict::DropCode;
 use support::sim::{Ended, Sim};
@@ -51,7 +51,7 @@ fn what_some_lack_is_told_by_rail_and_node() {
             setup.offer.rails.retain(|r| r.0.as_str() != RAILS[rank as usize + 1]);
         }
         if rank == 2 {
-            setup.offer.lacks.push(Lack("rdma3".parse().unwrap(), DropCode::NoAddress));
+            setup.offer.dropped.push(DroppedRail("rdma3".parse().unwrap(), DropCode::NoAddress));
         }
         sim.add(setup, 0, 60_000, None);
     }
@@ -413,7 +413,7 @@ fn runs_under_one_id_do_not_disturb_one_another() {
 #[test]
 fn what_an_earlier_rank_0_has_left_and_nobody_can_read_stops_nobody() {
     let version =
-        String::from_utf8(setup(0, 3, &RAILS, 1).offer.print().unwrap()).unwrap().replacen("\"v\":1", "\"v\":9", 1);
+        String::from_utf8(setup(0, 3, &RAILS, 1).offer.encode().unwrap()).unwrap().replacen("\"v\":1", "\"v\":9", 1);
     for (seed, old, words) in
         [(1, &*version, "it speaks version 9"), (2, "garbage", "it is no message of this version")]
     {
@@ -552,8 +552,8 @@ fn wrong_ranks_counts_and_run_ids_are_wrong_usage() {
 #[test]
 fn what_does_not_fit_is_left_out_or_refused() {
     let mut offer = setup(0, 2, &RAILS, 1).offer;
-    offer.lacks = (0..2000).map(|i| Lack(format!("rdma{i}").parse().unwrap(), DropCode::NoAddress)).collect();
-    let value = offer.print().unwrap();
+    offer.dropped = (0..2000).map(|i| DroppedRail(format!("rdma{i}").parse().unwrap(), DropCode::NoAddress)).collect();
+    let value = offer.encode().unwrap();
     assert!(value.len() <= MAX_VALUE && value.len() > MAX_VALUE - 100);
     let read = Offer::parse(&value).unwrap();
     assert_eq!(read.rails, offer.rails);
@@ -563,17 +563,17 @@ fn what_does_not_fit_is_left_out_or_refused() {
         .enumerate()
         .map(|(i, k)| rail_agreement::Rail(k.parse().unwrap(), format!("r{i}").parse().unwrap()))
         .collect();
-    assert!(format!("{:#}", offer.print().unwrap_err()).contains("4096 are the most"));
-    let line = message::clipped(&"ü\n".repeat(300), 101);
+    assert!(format!("{:#}", offer.encode().unwrap_err()).contains("4096 are the most"));
+    let line = message::clip_line(&"ü\n".repeat(300), 101);
     assert!(line.len() <= 101 && !line.contains('\n'));
 }
 
 /// A value that nobody of ours would write.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
-    let mut good: Vec<Vec<u8>> = vec![setup(1, 3, &["rdma0", "evil\"0"], 9).offer.print().unwrap()];
-    good.push(message::print(&Ack::No("x".repeat(500))).unwrap());
-    good.push(message::print(&Verdict::Again).unwrap());
-    good.push(Proposal::Abort { turn: 3, why: "\u{1b}[2J".into() }.print().unwrap());
+    let mut good: Vec<Vec<u8>> = vec![setup(1, 3, &["rdma0", "evil\"0"], 9).offer.encode().unwrap()];
+    good.push(message::encode(&Ack::No("x".repeat(500))).unwrap());
+    good.push(message::encode(&Verdict::Again).unwrap());
+    good.push(Proposal::Abort { turn: 3, why: "\u{1b}[2J".into() }.encode().unwrap());
     let bent =
         (prop::sample::select(good.clone()), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut v, at, b)| {
             let at = at.index(v.len());

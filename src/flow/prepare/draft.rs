@@ -113,7 +113,7 @@ impl<'a> Look<'a> {
         };
         let setup = meeting.setup(self.request.family, &plan, &selection, &self.seen);
         // One that all would have to refuse is told as a reason, not published.
-        if let Err(e) = setup.offer.fit().class(ErrorClass::Refused, "this node cannot take part") {
+        if let Err(e) = setup.offer.check_encodable().class(ErrorClass::Refused, "this node cannot take part") {
             return Err(meeting.refuse(e));
         }
         if let Err(e) = selection.some() {
@@ -126,7 +126,7 @@ impl<'a> Look<'a> {
         let way = meeting.over(&self.seen);
         let mut draft = None;
         let agreement = meeting.agree(setup, &mut |agreement| {
-            let agreement = Agreement { way: way.clone(), ..agreement.clone() };
+            let agreement = Agreement { store_ifaces: way.clone(), ..agreement.clone() };
             draft = Some(self.draft(args, Some(&agreement))?);
             Ok(())
         })?;

@@ -1,4 +1,4 @@
-//! One connection, on which every read and write has an end, however slowly a server trickles.
+//! One connection. Every read and write has a deadline for the whole of it, however slowly the server sends.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
@@ -11,44 +11,44 @@ use crate::MAX_VALUE;
 use crate::endpoint::Endpoint;
 use crate::resolve::resolve;
 
-/// What may keep one silent that is a store: 10 s for each of all the connections before ours.
+/// Why a TCPStore may be silent: it looks up the name of each peer, 10 s for each connection before ours.
 const SLOW_NAMES: &str =
     "(one whose host looks up the names of its peers in vain is slow: RES_OPTIONS=\"timeout:1 attempts:1\" there)";
-/// The longest that a server is waited for which has answered once: it may be looking up another's name.
+/// The longest wait for an answer of a server that has answered before: it may be looking up another peer's name.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The longest for one of several addresses.
+/// The longest wait for one address to connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// The longest between two attempts, but for the jitter.
+/// The longest pause between two attempts, without jitter.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long one is tried again that takes connections and closes them: a tunnel whose other end is not up yet, or a server
-/// with more connections than it takes at once, does that, too.
+/// How long a server that accepts connections and closes them is tried again: a tunnel whose other end is not up, or a server with too
+/// many connections, does that, too.
 const CLOSING: Duration = Duration::from_secs(10);
-/// More keys than that nobody has.
+/// More keys than any store has: another answer than GETNUMKEYS'.
 const KEYS: u64 = 1 << 40;
-/// An answer later than this is worth a word.
+/// An answer that takes longer is worth a warning.
 const SLOW: Duration = Duration::from_secs(3);
 
 /// A connection to a store that answers.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// Where it leads.
+    /// The server's address.
     pub address: IpAddr,
-    /// Where it comes from.
+    /// The local address.
     pub local: IpAddr,
-    /// Nothing is waited for beyond this.
+    /// No wait goes beyond this.
     pub limit: Instant,
-    /// What goes out in one write with the next request.
+    /// Requests that go out in one write with the next one.
     pub unsent: Vec<u8>,
-    /// The longest that an answer may take.
+    /// The longest wait for an answer.
     answer: Duration,
-    /// What the user should hear although it worked.
-    pub remark: Option<String>,
+    /// A warning for the user, although the connection works.
+    pub warning: Option<String>,
 }
 
 impl Connection {
-    /// Connects, trying every address of the host again and again: the store may be started after us, and a name may be known
-    /// later. `jitter` spreads those who start at once: it comes before the first attempt, and grows with the pauses after it.
+    /// Connects: tries each address of the host again and again, as the store may start later and its name may become known later. `jitter`
+    /// spreads nodes that start at once: it is the first pause, and lengthens those after it.
     pub fn open(to: &Endpoint, limit: Instant, jitter: Duration) -> Result<Connection> {
         let (start, mut pause) = (Instant::now(), Duration::from_millis(20) + jitter);
         std::thread::sleep(jitter.min(limit.saturating_duration_since(start)));
@@ -72,12 +72,12 @@ impl Connection {
         }
     }
 
-    /// Says the first word, and waits for a sign of life.
+    /// Sends VALIDATE and waits for the first answer.
     fn validated(stream: TcpStream, to: &Endpoint, limit: Instant) -> Result<Connection> {
         let address = stream.peer_addr().context("asking where the connection leads")?.ip().to_canonical();
         let local = stream.local_addr().context("asking where the connection comes from")?.ip().to_canonical();
         let mut connection =
-            Connection { stream, address, local, limit, unsent: Vec::new(), answer: Duration::MAX, remark: None };
+            Connection { stream, address, local, limit, unsent: Vec::new(), answer: Duration::MAX, warning: None };
         let start = Instant::now();
         let doing = || format!("talking to {to}");
         connection.stream.set_nodelay(true).with_context(doing)?;
@@ -94,11 +94,11 @@ impl Connection {
             }
             Err(e) => return Err(e).with_context(doing),
         }
-        // Who has answered once answers the next time without looking anything up.
+        // The server looks up a peer's name once, before its first answer.
         connection.answer = ANSWER;
         if start.elapsed() > SLOW {
             let seconds = start.elapsed().as_secs();
-            connection.remark = Some(format!(
+            connection.warning = Some(format!(
                 "the store {to} took {seconds} s to answer: its host looks up the names of its peers, and its DNS does not know \
                  them (RES_OPTIONS=\"timeout:1 attempts:1\" there, or an entry ::ffff:ADDRESS in its /etc/hosts)"
             ));
@@ -114,7 +114,7 @@ impl Connection {
         Ok(left)
     }
 
-    /// Sends a whole request, behind what is unsent yet.
+    /// Sends a request, after those that are unsent.
     pub fn send(&mut self, request: &[u8]) -> Result<()> {
         self.stream.set_write_timeout(Some(self.left(ANSWER)?))?;
         let doing = "sending to the store";
@@ -126,7 +126,7 @@ impl Connection {
         self.stream.write_all(&whole).context(doing)
     }
 
-    /// Reads one byte, until then; nothing if none has come.
+    /// Reads one byte; `None` if there is none at `until`.
     pub fn byte_until(&mut self, until: Instant) -> Result<Option<u8>> {
         let mut byte = [0];
         loop {
@@ -144,12 +144,12 @@ impl Connection {
         }
     }
 
-    /// Reads one byte of an answer that comes at once.
+    /// Reads an answer of one byte.
     pub fn byte(&mut self) -> Result<u8> {
         Ok(self.bytes(1)?.first().copied().unwrap_or_default())
     }
 
-    /// Reads so many bytes of an answer; all of them have to come within one time.
+    /// Reads an answer of so many bytes, all within one deadline.
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         let start = Instant::now();
@@ -177,7 +177,7 @@ impl Connection {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads a text, which a stranger may have written.
+    /// Reads a text of at most [`MAX_VALUE`] bytes.
     pub fn text(&mut self) -> Result<Vec<u8>> {
         let length = self.number()?;
         ensure!(length <= MAX_VALUE as u64, "the store holds a value of {length} bytes, {MAX_VALUE} are the most");
@@ -200,17 +200,17 @@ fn kind(e: &anyhow::Error) -> Option<ErrorKind> {
     e.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind)
 }
 
-/// Why an attempt came to nothing.
+/// Why an attempt failed.
 enum Failed {
-    /// Nobody takes a connection.
+    /// No address accepts a connection.
     Unreached(String),
-    /// One was taken, and closed without a word.
+    /// A connection was accepted and closed without an answer.
     Closed(String),
-    /// Who took it is no TCPStore, or there is no time left.
+    /// The server is no TCPStore, or there is no time left.
     Hopeless(anyhow::Error),
 }
 
-/// Tries each address once, or says why that came to nothing.
+/// Tries each address once.
 fn attempt(to: &Endpoint, limit: Instant) -> Result<Connection, Failed> {
     let found = match resolve(to, limit) {
         Ok(found) => found,

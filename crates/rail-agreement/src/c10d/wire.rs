@@ -1,9 +1,10 @@
-//! Requests of PyTorch's TCPStore as bytes (torch/csrc/distributed/c10d/TCPStoreBackend.hpp): opcodes 1 to 12 are the same from
-//! torch 2.2 on. Numbers are in the host's byte order, which in practice is little-endian; text is a u64 length and bytes.
+//! Requests of PyTorch's TCPStore as bytes (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Opcodes 1 to 12 are the same from torch 2.2
+//! on. Numbers are in the host's byte order, in practice little-endian; text is a u64 length and bytes.
 //!
-//! PING is never sent: servers before 2.5 close the connection on it.
+//! PING is not used: servers before 2.5 close the connection on it.
 
-/// What a fresh connection begins with, in one write: servers with libuv take the rest of one that is split for a request.
+/// The first bytes of a connection: VALIDATE and its magic number. They go out in one write: if they are split, servers with libuv take
+/// the second part for a request.
 pub const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 
 /// The answer of CHECK and WAIT that all keys exist.
@@ -30,7 +31,7 @@ fn text(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend(bytes);
 }
 
-/// User keys get a slash from the client.
+/// A user's key, which the client prefixes with a slash.
 fn key(to: &mut Vec<u8>, key: &str) {
     to.extend((key.len() as u64 + 1).to_le_bytes());
     to.push(b'/');
@@ -44,7 +45,7 @@ fn keys(op: Op, all: &[String]) -> Vec<u8> {
     request
 }
 
-/// SET, or MULTI_SET of several: no answer.
+/// SET, or MULTI_SET for several keys: no answer.
 pub fn set(pairs: &[(String, Vec<u8>)]) -> Vec<u8> {
     let mut request = match pairs {
         [_] => vec![Op::Set as u8],
@@ -62,12 +63,12 @@ pub fn check(all: &[String]) -> Vec<u8> {
     keys(Op::Check, all)
 }
 
-/// WAIT: [`THERE`], when they are; never anything else.
+/// WAIT: [`THERE`] when all keys exist; no other answer.
 pub fn wait(all: &[String]) -> Vec<u8> {
     keys(Op::Wait, all)
 }
 
-/// MULTI_GET: a text each. A server without libuv closes the connection if one does not exist, one with it says an empty text.
+/// MULTI_GET: a text each. For a key that does not exist, a server without libuv closes the connection, one with libuv sends empty text.
 pub fn get(all: &[String]) -> Vec<u8> {
     keys(Op::MultiGet, all)
 }
@@ -79,7 +80,7 @@ pub fn delete(k: &str) -> Vec<u8> {
     request
 }
 
-/// CANCEL_WAIT: [`CANCELLED`]; the answer to the wait may come before it.
+/// CANCEL_WAIT: [`CANCELLED`]; the answer to the wait may come first.
 pub fn cancel() -> Vec<u8> {
     vec![Op::CancelWait as u8]
 }

@@ -1,4 +1,4 @@
-//! One call after another, to whichever member answers.
+//! Calls to etcd's members: if one does not answer, the next one is tried.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, TcpStream};
@@ -22,80 +22,81 @@ use super::url::Cluster;
 use super::wire::{Refusal, Token};
 use crate::resolve::resolve;
 
-/// The longest for one call to one member.
+/// The longest wait for one call to one member.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The longest for one member to take a connection.
+/// The longest wait for a member to accept a connection.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long members are tried again when one was lost: they need some seconds to agree on who leads them.
+/// How long members are tried again after one was lost: electing a leader takes them some seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Between two rounds of members.
+/// The first and the longest pause between two rounds of members; it doubles.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// Codes of gRPC: what passes (deadline exceeded, aborted, unavailable), and who has to say anew who he is.
+/// gRPC's status codes for temporary failures: deadline exceeded, aborted, unavailable.
 const PASSING: [u32; 3] = [4, 10, 14];
+/// The token has expired.
 const UNAUTHENTICATED: u32 = 16;
-/// "authentication is not enabled".
+/// etcd's code for "authentication is not enabled".
 const PRECONDITION: u32 = 9;
 
-/// A way to all members.
+/// A client of all members.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct Client {
     agent: Agent,
     cluster: Cluster,
-    /// Which member answered last.
+    /// Index of the member that answered last.
     at: usize,
     login: Option<Login>,
     token: Option<String>,
     jitter: Duration,
-    /// Nothing is waited for beyond this.
+    /// No wait goes beyond this.
     pub limit: Instant,
 }
 
 /// How a call to one member ended.
-enum Ended {
+enum Outcome {
     Said(Vec<u8>),
     Refused(u16, Refusal),
-    /// Another one, or the same one later, may answer.
+    /// No answer: another member, or the same one later, may answer.
     Lost(String),
 }
 
-impl Caller {
-    pub fn new(cluster: Cluster, login: Option<Login>, limit: Instant, jitter: Duration) -> Result<Caller> {
+impl Client {
+    pub fn new(cluster: Cluster, login: Option<Login>, limit: Instant, jitter: Duration) -> Result<Client> {
         let tls = if cluster.tls { tls(&cluster)? } else { TlsConfig::default() };
-        // A proxy or a redirection would lead over interfaces that nobody has looked at.
+        // The caller protects the interfaces that lead to the members; a proxy or a redirect may use others.
         let config =
             Agent::config_builder().tls_config(tls).proxy(None).max_redirects(0).max_redirects_will_error(false);
         let config = config.http_status_as_error(false).user_agent("rdmaprep").max_response_header_size(16 << 10);
         let config = config.timeout_connect(Some(CONNECT)).timeout_resolve(Some(CONNECT));
         let agent = config.build().new_agent();
-        Ok(Caller { agent, cluster, at: 0, login, token: None, jitter, limit })
+        Ok(Client { agent, cluster, at: 0, login, token: None, jitter, limit })
     }
 
-    /// Waits for a member that answers, as long as there is time, and says who we are.
+    /// Waits for a member that answers, up to the limit, and logs in.
     pub fn begin(&mut self) -> Result<()> {
         if self.login.is_none() {
-            // What asks for nothing, and needs no right.
-            return self.until("/v3/maintenance/status", &json!({}), 1 << 16, self.limit).map(|_: Json| ());
+            // A request that needs no permission.
+            return self.call_until("/v3/maintenance/status", &json!({}), 1 << 16, self.limit).map(|_: Json| ());
         }
         self.authenticate(self.limit)
     }
 
-    /// The address of the member that answered last, and ours towards it, as far as a connection shows them.
-    pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+    /// The address of the member that answered last and the local address towards it, by a connection of its own.
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let to = self.cluster.endpoints.get(self.at)?;
         let found = resolve(to, self.limit.min(Instant::now() + CONNECT)).ok()?;
         let stream = found.into_iter().find_map(|address| TcpStream::connect_timeout(&address, CONNECT).ok())?;
         Some((stream.peer_addr().ok()?.ip().to_canonical(), stream.local_addr().ok()?.ip().to_canonical()))
     }
 
-    /// Whether a password goes over the wire as it is.
-    pub fn bares_password(&self) -> bool {
+    /// Whether the password is sent without encryption.
+    pub fn sends_plain_password(&self) -> bool {
         self.login.is_some() && !self.cluster.tls
     }
 
-    /// Calls; `most` bytes are read of the answer.
+    /// Calls; an answer of more than `most` bytes is an error.
     pub fn call<T: DeserializeOwned>(&mut self, path: &str, request: &Json, most: u64) -> Result<T> {
         let until = self.limit.min(Instant::now() + PATIENCE);
-        self.until(path, request, most, until)
+        self.call_until(path, request, most, until)
     }
 
     fn authenticate(&mut self, until: Instant) -> Result<()> {
@@ -104,30 +105,30 @@ impl Caller {
         let request = json!({"name": login.user, "password": login.password});
         self.token = match self.answer("/v3/auth/authenticate", &request, 1 << 16, until)? {
             Ok(said) => Some(parse::<Token>(&said)?.token),
-            // Where nobody is asked who he is, everybody may do everything.
+            // Without authentication no token is needed.
             Err((_, refusal)) if refusal.code == PRECONDITION => None,
             Err((status, refusal)) => {
-                bail!("{} does not let {:?} in: {}", self.called(), login.user, said(status, &refusal))
+                bail!("{} does not let {:?} in: {}", self.member(), login.user, said(status, &refusal))
             }
         };
         Ok(())
     }
 
-    fn until<T: DeserializeOwned>(&mut self, path: &str, request: &Json, most: u64, until: Instant) -> Result<T> {
+    fn call_until<T: DeserializeOwned>(&mut self, path: &str, request: &Json, most: u64, until: Instant) -> Result<T> {
         let mut answer = self.answer(path, request, most, until)?;
-        // Its word for who we are lasts some minutes.
+        // A token expires after some minutes.
         if matches!(&answer, Err((_, r)) if r.code == UNAUTHENTICATED) && self.login.is_some() {
             self.authenticate(until)?;
             answer = self.answer(path, request, most, until)?;
         }
         match answer {
             Ok(said) => parse(&said),
-            Err((404, r)) if r.code != 5 => bail!("{} is no etcd from 3.4 on, or has no JSON gateway", self.called()),
-            Err((status, refusal)) => bail!("{} refuses: {}", self.called(), said(status, &refusal)),
+            Err((404, r)) if r.code != 5 => bail!("{} is no etcd from 3.4 on, or has no JSON gateway", self.member()),
+            Err((status, refusal)) => bail!("{} refuses: {}", self.member(), said(status, &refusal)),
         }
     }
 
-    /// What a member says, if not that it cannot do it now; one after the other is asked until then.
+    /// A member's answer, unless it is a temporary failure: then the others are tried, until `until`.
     fn answer(
         &mut self,
         path: &str,
@@ -140,14 +141,14 @@ impl Caller {
             let mut tried = Vec::new();
             for _ in 0..self.cluster.endpoints.len() {
                 match self.once(path, &body, most, until)? {
-                    Ended::Said(said) => return Ok(Ok(said)),
-                    Ended::Refused(status, refusal) if !PASSING.contains(&refusal.code) => {
+                    Outcome::Said(said) => return Ok(Ok(said)),
+                    Outcome::Refused(status, refusal) if !PASSING.contains(&refusal.code) => {
                         return Ok(Err((status, refusal)));
                     }
-                    Ended::Refused(status, refusal) => {
-                        tried.push(format!("{}: {}", self.called(), said(status, &refusal)))
+                    Outcome::Refused(status, refusal) => {
+                        tried.push(format!("{}: {}", self.member(), said(status, &refusal)))
                     }
-                    Ended::Lost(why) => tried.push(format!("{}: {why}", self.called())),
+                    Outcome::Lost(why) => tried.push(format!("{}: {why}", self.member())),
                 }
                 self.at = (self.at + 1) % self.cluster.endpoints.len();
             }
@@ -160,13 +161,13 @@ impl Caller {
         }
     }
 
-    fn once(&self, path: &str, body: &[u8], most: u64, until: Instant) -> Result<Ended> {
+    fn once(&self, path: &str, body: &[u8], most: u64, until: Instant) -> Result<Outcome> {
         let left = until.saturating_duration_since(Instant::now()).min(ANSWER);
         if left.is_zero() {
-            return Ok(Ended::Lost("there is no time left".to_owned()));
+            return Ok(Outcome::Lost("there is no time left".to_owned()));
         }
         let scheme = if self.cluster.tls { "https" } else { "http" };
-        let mut request = self.agent.post(format!("{scheme}://{}{path}", self.called()));
+        let mut request = self.agent.post(format!("{scheme}://{}{path}", self.member()));
         if let Some(token) = &self.token {
             request = request.header("Authorization", token);
         }
@@ -174,19 +175,19 @@ impl Caller {
         let sent = request.config().timeout_global(Some(left)).build().send(body);
         let answer = sent.and_then(|mut answer| {
             let status = answer.status().as_u16();
-            // A byte more than is taken: what has just that length is read whole.
+            // One byte more, so that an answer of just that length is read as a whole.
             answer.body_mut().with_config().limit(most + 1).read_to_vec().map(|bytes| (status, bytes))
         });
         match answer {
-            Ok((200, bytes)) => Ok(Ended::Said(bytes)),
-            Ok((status, bytes)) => Ok(Ended::Refused(status, refusal(&bytes))),
-            Err(e) if passes(&e) => Ok(Ended::Lost(format!("{}{}", printable(&e.to_string()), self.hint(&e)))),
-            Err(Error::BodyExceedsLimit(_)) => bail!("{} answers with more than {most} bytes", self.called()),
-            Err(e) => Err(anyhow!("{}: {}{}", self.called(), printable(&e.to_string()), self.hint(&e))),
+            Ok((200, bytes)) => Ok(Outcome::Said(bytes)),
+            Ok((status, bytes)) => Ok(Outcome::Refused(status, refusal(&bytes))),
+            Err(e) if passes(&e) => Ok(Outcome::Lost(format!("{}{}", printable(&e.to_string()), self.hint(&e)))),
+            Err(Error::BodyExceedsLimit(_)) => bail!("{} answers with more than {most} bytes", self.member()),
+            Err(e) => Err(anyhow!("{}: {}{}", self.member(), printable(&e.to_string()), self.hint(&e))),
         }
     }
 
-    /// A server that wants TLS or a certificate closes the connection of who has none, and seldom says why.
+    /// What the user may have missed: a server that wants TLS or a client certificate closes the connection, mostly without a reason.
     fn hint(&self, e: &Error) -> &'static str {
         use ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, UnexpectedEof};
         let closed = match e {
@@ -201,12 +202,12 @@ impl Caller {
         }
     }
 
-    fn called(&self) -> String {
+    fn member(&self) -> String {
         self.cluster.endpoints.get(self.at).map(ToString::to_string).unwrap_or_default()
     }
 }
 
-/// Whether another try may end otherwise: not where certificates are at fault.
+/// Whether another attempt may succeed; not after an error of certificates.
 fn passes(e: &Error) -> bool {
     match e {
         Error::Io(e) => e.kind() != ErrorKind::InvalidData,
@@ -215,10 +216,10 @@ fn passes(e: &Error) -> bool {
     }
 }
 
-/// The reason in a refusal; what is no JSON is a reason, too.
+/// The reason of an error; text that is not JSON is taken as it is.
 fn refusal(bytes: &[u8]) -> Refusal {
-    let told: Option<Refusal> = serde_json::from_slice(bytes).ok();
-    told.unwrap_or_else(|| Refusal { code: 0, message: String::from_utf8_lossy(bytes).trim().to_owned() })
+    let parsed: Option<Refusal> = serde_json::from_slice(bytes).ok();
+    parsed.unwrap_or_else(|| Refusal { code: 0, message: String::from_utf8_lossy(bytes).trim().to_owned() })
 }
 
 fn said(status: u16, refusal: &Refusal) -> String {
@@ -234,7 +235,7 @@ fn parse<T: DeserializeOwned>(said: &[u8]) -> Result<T> {
     serde_json::from_slice(said).context("its answer is not of etcd's kind")
 }
 
-/// Whom we trust, and who we are.
+/// TLS settings: trusted CAs and the client certificate.
 fn tls(cluster: &Cluster) -> Result<TlsConfig> {
     let roots = match &cluster.cacert {
         Some(path) => {
@@ -253,7 +254,7 @@ fn tls(cluster: &Cluster) -> Result<TlsConfig> {
     Ok(config.unversioned_rustls_crypto_provider(provider).build())
 }
 
-/// Our certificate with its key; that they belong together is looked at here, since the HTTP client takes it for granted.
+/// The client certificate with its key. Checks here that they belong together, as the HTTP client does not.
 fn identity(cert: &[u8], key: &[u8]) -> Result<ClientCert> {
     let chain = CertificateDer::pem_slice_iter(cert).collect::<Result<Vec<_>, _>>().map_err(|e| anyhow!("{e}"))?;
     ensure!(!chain.is_empty(), "there is no certificate in it");

@@ -1,5 +1,7 @@
-//! The files that a URL names: a password, certificates. Opening one neither waits, as for the other end of a FIFO, nor acts on a
-//! device: the type is looked at first, and once more by the descriptor, as the name may be another file by then.
+//! Files that a URL names: a password, certificates.
+//!
+//! Opening one never blocks, as on a FIFO without a writer, and never touches a device: the type is checked before open(2), and again by
+//! the descriptor, as another file may have taken the name.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind::NotFound;
@@ -24,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens it; `None` where there is no such file.
+/// Opens a file; `None` if it does not exist.
 fn open(path: &Path) -> Result<Option<File>> {
     let doing = || format!("opening {}", path.display());
     match fs::metadata(path) {
@@ -41,7 +43,7 @@ fn open(path: &Path) -> Result<Option<File>> {
     }
 }
 
-/// That it is a plain file, or /dev/null (drivers/char/mem.c).
+/// Checks that it is a plain file, or /dev/null (1:3, drivers/char/mem.c).
 fn check(path: &Path, meta: &Metadata) -> Result<()> {
     let kind = meta.file_type();
     let what = match () {

@@ -1,4 +1,4 @@
-//! Who we are towards an etcd.
+//! User and password for etcd.
 
 use std::path::PathBuf;
 
@@ -7,21 +7,21 @@ use anyhow::{Context, Result, bail};
 use super::files::read;
 use super::url::{Cluster, PASSWORD_SOURCES};
 
-/// Who we are, with the password; it is never shown.
+/// A user and the password; `Debug` omits the password.
 #[derive(Clone)]
 pub struct Login {
-    /// The name.
+    /// The user's name.
     pub user: String,
     /// The password.
     pub password: String,
 }
 
 impl Login {
-    /// The user of the URL, or else of RDMAPREP_ETCD_USER, and the password from the file or the environment; a line's end
-    /// after it does not count. Nobody where no user is named.
+    /// The user of the URL, else of RDMAPREP_ETCD_USER. The password is that of the URL's file, else of RDMAPREP_ETCD_PASSWORD_FILE, else of
+    /// RDMAPREP_ETCD_PASSWORD; line ends after it are cut off. `None` if no user is named.
     ///
     /// # Errors
-    /// A user without a password or a password without a user, or a file that cannot be read.
+    /// A user without a password, a password without a user, or a file that cannot be read.
     pub fn find(cluster: &Cluster, env: impl Fn(&str) -> Option<String>) -> Result<Option<Login>> {
         let env = |name: &str| env(name).filter(|text| !text.is_empty());
         let file = cluster.password_file.clone().or_else(|| env("RDMAPREP_ETCD_PASSWORD_FILE").map(PathBuf::from));

@@ -1,4 +1,4 @@
-//! The store in an etcd.
+//! The [`Store`] over an etcd.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,58 +7,57 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::call::Caller;
+use super::call::Client;
 use super::login::Login;
 use super::url::Cluster;
 use super::wire::{self, Done, Lease};
 use crate::{MAX_VALUE, Store, Value};
 
-/// Between two looks: twice as long each time.
+/// The first and the longest pause between two reads; it doubles.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
-/// How much longer than the meeting keys live: clocks and pauses of this machine are none of etcd's business.
+/// How much longer than the limit keys live, as etcd's clock and this machine's may differ.
 const LONGER: Duration = Duration::from_secs(60);
 /// The most bytes of an answer without values.
 const SHORT: u64 = 1 << 16;
 const TXN: &str = "/v3/kv/txn";
 
-/// An etcd.
+/// A connection to an etcd.
 #[derive(Debug)]
 pub struct Etcd {
-    caller: Caller,
+    client: Client,
     prefix: String,
-    ends: Option<(IpAddr, IpAddr)>,
-    /// What our keys hang on, from the first one on.
+    addresses: Option<(IpAddr, IpAddr)>,
+    /// The lease of our keys, granted with the first one.
     lease: Option<String>,
 }
 
 impl Etcd {
-    /// Connects to any member within `limit`, beyond which nothing is waited for later, either; `jitter` spreads nodes that
-    /// start at once.
+    /// Connects to any member. No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once.
     ///
     /// # Errors
-    /// Every member that was tried, with its reason; a certificate or a password that is not right.
+    /// Each member that was tried, with the reason; a wrong certificate or password.
     pub fn connect(cluster: Cluster, login: Option<Login>, limit: Instant, jitter: Duration) -> Result<Etcd> {
         let prefix = cluster.prefix.clone();
-        let mut caller = Caller::new(cluster, login, limit, jitter)?;
-        caller.begin()?;
-        let ends = caller.ends();
-        Ok(Etcd { caller, prefix, ends, lease: None })
+        let mut client = Client::new(cluster, login, limit, jitter)?;
+        client.begin()?;
+        let addresses = client.addresses();
+        Ok(Etcd { client, prefix, addresses, lease: None })
     }
 
-    /// The same with another limit: what comes after the meeting was to begin.
-    pub fn until(mut self, limit: Instant) -> Etcd {
-        self.caller.limit = limit;
+    /// Changes the limit, for the calls after connecting.
+    pub fn with_limit(mut self, limit: Instant) -> Etcd {
+        self.client.limit = limit;
         self
     }
 
-    /// The address of the member that answered, and ours towards it, where they are known.
-    pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
-        self.ends
+    /// The address of the member that answered and the local address towards it, if they are known.
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        self.addresses
     }
 
-    /// What the user should hear although it worked.
-    pub fn remark(&self) -> Option<&'static str> {
-        let bare = self.caller.bares_password();
+    /// A warning for the user, although the connection works.
+    pub fn warning(&self) -> Option<&'static str> {
+        let bare = self.client.sends_plain_password();
         bare.then_some("the password for etcd goes over the network as it is: etcds:// encrypts it")
     }
 
@@ -66,28 +65,28 @@ impl Etcd {
         format!("{}/{key}", self.prefix)
     }
 
-    /// The lease of what this node writes.
+    /// The lease of this node's keys.
     fn lease(&mut self) -> Result<String> {
         if let Some(lease) = &self.lease {
             return Ok(lease.clone());
         }
-        let left = self.caller.limit.saturating_duration_since(Instant::now()) + LONGER;
-        let Lease { id } = self.caller.call("/v3/lease/grant", &json!({"TTL": left.as_secs().to_string()}), SHORT)?;
+        let left = self.client.limit.saturating_duration_since(Instant::now()) + LONGER;
+        let Lease { id } = self.client.call("/v3/lease/grant", &json!({"TTL": left.as_secs().to_string()}), SHORT)?;
         self.lease = Some(id.clone());
         Ok(id)
     }
 
     fn there(&mut self, keys: &[String]) -> Result<Vec<bool>> {
         let request = wire::look(keys.iter().map(|key| self.key(key)), false);
-        self.caller.call::<Done>(TXN, &request, wire::ANSWER)?.there(keys.len())
+        self.client.call::<Done>(TXN, &request, wire::ANSWER)?.there(keys.len())
     }
 
     fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let request = wire::look(keys.iter().map(|key| self.key(key)), true);
-        self.caller.call::<Done>(TXN, &request, wire::ANSWER)?.values(keys.len())
+        self.client.call::<Done>(TXN, &request, wire::ANSWER)?.values(keys.len())
     }
 
-    /// How many keys from the beginning on, by whole questions, are there.
+    /// How many of the first keys exist, in whole requests.
     fn ahead(&mut self, keys: &[String]) -> Result<usize> {
         let mut found = 0;
         for piece in keys.chunks(wire::MOST) {
@@ -109,12 +108,12 @@ impl Store for Etcd {
         let lease = self.lease()?;
         let mut rest = pairs;
         while !rest.is_empty() {
-            // A transaction sets no key twice.
+            // A transaction may not set a key twice.
             let mut seen = BTreeSet::new();
             let count = rest.iter().take(wire::MOST).take_while(|(key, _)| seen.insert(key)).count();
             let (now, later) = rest.split_at(count);
             let request = wire::put(now.iter().map(|(key, value)| (self.key(key), value)), &lease);
-            self.caller.call::<Done>(TXN, &request, wire::ANSWER)?;
+            self.client.call::<Done>(TXN, &request, wire::ANSWER)?;
             rest = later;
         }
         Ok(())
@@ -123,7 +122,7 @@ impl Store for Etcd {
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
         let (mut pause, mut found) = (PAUSE.0, 0);
         loop {
-            // Values of many are fetched when the last one has come.
+            // More keys than one request takes: their values are read only when all exist.
             if keys.len() > wire::MOST {
                 found += self.ahead(keys.get(found..).unwrap_or_default())?;
             }
@@ -149,12 +148,12 @@ impl Store for Etcd {
     fn delete(&mut self, keys: &[String]) -> Result<()> {
         for piece in keys.chunks(wire::MOST) {
             let request = wire::delete(piece.iter().map(|key| self.key(key)));
-            self.caller.call::<Done>(TXN, &request, wire::ANSWER)?;
+            self.client.call::<Done>(TXN, &request, wire::ANSWER)?;
         }
         Ok(())
     }
 
-    /// The lease would keep it for a minute, and of a meeting that is over nothing is wanted.
+    /// The lease would keep the keys for a minute longer.
     fn persists(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Where an etcd is, and who we are there.
+//! The URL of an etcd: members, prefix, TLS files and user.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,33 +7,33 @@ use anyhow::{Result, bail, ensure};
 
 use crate::endpoint::Endpoint;
 
-/// The port of etcd's clients, where none is given.
+/// etcd's client port, where the URL has none.
 const PORT: u16 = 2379;
-/// The most members that are tried.
+/// The most members of a URL.
 const MEMBERS: usize = 16;
-/// The longest prefix: with a key of ours it is a key of etcd's.
+/// The most bytes of a prefix.
 const PREFIX: usize = 128;
-/// Where a password comes from.
+/// The sources of a password, for an error.
 pub(super) const PASSWORD_SOURCES: &str = "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
 const FORM: &str =
     "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
 
-/// An etcd, as a URL names it: nothing in it is percent-encoded, and no password ever is in it.
+/// An etcd, as a URL names it. Nothing in a URL is percent-encoded, and a password in it is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its members, of which one is enough.
+    /// Its members; one is enough.
     pub endpoints: Vec<Endpoint>,
-    /// Below which our keys are: empty, or `/` and a path that does not end in `/`.
+    /// Prefix of our keys: empty, or `/` and a path without `/` at the end.
     pub prefix: String,
-    /// Whether it speaks TLS: `etcds`, or any file that only TLS needs.
+    /// Whether it speaks TLS: `etcds://`, or a file for TLS is named.
     pub tls: bool,
-    /// Who may have signed its certificate (PEM); none: whom this system trusts.
+    /// CA certificates that sign its certificate (PEM); `None`: those of the system.
     pub cacert: Option<PathBuf>,
-    /// Our own certificate and its key (PEM).
+    /// Client certificate and its key (PEM).
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// Who we are.
+    /// User.
     pub user: Option<String>,
-    /// Where our password is.
+    /// File with the user's password.
     pub password_file: Option<PathBuf>,
 }
 
@@ -45,7 +45,7 @@ impl FromStr for Cluster {
             (_, Some(rest)) => (rest, true),
             _ => bail!("{s:?} is no {FORM}"),
         };
-        // What may be a password is not repeated.
+        // The text may hold a password, so the error does not repeat it.
         ensure!(
             !rest.contains('@'),
             "no user or password belongs before the host: everybody here can read a command line"
@@ -65,7 +65,7 @@ impl FromStr for Cluster {
     }
 }
 
-/// A member; an IPv6 address is in brackets.
+/// Parses a member; an IPv6 address is in brackets.
 fn endpoint(text: &str) -> Result<Endpoint> {
     ensure!(!text.trim().is_empty(), "a host is missing in {FORM}");
     let bare = if text.starts_with('[') { text.ends_with(']') } else { !text.contains(':') };

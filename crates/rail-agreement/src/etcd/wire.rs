@@ -1,4 +1,4 @@
-//! etcd's v3 interface as its JSON gateway has it: keys and values in base64, numbers of 64 bits as text.
+//! Requests and answers of etcd's JSON gateway: keys and values are base64, 64-bit numbers are text.
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine;
@@ -8,25 +8,25 @@ use serde_json::{Value as Json, json};
 
 use crate::{MAX_VALUE, Value};
 
-/// Requests of one transaction: etcd takes 128.
+/// The most requests of one transaction; etcd accepts 128.
 pub(super) const MOST: usize = 100;
-/// The most bytes of an answer to so many: all keys and values in base64, each with its record's other fields.
+/// The most bytes of an answer to so many requests: keys and values in base64, and the other fields of each record.
 pub(super) const ANSWER: u64 = (MOST * (2 * MAX_VALUE + 512)) as u64;
 
-/// A lease that was granted.
+/// The answer to a lease request.
 #[derive(Deserialize)]
 pub(super) struct Lease {
     #[serde(rename = "ID")]
     pub id: String,
 }
 
-/// Who we are, as the server knows us for some minutes.
+/// The answer to an authentication: a token that the server accepts for some minutes.
 #[derive(Deserialize)]
 pub(super) struct Token {
     pub token: String,
 }
 
-/// What a transaction answers. What is empty is left out.
+/// The answer to a transaction; etcd leaves out empty fields.
 #[derive(Deserialize)]
 pub(super) struct Done {
     #[serde(default)]
@@ -53,7 +53,7 @@ struct Entry {
 /// Why a request failed.
 #[derive(Deserialize)]
 pub(super) struct Refusal {
-    /// A code of gRPC.
+    /// gRPC's status code.
     #[serde(default)]
     pub code: u32,
     #[serde(default)]
@@ -64,7 +64,7 @@ fn text(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// Everything at once, or nothing of it.
+/// A transaction without conditions: all requests or none take effect.
 fn all(requests: impl Iterator<Item = Json>) -> Json {
     json!({"success": requests.collect::<Vec<_>>()})
 }
@@ -79,26 +79,26 @@ pub(super) fn delete(keys: impl Iterator<Item = String>) -> Json {
     all(keys.map(|key| json!({"request_delete_range": {"key": text(key.as_bytes())}})))
 }
 
-/// `values`: with them, and not just whether the keys are there.
+/// Reads keys; with `values` their values, else only whether they exist.
 pub(super) fn look(keys: impl Iterator<Item = String>, values: bool) -> Json {
     all(keys.map(|key| json!({"request_range": {"key": text(key.as_bytes()), "keys_only": !values}})))
 }
 
 impl Done {
-    /// The answers to that many looks, in their order.
-    fn looks(self, count: usize) -> Result<impl Iterator<Item = Option<Entry>>> {
+    /// The answers to `count` reads, in order.
+    fn answers(self, count: usize) -> Result<impl Iterator<Item = Option<Entry>>> {
         ensure!(self.responses.len() == count, "{} answers came to {count} questions", self.responses.len());
         Ok(self.responses.into_iter().map(|r| r.response_range.and_then(|range| range.kvs.into_iter().next())))
     }
 
-    /// Which of that many keys are there.
+    /// Which of `count` keys exist.
     pub fn there(self, count: usize) -> Result<Vec<bool>> {
-        Ok(self.looks(count)?.map(|entry| entry.is_some()).collect())
+        Ok(self.answers(count)?.map(|entry| entry.is_some()).collect())
     }
 
-    /// The values of those of that many keys that are there.
+    /// The values of `count` keys, `None` for those that do not exist.
     pub fn values(self, count: usize) -> Result<Vec<Option<Value>>> {
-        self.looks(count)?.map(|entry| entry.map(Entry::bytes).transpose()).collect()
+        self.answers(count)?.map(|entry| entry.map(Entry::bytes).transpose()).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! A record of the file <-> bytes.
+//! A record of the file: encoding and decoding.
 
 use std::io::Read;
 
@@ -6,34 +6,34 @@ use anyhow::Result;
 
 use crate::{MAX_KEY, MAX_VALUE, Value};
 
-/// Keys of ours; what others keep in the same file is passed over.
+/// The prefix of our keys. Other programs may keep theirs in the same file.
 const OURS: &[u8] = b"/rdmaprep/";
 
-/// A record's head, as far as the file has it.
+/// What follows in the file.
 pub enum Next {
-    /// A whole one.
+    /// A whole record.
     Record {
         /// Its key.
         key: Vec<u8>,
-        /// Its value, if it is one of ours.
+        /// Its value, if the key is ours.
         value: Option<Value>,
-        /// How many bytes of the file it takes.
+        /// Its length in bytes.
         length: u64,
     },
-    /// The file ends here.
+    /// Nothing: the file ends.
     End,
-    /// The file ends within a record: who wrote it has died.
+    /// Part of a record: its writer has died.
     Torn,
 }
 
-/// A record as bytes.
+/// Encodes a record.
 pub fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
     [&length(key.as_bytes())[..], key.as_bytes(), &length(value), value].concat()
 }
 
-/// The record that begins here; `left` is what the file has. Of a stranger's record the value is not kept, nor is one of ours
-/// that is longer than it may be: it is as if it were empty, which no reader accepts.
+/// Decodes the record that begins here; `left` is the rest of the file in bytes. The value is kept only for our keys, and a value of
+/// more than [`MAX_VALUE`] bytes is read as empty, which no reader accepts.
 pub fn next(from: &mut (impl Read + ?Sized), left: u64) -> Result<Next> {
     if left == 0 {
         return Ok(Next::End);
@@ -64,7 +64,7 @@ fn length(from: &mut (impl Read + ?Sized), left: u64) -> Result<Option<u64>> {
     Ok(Some(u32::from_le_bytes(bytes).into()))
 }
 
-/// Reads so many bytes, and keeps the first `most` of them.
+/// Reads `length` bytes and keeps the first `most` of them.
 fn take(from: &mut (impl Read + ?Sized), length: u64, most: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length.min(most as u64) as usize];
     from.read_exact(&mut bytes)?;

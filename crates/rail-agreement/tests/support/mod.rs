@@ -19,7 +19,7 @@ use rdma_model::values::Family;
 pub fn nonce(n: u64) -> Nonce {
     let mut bits = [7; 16];
     bits[..8].copy_from_slice(&n.to_le_bytes());
-    Nonce::of(bits)
+    Nonce::from_bits(bits)
 }
 
 /// The part of a rank that has these rails, by name.
@@ -31,11 +31,11 @@ pub fn setup(rank: u32, nodes: u32, rails: &[&str], attempt: u64) -> Setup {
         offer: Offer {
             v: VERSION,
             nonce: nonce(attempt << 32 | u64::from(rank)),
-            host: HostName::made_from(&format!("node-{rank}")),
+            host: HostName::sanitized(&format!("node-{rank}")),
             nodes,
             policy: Policy { by: Match::Name, family: Family::V4, dry: false },
             rails,
-            lacks: Vec::new(),
+            dropped: Vec::new(),
             refuses: None,
         },
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rail_agreement::Value;
-use rail_agreement::node::{Act, Agreement, Event, Node, Setup, Stage};
+use rail_agreement::node::{Action, Agreement, Event, Node, Setup, Stage};
 
 /// A node in the simulation.
 struct Part {
@@ -14,7 +14,7 @@ struct Part {
     begins: Duration,
     deadline: Duration,
     /// What it does next, and until when it waits for that.
-    act: Option<Act>,
+    act: Option<Action>,
     until: Duration,
     steps: usize,
     dies_after: Option<usize>,
@@ -98,8 +98,8 @@ impl Sim {
         let part = &self.parts[i];
         match &part.act {
             None => self.now >= part.begins,
-            Some(Act::Await { keys, .. }) => self.all_there(keys) || self.now >= part.until,
-            Some(Act::Judge(_)) => self.now >= part.until,
+            Some(Action::Await { keys, .. }) => self.all_there(keys) || self.now >= part.until,
+            Some(Action::Judge(_)) => self.now >= part.until,
             Some(_) => true,
         }
     }
@@ -107,24 +107,31 @@ impl Sim {
     fn step(&mut self, i: usize) {
         let event = match self.parts[i].act.take() {
             None => Event::Begin,
-            Some(Act::Put(pairs) | Act::Commit(pairs) | Act::Tell(pairs) | Act::Hint(pairs)) => {
+            Some(
+                Action::Put(pairs)
+                | Action::Commit(pairs)
+                | Action::PutUnconfirmed(pairs)
+                | Action::PutBestEffort(pairs),
+            ) => {
                 self.store.extend(pairs);
                 Event::Done
             }
-            Some(Act::Delete(keys)) => {
+            Some(Action::Delete(keys)) => {
                 keys.iter().for_each(|key| drop(self.store.remove(key)));
                 Event::Done
             }
-            Some(Act::Judge(agreement)) => Event::Judged((self.judge)(&agreement)),
-            Some(Act::Read(keys) | Act::Peek(keys)) => {
+            Some(Action::Judge(agreement)) => Event::Judged((self.judge)(&agreement)),
+            Some(Action::Read(keys) | Action::TryRead(keys)) => {
                 Event::Read(keys.iter().map(|key| self.store.get(key).cloned()).collect())
             }
-            Some(Act::Await { keys, stage, .. }) => match keys.iter().map(|k| self.store.get(k).cloned()).collect() {
-                Some(values) => Event::Values(values),
-                None if self.now >= self.parts[i].deadline && stage != Stage::Farewell => Event::Late,
-                None => Event::Missing,
-            },
-            Some(Act::End(_)) => unreachable!(),
+            Some(Action::Await { keys, stage, .. }) => {
+                match keys.iter().map(|k| self.store.get(k).cloned()).collect() {
+                    Some(values) => Event::Values(values),
+                    None if self.now >= self.parts[i].deadline && stage != Stage::Farewell => Event::Late,
+                    None => Event::Missing,
+                }
+            }
+            Some(Action::End(_)) => unreachable!(),
         };
         let (now, slow, part) = (self.now, self.slow, &mut self.parts[i]);
         part.steps += 1;
@@ -133,12 +140,12 @@ impl Sim {
             return;
         }
         match part.node.next(event) {
-            Act::End(result) => part.ended = Some((now, result)),
+            Action::End(result) => part.ended = Some((now, result)),
             act => {
                 part.until = match &act {
-                    Act::Await { slice, stage: Stage::Farewell, .. } => now + *slice,
-                    Act::Await { slice, .. } => part.deadline.min(now + *slice),
-                    Act::Judge(a) => slow.filter(|(rank, _)| *rank == a.rank).map_or(now, |(_, time)| now + time),
+                    Action::Await { slice, stage: Stage::Farewell, .. } => now + *slice,
+                    Action::Await { slice, .. } => part.deadline.min(now + *slice),
+                    Action::Judge(a) => slow.filter(|(rank, _)| *rank == a.rank).map_or(now, |(_, time)| now + time),
                     _ => now,
                 };
                 part.act = Some(act);

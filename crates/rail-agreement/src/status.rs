@@ -1,53 +1,56 @@
-//! Who has published, and what all of them have so far: for people who wait, or wonder.
+//! Which nodes have published, and which rails these have in common: read from the store without taking part.
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use serde::Serialize;
 
 use super::message::{self, Verdict, ranks};
-use super::rail::{Common, common};
+use super::rail::{CommonRails, common_rails};
 use super::{MAX_NODES, Offer, RailKey, RunId, Store};
 
-/// What is in the store of a run at one moment.
+/// A run as the store shows it at one moment. Programs read it as JSON; field names do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Gathering {
+pub struct Status {
     /// The run.
     pub run: RunId,
-    /// How many nodes there are to be.
+    /// How many nodes are expected.
     pub nodes: u32,
-    /// Those that have published, by rank. Without rank 0 nobody has.
+    /// Nodes whose offer is there, by rank. Without an offer of rank 0 there is none, as the others publish below its nonce.
     pub published: Vec<Published>,
-    /// Ranks that have come, and wait for rank 0.
+    /// Ranks that have announced themselves and wait for rank 0.
     pub waiting: Vec<u32>,
-    /// Ranks of which there is nothing.
+    /// Ranks without any key.
     pub missing: Vec<u32>,
-    /// Ranks whose word cannot be used, each with the reason.
+    /// Ranks whose offer is invalid, with the reason.
     pub unusable: Vec<(u32, String)>,
-    /// The rails that all of the published ones have, in rank 0's order.
+    /// The rails that all published offers have, in rank 0's order.
     pub rails: Vec<RailKey>,
-    /// What some of them lack: a line each.
+    /// Rails that some of them lack: one line each.
     pub lost: Vec<String>,
-    /// How rank 0 has ended it, where it has: rank 0 may begin again.
+    /// Rank 0's last verdict, if there is one; rank 0 may have begun again since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
 }
 
-/// A node's own word.
+/// A node's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Published {
     /// Its rank.
     pub rank: u32,
-    /// What it has, and what it lacks.
+    /// The offer.
     pub offer: Offer,
 }
 
-impl Gathering {
-    /// Looks, and changes nothing.
-    pub fn look(store: &mut dyn Store, run: &RunId, nodes: u32) -> Result<Gathering> {
+impl Status {
+    /// Reads the store; nothing is written.
+    ///
+    /// # Errors
+    /// [`ErrorClass::Usage`] for a number of nodes out of range, or an error of the store.
+    pub fn read(store: &mut dyn Store, run: &RunId, nodes: u32) -> Result<Status> {
         if !(1..=MAX_NODES).contains(&nodes) {
             return Err(ErrorClass::Usage.error(format!("{nodes} nodes: there are 1 to {MAX_NODES}")));
         }
-        let mut seen = Gathering {
+        let mut seen = Status {
             run: run.clone(),
             nodes,
             published: Vec::new(),
@@ -59,7 +62,7 @@ impl Gathering {
             ended: None,
         };
         let zero = store.read(&[run.leader()])?.pop().flatten();
-        seen.hear(0, zero.as_deref(), false);
+        seen.add(0, zero.as_deref(), false);
         let others: Vec<u32> = (1..nodes).collect();
         let here = store.read(&others.iter().map(|rank| run.here(*rank)).collect::<Vec<_>>())?;
         let leader = seen.published.first().map(|p| p.offer.nonce.clone());
@@ -72,14 +75,14 @@ impl Gathering {
             None => vec![None; others.len()],
         };
         for ((rank, here), value) in others.into_iter().zip(here).zip(values) {
-            seen.hear(rank, value.as_deref(), here.is_some());
+            seen.add(rank, value.as_deref(), here.is_some());
         }
         let offers: Vec<Offer> = seen.published.iter().map(|p| p.offer.clone()).collect();
-        let Common { rails, lost } = common(&offers);
-        Ok(Gathering { rails, lost, ..seen })
+        let CommonRails { rails, lost } = common_rails(&offers);
+        Ok(Status { rails, lost, ..seen })
     }
 
-    fn hear(&mut self, rank: u32, value: Option<&[u8]>, here: bool) {
+    fn add(&mut self, rank: u32, value: Option<&[u8]>, here: bool) {
         match value.map(Offer::parse) {
             Some(Ok(offer)) => self.published.push(Published { rank, offer }),
             Some(Err(e)) => self.unusable.push((rank, format!("{e:#}"))),
@@ -88,12 +91,12 @@ impl Gathering {
         }
     }
 
-    /// Whether nobody is waited for any more.
+    /// Whether all nodes have published.
     pub fn complete(&self) -> bool {
         self.published.len() == self.nodes as usize
     }
 
-    /// The table rail by node, where the nodes that lack a rail stand for the whole row, and who is not there.
+    /// The status as lines of text: missing and refusing nodes, then a line per rail.
     pub fn lines(&self) -> Vec<String> {
         let mut lines =
             vec![format!("run {}: {} of {} nodes have published", self.run, self.published.len(), self.nodes)];

@@ -6,17 +6,17 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::keys::rank_of;
-use super::node::{Act, Agreement, Event, Node, Setup, Stage};
+use super::node::{Action, Agreement, Event, Node, Setup, Stage};
 use super::{Store, message};
 
-/// What a node is waiting for, for people.
+/// What a node is waiting for, for a progress line.
 #[derive(Debug)]
 pub struct Waiting {
     /// What for.
     pub stage: Stage,
-    /// The first ranks that it waits for; empty where that is rank 0.
+    /// The first ranks that rank 0 waits for; empty on any other rank, which waits for rank 0.
     pub missing: Vec<u32>,
-    /// Since when.
+    /// Time since the protocol began.
     pub elapsed: Duration,
 }
 
@@ -38,30 +38,32 @@ impl Waiting {
     }
 }
 
-/// What every failure of the store is told as.
+/// The context of an error of the store.
 const LOST: &str = "the rendezvous store";
-/// The same for the commit.
+/// The context of one as the commit is written.
 const UNSURE: &str =
     "the rendezvous store was lost as the commit was written (others may have committed; here nothing was moved)";
-/// The same for who has said yes.
+/// The context of one after this node said yes.
 const PLEDGED: &str =
     "the rendezvous store was lost after this node's yes (others may have committed; here nothing was moved)";
-/// How many of those that are waited for are looked up.
+/// The most missing ranks that are looked up for a progress line.
 const NAMED: usize = 8;
 
-/// Rank 0 gives up a little earlier than the others, who can hear why then.
+/// Rank 0 gives up 2 s earlier, or a tenth of the time, so that the others can still read why.
 fn own_deadline(rank: u32, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(Instant::now());
     let early = if rank == 0 { (left / 10).min(Duration::from_secs(2)) } else { Duration::ZERO };
     deadline.checked_sub(early).unwrap_or(deadline)
 }
 
-/// Agrees with all other nodes, or fails by the deadline with the missing ranks, or what else the reason is.
-/// `judge` says whether this node can do with what is proposed: a node that says yes is counted on, so all that can fail is to fail
-/// there, where it is a no that ends it for all.
+/// Agrees with all other nodes by the deadline.
+///
+/// `judge` decides whether this node can carry out just these rails. The others count on a yes, so it does everything that can fail
+/// short of changing the machine; its error is this node's no, which ends the attempt for all. `watch` is called between waits.
 ///
 /// # Errors
-/// What `judge` said; else [`ErrorClass::Disagreed`]: nothing holds, and each node that hears of it says so. Nothing was changed but keys in the store.
+/// The error of `judge`. Otherwise [`ErrorClass::Disagreed`]: there is no agreement, and nothing was changed but keys in the store; the
+/// text names the missing ranks, the node that refused, or the failure of the store.
 pub fn agree(
     store: &mut dyn Store,
     setup: Setup,
@@ -75,27 +77,30 @@ pub fn agree(
     let mut event = Event::Begin;
     loop {
         event = match node.next(event) {
-            Act::Put(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?,
-            Act::Commit(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, UNSURE)?,
-            Act::Peek(keys) => Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()])),
-            Act::Judge(agreement) => Event::Judged(judge(&agreement)),
-            // What cannot be tidied up does not change what was decided.
-            Act::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
-            Act::Tell(pairs) => store.tell(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?,
-            // Whoever cannot say that it has heard the end has heard it all the same.
-            Act::Hint(pairs) => {
-                store.hint(&pairs);
+            Action::Put(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?,
+            Action::Commit(pairs) => store.put(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, UNSURE)?,
+            Action::TryRead(keys) => Event::Read(store.read(&keys).unwrap_or_else(|_| vec![None; keys.len()])),
+            Action::Judge(agreement) => Event::Judged(judge(&agreement)),
+            // A key that stays behind does not change the decision.
+            Action::Delete(keys) => store.delete(&keys).map_or(Event::Done, |()| Event::Done),
+            Action::PutUnconfirmed(pairs) => {
+                store.put_unconfirmed(&pairs).map(|()| Event::Done).class(ErrorClass::Disagreed, LOST)?
+            }
+            Action::PutBestEffort(pairs) => {
+                store.put_best_effort(&pairs);
                 Event::Done
             }
-            Act::Read(keys) => store.read(&keys).map(Event::Read).class(ErrorClass::Disagreed, LOST)?,
-            // Nor does it that somebody may not have heard of it; but that nobody could.
-            Act::Await { keys, slice, stage: Stage::Farewell } => match store.settle(last) {
-                Ok(true) => {
-                    store.farewell(&keys, Instant::now() + slice).ok().flatten().map_or(Event::Missing, Event::Values)
-                }
+            Action::Read(keys) => store.read(&keys).map(Event::Read).class(ErrorClass::Disagreed, LOST)?,
+            // Nor does a node that has not read it; but in a store that shows it only after a flush, no node could.
+            Action::Await { keys, slice, stage: Stage::Farewell } => match store.flush(last) {
+                Ok(true) => store
+                    .await_readers(&keys, Instant::now() + slice)
+                    .ok()
+                    .flatten()
+                    .map_or(Event::Missing, Event::Values),
                 _ => Event::Late,
             },
-            Act::Await { keys, slice, stage } => {
+            Action::Await { keys, slice, stage } => {
                 let until = deadline.min(Instant::now() + slice);
                 let got = store.get(&keys, until);
                 if got.is_err() && stage == Stage::Refused {
@@ -112,7 +117,7 @@ pub fn agree(
                             } else {
                                 Vec::new()
                             };
-                            // Not all may be waited for.
+                            // The keys may be those of some ranks alone.
                             let missing = missing.into_iter().filter_map(|at| rank_of(keys.get(at)?)).collect();
                             watch(Waiting { stage, missing, elapsed: start.elapsed() });
                         }
@@ -120,7 +125,7 @@ pub fn agree(
                     }
                 }
             }
-            Act::End(result) => return result,
+            Action::End(result) => return result,
         };
     }
 }
