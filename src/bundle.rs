@@ -9,9 +9,9 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 use serde::Deserialize;
 
+use crate::container::mounts::Wearer;
 use crate::inject::{self, view_name};
 use crate::nccl_env::topo_file;
-use crate::outfit::Wearer;
 
 /// A bundle as far as it matters to what its container finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

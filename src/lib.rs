@@ -55,7 +55,6 @@ pub mod stack;
 pub mod agreement;
 pub mod inject;
 pub mod nccl_env;
-pub mod outfit;
 pub mod plan;
 pub mod rails;
 pub mod view;
@@ -75,13 +74,12 @@ pub mod verify;
 pub mod install;
 
 pub mod doctor;
-pub mod fought;
 pub mod picture;
 pub mod report;
 
+pub mod container;
 pub mod deadline;
 pub mod decide;
-pub mod dressing;
 pub mod flow;
 pub mod home;
 pub mod hook;

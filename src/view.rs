@@ -17,7 +17,7 @@ use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::tree::{Node, Tree, parent};
 use serde::{Deserialize, Serialize};
 
-use crate::outfit::Cover;
+use crate::container::mounts::Cover;
 use crate::plan::{Nic, Plan};
 
 mod hidden;

@@ -15,8 +15,8 @@ use std::time::Instant;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
-use rdmaprep::kernel::dress::dress;
-use rdmaprep::outfit::{Cover, Outfit, Wearer};
+use rdmaprep::container::apply_mounts::dress;
+use rdmaprep::container::mounts::{Cover, Outfit, Wearer};
 use support::{alone, same, sh};
 use support_dress::{Container, ROOTFS, image, outside, vars};
 

@@ -13,8 +13,8 @@ mod support_dress;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdmaprep::kernel::dress::dress;
-use rdmaprep::outfit::{Dressed, Given, Outfit};
+use rdmaprep::container::apply_mounts::dress;
+use rdmaprep::container::mounts::{Dressed, Given, Outfit};
 use support::{alone, same, sh};
 use support_dress::{CANARY, Container, ROOTFS, image, outside, vars};
 

@@ -13,7 +13,7 @@ use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::apply_all;
 use rdmaprep::attach::attach;
 use rdmaprep::journal::Held;
-use rdmaprep::kernel::managers;
+use rdmaprep::kernel::link_managers;
 use rdmaprep::reboot::{Aftermath, after_reboot};
 use rdmaprep::verify;
 use support_kernel::hosts::{name, plan_for, three};
@@ -241,7 +241,7 @@ fn whoever_configures_a_nic_keeps_it() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    let of = |dev: &str, index| managers::of(root.path(), &dev.parse().unwrap(), index);
+    let of = |dev: &str, index| link_managers::of(root.path(), &dev.parse().unwrap(), index);
     // udev runs everywhere and gives no addresses.
     put("run/udev/control", "");
     assert_eq!(of("rail0", 7), None);

@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
 use rdmaprep::attach::attach;
-use rdmaprep::fought::{Manager, Outcome, Present, sentence};
 use rdmaprep::home::settle;
 use rdmaprep::journal::Held;
-use rdmaprep::kernel::{Scope, World, managers};
+use rdmaprep::kernel::link_managers::advice::{Outcome, Present, sentence};
+use rdmaprep::kernel::link_managers::{self, Manager};
+use rdmaprep::kernel::{Scope, World};
 use rdmaprep::precedence::Precedence;
 use rdmaprep::verify::Drift;
 use support::{Container, Host, Look, Said, alone, sh, until};
@@ -191,11 +192,11 @@ fn managers_are_known_by_what_they_keep() {
     ]);
     let root = files.path();
     fs::create_dir_all(root.join("run/systemd/netif/links")).unwrap();
-    assert_eq!(managers::present(root), [Manager::NetworkManager]);
-    assert!(!managers::configures(root, &[7]), "networkd is stopped");
+    assert_eq!(link_managers::present(root), [Manager::NetworkManager]);
+    assert!(!link_managers::configures(root, &[7]), "networkd is stopped");
     let all = [7, 8, 9, 10, 11, 12];
-    let manages = |manager| all.map(|index| managers::manages(root, manager, index));
-    let spares = |manager| all.map(|index| managers::spares(root, manager, index));
+    let manages = |manager| all.map(|index| link_managers::manages(root, manager, index));
+    let spares = |manager| all.map(|index| link_managers::spares(root, manager, index));
     assert_eq!(manages(Manager::NetworkManager), [true, false, false, false, false, false]);
     assert_eq!(spares(Manager::NetworkManager), [false, true, true, true, true, false]);
 
@@ -207,18 +208,18 @@ fn managers_are_known_by_what_they_keep() {
         .iter()
         .for_each(|(index, state)| link(*index, state));
     fs::write(root.join(UDEV), "").unwrap();
-    assert_eq!(managers::present(root), [Manager::NetworkManager, Manager::Networkd, Manager::Udev]);
+    assert_eq!(link_managers::present(root), [Manager::NetworkManager, Manager::Networkd, Manager::Udev]);
     assert_eq!(manages(Manager::Networkd), [false, true, false, false, true, false]);
     assert_eq!(spares(Manager::Networkd), [true, false, false, false, false, false]);
     assert_eq!((manages(Manager::Udev), spares(Manager::Udev)), ([false; 6], [false; 6]));
-    assert!(!managers::configures(root, &[7, 8]) && !managers::busy(root));
-    assert!(managers::configures(root, &[7, 12]), "of which networkd has not heard");
+    assert!(!link_managers::configures(root, &[7, 8]) && !link_managers::busy(root));
+    assert!(link_managers::configures(root, &[7, 12]), "of which networkd has not heard");
     assert!(
-        [9, 10, 11].iter().all(|index| managers::configures(root, &[7, *index])),
+        [9, 10, 11].iter().all(|index| link_managers::configures(root, &[7, *index])),
         "with which networkd is not done"
     );
     fs::write(root.join("run/udev/queue"), "").unwrap();
-    assert!(managers::busy(root));
+    assert!(link_managers::busy(root));
 }
 
 #[test]

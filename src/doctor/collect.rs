@@ -13,7 +13,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
 use crate::doctor::seen::{Machine, Managing, Nvidia, Starter, acs_control};
-use crate::kernel::managers;
+use crate::kernel::link_managers;
 use crate::kernel::probe::access::{Node, User};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::pidfd;
@@ -103,10 +103,10 @@ fn unit(pid: i32) -> Option<String> {
 fn managing(snapshot: &Snapshot) -> Vec<Managing> {
     let root = Path::new("/");
     let spares = |manager| -> Vec<IfName> {
-        let spared = snapshot.netdevs.iter().filter(|n| !managers::manages(root, manager, n.ifindex));
+        let spared = snapshot.netdevs.iter().filter(|n| !link_managers::manages(root, manager, n.ifindex));
         spared.map(|n| n.name.clone()).collect()
     };
-    managers::present(root).into_iter().map(|manager| Managing { manager, spares: spares(manager) }).collect()
+    link_managers::present(root).into_iter().map(|manager| Managing { manager, spares: spares(manager) }).collect()
 }
 
 /// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc).

@@ -5,7 +5,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 
 use super::seen::{Stale, Unread};
 use super::{Check, Finding, Patient, Severity, join};
-use crate::fought::{self, Present};
+use crate::kernel::link_managers::advice::{self, Present};
 
 /// Records that nobody will end.
 pub(super) fn records(patient: &Patient) -> Vec<Finding> {
@@ -162,13 +162,13 @@ pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
     }
     let one = |m: &super::seen::Managing| {
         let present = Present { manager: m.manager, spares: m.spares.clone() };
-        let (who, its, _) = fought::kept_off(&present, &names)?;
+        let (who, its, _) = advice::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
         let why = "it configures and renames a NIC the moment that it comes home, or brings an address of its own into the way";
         let fix = "have `rdmaprep install` keep it off these, and off all others that it shall leave alone; the addresses that it gave \
                    go with it, and are not there after a boot: see to these";
         let found = Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix);
-        Some(Finding { run: fought::keep_off(m.manager, &all), ..found })
+        Some(Finding { run: advice::keep_off(m.manager, &all), ..found })
     };
     machine.managers.iter().filter_map(one).collect()
 }

@@ -79,7 +79,7 @@ pub struct Nvidia {
 #[serde(deny_unknown_fields)]
 pub struct Managing {
     /// Which.
-    pub manager: crate::fought::Manager,
+    pub manager: crate::kernel::link_managers::Manager,
     /// Those of which it does not say that it manages them.
     pub spares: Vec<IfName>,
 }

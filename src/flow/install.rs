@@ -12,7 +12,7 @@ use crate::config::{Host, PlanName, STATE};
 use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Nic, Target, Wanted};
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::host::{crash_safe, files, runtime_users};
-use crate::kernel::managers;
+use crate::kernel::link_managers;
 use crate::report::{self, Installed};
 
 /// A tree, and what earlier installations have left there.
@@ -291,13 +291,14 @@ fn command(args: &InstallArgs) -> Result<Option<Command>> {
 /// A NIC of `--ifaces`; by its place, too, where nothing else is there.
 fn nic(name: &str, is_host: bool) -> Result<Nic> {
     let name: rdma_model::ids::IfName = name.parse().class(ErrorClass::Usage, "--ifaces")?;
-    let pci = is_host.then(|| managers::own_function(Path::new("/"), &name)).flatten();
+    let pci = is_host.then(|| link_managers::own_function(Path::new("/"), &name)).flatten();
     Ok(Nic { name, pci })
 }
 
 /// What to know of a NIC that somebody configures.
 fn managed(nic: &Nic) -> Option<String> {
     let root = Path::new("/");
-    let by = managers::of(root, &nic.name, managers::index(root, &nic.name)?).filter(|by| *by != "ifupdown")?;
+    let by =
+        link_managers::of(root, &nic.name, link_managers::index(root, &nic.name)?).filter(|by| *by != "ifupdown")?;
     Some(format!("{} is {by}'s now: see to it that something else gives it its address at boot", nic.name))
 }

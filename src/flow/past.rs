@@ -16,7 +16,7 @@ use crate::home;
 use crate::journal::{Held, Phase, Record, Remains};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, Sysctls, World, managers};
+use crate::kernel::{Live, Scope, Sysctls, World, link_managers};
 use crate::reboot::{Aftermath, after_reboot};
 use crate::report::Report;
 use crate::restore::{Homecoming, restore};
@@ -63,7 +63,7 @@ fn told(record: &Record) -> String {
 
 fn aftermath(live: &mut Live, record: &Record) -> Result<Aftermath> {
     let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
-    Ok(after_reboot(&record.held, &host, |dev| managers::of(Path::new("/"), &dev.name, dev.ifindex)))
+    Ok(after_reboot(&record.held, &host, |dev| link_managers::of(Path::new("/"), &dev.name, dev.ifindex)))
 }
 
 fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Report) -> Result<()> {

@@ -10,9 +10,9 @@ use rdma_model::step::{NicState, Side};
 
 use super::{SETTLE, arrange, names};
 use crate::apply::apply_all;
-use crate::fought::{Outcome, Present, sentence};
 use crate::journal::Held;
-use crate::kernel::{Scope, World, managers};
+use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
+use crate::kernel::{Scope, World, link_managers};
 use crate::precedence::Precedence;
 use crate::restore::{devices, restore};
 use crate::verify::{self, Drift};
@@ -83,7 +83,7 @@ fn stand(
     let brief = Scope { devices: Vec::new(), ..whole.clone() };
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
     let begun = Instant::now();
-    let watched = !managers::present(root).is_empty();
+    let watched = !link_managers::present(root).is_empty();
     let mut last: Option<Vec<Drift>> = None;
     let (mut put_back, mut failed): (Option<Vec<Drift>>, bool) = (None, false);
     // What there was nothing to do about.
@@ -101,8 +101,8 @@ fn stand(
         let over = begun.elapsed() >= patience;
         let waited = begun.elapsed();
         let busy = watched
-            && (waited < UDEV && managers::busy(root)
-                || waited < NETWORKD && managers::configures(root, &numbers(held, &host)));
+            && (waited < UDEV && link_managers::busy(root)
+                || waited < NETWORKD && link_managers::configures(root, &numbers(held, &host)));
         let still = !is_brief && (over || !watched || (last.as_ref() == Some(&drift) && !busy));
         match &put_back {
             // A namespace that has yet to end may keep what a step needs: what fails is tried again.
@@ -174,8 +174,12 @@ fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[Held], host: &
     let links: Vec<(IfName, u32)> = names.zip(numbers(held, host)).collect();
     let present = |manager| Present {
         manager,
-        spares: links.iter().filter(|(_, i)| managers::spares(root, manager, *i)).map(|(n, _)| n.clone()).collect(),
+        spares: links
+            .iter()
+            .filter(|(_, i)| link_managers::spares(root, manager, *i))
+            .map(|(n, _)| n.clone())
+            .collect(),
     };
-    let all: Vec<Present> = managers::present(root).into_iter().map(present).collect();
+    let all: Vec<Present> = link_managers::present(root).into_iter().map(present).collect();
     sentence(changed, outcome, &all)
 }

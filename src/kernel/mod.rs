@@ -12,14 +12,12 @@ use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
 
 pub mod device;
-pub mod dress;
-mod dress_conf;
 pub mod faults;
 pub mod host;
 mod host_paths;
+pub mod link_managers;
 pub mod links;
 mod live;
-pub mod managers;
 pub mod mount;
 pub mod netns;
 pub mod probe;

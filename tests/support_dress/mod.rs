@@ -1,12 +1,13 @@
-//! A container as `kernel::dress` finds it: its runtime has mounted everything below its root and not yet changed to it.
+//! A container as `container::apply_mounts` finds it: its runtime has mounted everything below its root and not yet changed to
+//! it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use rdmaprep::kernel::dress::dress;
-use rdmaprep::outfit::{Dressed, Outfit, Wearer};
+use rdmaprep::container::apply_mounts::dress;
+use rdmaprep::container::mounts::{Dressed, Outfit, Wearer};
 use rdmaprep::plan::EnvVar;
 
 use crate::support::{Said, run, sh};

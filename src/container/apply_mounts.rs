@@ -18,13 +18,13 @@ use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
 use rustix::fs::FileType;
 
-use crate::kernel::dress_conf::{self, Conf};
+use crate::container::mounts::{Cover, Dressed, Outfit, Wearer};
+use crate::container::nccl_conf::{self, Conf};
 use crate::kernel::mount::fsmount::{self, attach};
 use crate::kernel::mount::mntns::{Mntns, workshop};
 use crate::kernel::mount::mountinfo::{self, Mount};
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::process::pidfd::Process;
-use crate::outfit::{Cover, Dressed, Outfit, Wearer};
 
 /// A place for a mount, and what is mounted below it now and shall still be seen afterwards.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ fn look<'o>(wearer: &Wearer, outfit: &'o Outfit, devices: &[CharDevice]) -> Resu
     let there = |cover: &&Cover| !sys || !matches!(root.find(&cover.at), Err(e) if e.kind() == ErrorKind::NotFound);
     let covers: Vec<&Cover> = outfit.covers.iter().filter(there).collect();
     let spots: Result<Vec<Spot>> = covers.iter().map(|cover| place(&root, &mounts, &cover.at)).collect();
-    let conf = dress_conf::look(&root, &mounts, outfit, wearer);
+    let conf = nccl_conf::look(&root, &mounts, outfit, wearer);
     Ok(Look { spots: spots?, covers, conf, lacking: lacking(&root, devices) })
 }
 

@@ -1,4 +1,4 @@
-//! What a container finds when its payload begins, put there by the create hook: data for `kernel/dress.rs`.
+//! What a container finds when its payload begins, put there by the create hook: data for `container/apply_mounts.rs`.
 
 use std::path::PathBuf;
 
@@ -53,7 +53,7 @@ pub enum Given {
     Refused(String),
 }
 
-/// What `kernel/dress.rs` found and did.
+/// What `container/apply_mounts.rs` found and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dressed {
     /// What became of the settings.

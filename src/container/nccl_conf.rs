@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
-use crate::kernel::dress::{Spot, spot};
+use crate::container::apply_mounts::{Spot, spot};
+use crate::container::mounts::{Given, Outfit, Wearer};
 use crate::kernel::mount::fsmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
 use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};
-use crate::outfit::{Given, Outfit, Wearer};
 
 /// Where NCCL looks in every container.
 const PATH: &str = "etc/nccl.conf";
@@ -30,9 +30,9 @@ const LIMIT: u64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Conf {
     way: Way,
-    /// [`crate::outfit::Dressed::kept`].
+    /// [`crate::container::mounts::Dressed::kept`].
     pub kept: Vec<String>,
-    /// [`crate::outfit::Dressed::left`].
+    /// [`crate::container::mounts::Dressed::left`].
     pub left: Vec<String>,
 }
 

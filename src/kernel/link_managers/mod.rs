@@ -1,12 +1,26 @@
 //! Who configures links on this host besides us, by what they keep under /run: none of them is asked, a hook has no time.
 
+pub mod advice;
+
 use std::fs;
 use std::path::Path;
 
 use rdma_model::ids::IfName;
+use serde::{Deserialize, Serialize};
 
-use crate::fought::Manager;
 use crate::kernel::host::files;
+
+/// A program that configures links as they appear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Manager {
+    /// NetworkManager.
+    NetworkManager,
+    /// systemd-networkd.
+    Networkd,
+    /// udev, which names links and gives them what .link files say.
+    Udev,
+}
 
 /// What udev knows of a link, which others are told by (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";

@@ -16,15 +16,15 @@ use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
 use crate::bundle::Bundle;
+use crate::container::apply_mounts::dress;
+use crate::container::mounts::{Cover, Dressed, Given, Outfit};
 use crate::decide::{inside, view_of};
 use crate::hook::Hook;
-use crate::kernel::dress::dress;
 use crate::kernel::host::files;
 use crate::kernel::process::pidfd;
 use crate::kernel::{Live, Scope, World};
 use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
-use crate::outfit::{Cover, Dressed, Given, Outfit};
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::state::State;

@@ -3,21 +3,9 @@
 use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
-use serde::{Deserialize, Serialize};
 
+use super::Manager;
 use crate::verify::Drift;
-
-/// A program that configures links as they appear.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Manager {
-    /// NetworkManager.
-    NetworkManager,
-    /// systemd-networkd.
-    Networkd,
-    /// udev, which names links and gives them what .link files say.
-    Udev,
-}
 
 /// One that has run since boot, and what it says of our NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,6 @@
+//! What a container gets besides its NICs: the filtered /sys, NCCL's settings, device nodes.
+
+pub mod apply_mounts;
+pub mod mounts;
+mod nccl_conf;
+pub mod setup;
