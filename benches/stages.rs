@@ -29,7 +29,7 @@ use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::precedence::Precedence;
 use rdmaprep::request::Request;
-use rdmaprep::restore::restore;
+use rdmaprep::restore::plan::restore;
 use rdmaprep::select::select;
 use rdmaprep::verify;
 use serde_json::{Value, json};

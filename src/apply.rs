@@ -9,7 +9,7 @@ use rdma_model::step::Step;
 use crate::kernel::{World, faults};
 
 /// Does the steps in order and stops at the first that fails. What was done until then is for the caller to undo, from the
-/// record: [`crate::restore`] finds NICs wherever a failure left them.
+/// record: [`crate::restore::plan`] finds NICs wherever a failure left them.
 ///
 /// # Errors
 /// [`ErrorClass::Kernel`] with the step that failed, [`ErrorClass::Timeout`] when the deadline passed before a step.

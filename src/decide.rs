@@ -12,7 +12,6 @@ use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 
 use crate::exclusive;
-use crate::home;
 use crate::journal::{Member, Record};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
@@ -21,6 +20,7 @@ use crate::plan::Plan;
 use crate::protected_ifaces::leads_everywhere;
 use crate::rails;
 use crate::request::Request;
+use crate::restore::run;
 use crate::select::{self, Selection};
 use crate::view;
 
@@ -115,7 +115,7 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
     for (_, record) in store.all_records()? {
         // After a reboot nothing is away.
         let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
-        let holder = record.members.iter().find(|m| home::alive(m)).or(record.members.first());
+        let holder = record.members.iter().find(|m| run::alive(m)).or(record.members.first());
         let keeps = |m: &Member| record.hold.as_ref().is_some_and(|hold| m.bundle == *hold.path.to_string_lossy());
         let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {
             true => format!("rdmaprep hold {}", m.id),

@@ -11,7 +11,6 @@ use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
 use crate::exclusive;
-use crate::home::{self, alive, reclaim};
 use crate::journal::{Hold, Member, Record};
 use crate::kernel::netns::{self, Netns};
 use crate::kernel::process::capabilities;
@@ -21,7 +20,9 @@ use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::Plan;
 use crate::rails;
 use crate::report::{PhaseName, Report, Stopwatch};
-use crate::restore::reassert;
+use crate::restore::arrange::arrange;
+use crate::restore::plan::reassert;
+use crate::restore::run::{self, alive, reclaim};
 use crate::state::State;
 use crate::verify;
 
@@ -74,7 +75,7 @@ fn put_in_order(live: &mut Live, record: &Record, report: &mut Report) -> Result
         return Ok(());
     }
     let now = live.observe(Side::Inside, &Scope::links())?;
-    let arranged = home::arrange(live, Side::Inside, &order, &now)?;
+    let arranged = arrange(live, Side::Inside, &order, &now)?;
     report.steps_done += arranged.steps;
     if arranged.steps > 0 || !arranged.errors.is_empty() {
         let now = live.observe(Side::Inside, &Scope::links())?;
@@ -132,8 +133,8 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
     watch.lap(PhaseName::Lock);
     let Some(record) = of_container(hook)? else { return Ok(()) };
     report.plan = Some(record.plan.clone());
-    report.nics = home::names(&record.held);
-    let inside = home::namespace(hook.store, &record)
+    report.nics = run::names(&record.held);
+    let inside = run::namespace(hook.store, &record)
         .ok_or_else(|| ErrorClass::State.error("the container's network namespace has gone"))?;
     let mut live = Live::open(Netns::current()?, Some(inside))?;
     let states = states_inside(&record);
@@ -198,7 +199,7 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
     // Another hook may have brought them home while we waited.
     let Some(mut record) = of_container(hook)? else { return Ok(()) };
     report.plan = Some(record.plan.clone());
-    report.nics = home::names(&record.held);
+    report.nics = run::names(&record.held);
     let others = record.members.iter().filter(|m| !is_of(m, hook.state) && alive(m)).count();
     if others > 0 {
         report.notes.push(format!("{others} other containers keep the NICs"));
@@ -210,7 +211,7 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
         report.notes.push(format!("process {pid} is still in the namespace and keeps the NICs"));
         return Ok(());
     }
-    let done = home::bring(hook.store, record)?;
+    let done = run::bring(hook.store, record)?;
     report.steps_done = done.steps;
     report.notes.extend(done.notes);
     watch.lap(PhaseName::Undo);

@@ -64,8 +64,6 @@ pub mod exclusive;
 pub mod inherit;
 pub mod journal;
 pub mod precedence;
-pub mod reboot;
-pub mod restore;
 
 pub mod apply;
 pub mod kernel;
@@ -81,5 +79,5 @@ pub mod container;
 pub mod deadline;
 pub mod decide;
 pub mod flow;
-pub mod home;
 pub mod hook;
+pub mod restore;

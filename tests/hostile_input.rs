@@ -26,7 +26,7 @@ use rdmaprep::inject::{self, Edit};
 use rdmaprep::journal::{Held, Record, remains};
 use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::request::Request;
-use rdmaprep::restore::{reassert, restore};
+use rdmaprep::restore::plan::{reassert, restore};
 use rdmaprep::select::judge;
 use rdmaprep::state::State;
 use rdmaprep::verify::drift;

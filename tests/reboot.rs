@@ -14,7 +14,7 @@ use rdmaprep::apply::apply_all;
 use rdmaprep::attach::attach;
 use rdmaprep::journal::Held;
 use rdmaprep::kernel::link_managers;
-use rdmaprep::reboot::{Aftermath, after_reboot};
+use rdmaprep::restore::after_reboot::{Aftermath, after_reboot};
 use rdmaprep::verify;
 use support_kernel::hosts::{name, plan_for, three};
 use support_kernel::{Kernel, naked, plain, v4, v6};

@@ -26,13 +26,14 @@ use rdma_model::snapshot::{Address, LinkOptions, Program, ProgramHook, Qdisc, Ro
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
-use rdmaprep::home::{arrange, settle};
 use rdmaprep::journal::Held;
 use rdmaprep::kernel::{Scope, World};
 use rdmaprep::plan::Plan;
 use rdmaprep::precedence::Precedence;
 use rdmaprep::rails::{self, ArpProfile, Profile};
-use rdmaprep::restore::{Homecoming, restore};
+use rdmaprep::restore::arrange::arrange;
+use rdmaprep::restore::plan::{Homecoming, restore};
+use rdmaprep::restore::settle::settle;
 use rdmaprep::verify::{self, Drift};
 use support_kernel::hosts::{Host, host, name};
 use support_kernel::{Kernel, plain, v4, v6};
@@ -78,7 +79,7 @@ fn names(held: &[Held]) -> Vec<IfName> {
     held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 
-/// What `home::bring_with` does: one restore, the order of equals, and one more of what differs then.
+/// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what differs then.
 fn home(kernel: &mut Kernel, held: &[Held], order: &Precedence) -> (Homecoming, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
     let home = restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());

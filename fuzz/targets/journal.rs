@@ -4,9 +4,10 @@
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdmaprep::journal::{Record, remains};
-use rdmaprep::{rails, reboot, restore, verify};
 use serde::Deserialize;
 use serde_json::Value;
+use rdmaprep::{rails, verify};
+use rdmaprep::restore::{after_reboot, plan};
 
 /// A record, and what there is of its NICs by now.
 #[derive(Deserialize)]
@@ -34,13 +35,13 @@ fuzz_target!(|data: &[u8]| {
     let there = with(&Snapshot::default(), record.held.iter().map(|h| &h.inside.netdev));
     for host in [&case.host, &here] {
         for inside in [None, case.inside.as_ref(), Some(&there)] {
-            restore::restore(&record.held, host, inside);
+            plan::restore(&record.held, host, inside);
         }
-        reboot::after_reboot(&record.held, host, |_| None);
+        after_reboot::after_reboot(&record.held, host, |_| None);
         verify::rdma_drift(&record.held, host);
     }
     let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();
-    restore::reassert(&record.held, &there);
+    plan::reassert(&record.held, &there);
     verify::drift(&states, &there);
     rails::drift(&states, &there);
     rdmaprep_fuzz::tell_heap();

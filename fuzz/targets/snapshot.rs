@@ -7,11 +7,12 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::attach::attach;
 use rdmaprep::nccl_env::Options;
-use rdmaprep::picture::{self, picture};
 use rdmaprep::plan::Plan;
 use rdmaprep::select::{Held, Selection, judge};
-use rdmaprep::{exclusive, reboot, report, restore, verify};
 use serde::Deserialize;
+use rdmaprep::{exclusive, report, verify};
+use rdmaprep::picture::{self, picture};
+use rdmaprep::restore::{after_reboot, plan};
 
 /// The form of the selection's golden cases, as one document.
 #[derive(Deserialize)]
@@ -68,8 +69,8 @@ fn make(request: &rdmaprep::request::Request, selection: &Selection, seen: &Snap
     let paths = Some(seen.paths.clone().unwrap_or_default());
     let seen = &Snapshot { paths, ..seen.clone() };
     let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else { return };
-    restore::restore(&attach.held, seen, Some(&Snapshot::default()));
-    restore::restore(&attach.held, &Snapshot::default(), Some(seen));
-    restore::restore(&attach.held, seen, None);
-    reboot::after_reboot(&attach.held, seen, |_| None);
+    plan::restore(&attach.held, seen, Some(&Snapshot::default()));
+    plan::restore(&attach.held, &Snapshot::default(), Some(seen));
+    plan::restore(&attach.held, seen, None);
+    after_reboot::after_reboot(&attach.held, seen, |_| None);
 }

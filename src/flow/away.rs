@@ -10,13 +10,13 @@ use super::status::unreadable;
 use super::{homeward, past, say, store};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::Host;
-use crate::home;
 use crate::journal::Record;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, boot_id};
 use crate::report::{self, PhaseName, Report, Stopwatch};
+use crate::restore::run;
 
 /// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
@@ -65,7 +65,7 @@ impl Done {
         let mut watch = Stopwatch::start();
         let mut report = Report::new("restore");
         if let Some(record) = record {
-            report.nics = home::names(&record.held);
+            report.nics = run::names(&record.held);
             report.container = record.members.first().map(|m| m.id.clone());
         }
         let result = act(&mut report);
@@ -104,7 +104,7 @@ fn act(store: &Store, args: &RestoreArgs, found: Found) -> Done {
             if args.how.forget {
                 return past::forget(store, &path, &record, report);
             }
-            let bring = if args.how.stale { home::bring_again } else { home::bring };
+            let bring = if args.how.stale { run::bring_again } else { run::bring };
             let done = bring(store, record)?;
             report.steps_done = done.steps;
             report.notes = done.notes;
@@ -152,7 +152,7 @@ impl Found {
         if args.how.stale {
             // A record of an earlier boot is for a person to decide on, not for a timer.
             found.past.clear();
-            found.now.retain(|(_, r)| home::abandoned(r));
+            found.now.retain(|(_, r)| run::abandoned(r));
         }
         if args.how.after_reboot {
             found.now.clear();
@@ -170,8 +170,8 @@ fn foretell(store: &Store, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
     found.past.iter().try_for_each(|(_, r)| past::foretell(r, args.how.after_reboot))?;
     for (_, record) in &found.now {
-        let mut live = Live::open(Netns::current()?, home::namespace(store, record))?;
-        let home = home::foreseen(&mut live, store, record)?;
+        let mut live = Live::open(Netns::current()?, run::namespace(store, record))?;
+        let home = run::foreseen(&mut live, store, record)?;
         home.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
         home.steps.iter().try_for_each(|step| say(&step.to_string()))?;
     }

@@ -16,7 +16,6 @@ use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::decide;
 use crate::doctor::seen::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
-use crate::home;
 use crate::journal::{Phase, Record};
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::User;
@@ -26,6 +25,7 @@ use crate::kernel::{Live, boot_id};
 use crate::plan::Plan;
 use crate::report;
 use crate::request::Request;
+use crate::restore::run;
 
 /// Runs it.
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
@@ -129,10 +129,10 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
 
 fn trace(record: &Record, boot: &str) -> Result<Trace> {
     let id = record.members.first().map(|m| m.id.clone()).unwrap_or_default();
-    let alive = record.members.iter().any(home::alive);
+    let alive = record.members.iter().any(run::alive);
     let stale = match record.boot_id == boot {
         false => Some(Stale::EarlierBoot),
-        true if home::abandoned(record) => Some(Stale::Abandoned),
+        true if run::abandoned(record) => Some(Stale::Abandoned),
         // Who has joined a hold keeps the NICs when that ends.
         true if !alive && record.hold.is_none() => Some(Stale::Lingering),
         true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),

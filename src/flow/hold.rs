@@ -18,7 +18,6 @@ use crate::config::PlanName;
 use crate::deadline;
 use crate::decide::{look, options, plan_with, view_of};
 use crate::handle::Handle;
-use crate::home::reclaim;
 use crate::hook::{self, Hook, Keeper};
 use crate::journal::Hold;
 use crate::kernel::host::files;
@@ -33,6 +32,7 @@ use crate::kernel::{Live, boot_id};
 use crate::plan::Plan;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
+use crate::restore::run::reclaim;
 use crate::state::State;
 use crate::view::Sysfs;
 

@@ -12,14 +12,14 @@ use rdma_model::step::{Side, Step};
 use super::say;
 use crate::apply::apply_all;
 use crate::exclusive;
-use crate::home;
 use crate::journal::{Held, Phase, Record, Remains};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, Sysctls, World, link_managers};
-use crate::reboot::{Aftermath, after_reboot};
 use crate::report::Report;
-use crate::restore::{Homecoming, restore};
+use crate::restore::after_reboot::{Aftermath, after_reboot};
+use crate::restore::plan::{Homecoming, restore};
+use crate::restore::run;
 
 /// include/uapi/linux/if_arp.h.
 const ARPHRD_ETHER: u16 = 1;
@@ -32,7 +32,7 @@ pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, r
     if apply {
         let mut live = Live::open(Netns::current()?, None)?;
         let aftermath = aftermath(&mut live, record)?;
-        let errors = apply_all(&aftermath.steps, &mut live, Instant::now() + home::SETTLE);
+        let errors = apply_all(&aftermath.steps, &mut live, Instant::now() + run::SETTLE);
         report.steps_done = aftermath.steps.len() - errors.len();
         report.notes.extend(aftermath.told.into_iter().chain(aftermath.steps.iter().map(Step::to_string)));
         if !errors.is_empty() {
@@ -74,7 +74,7 @@ fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Rep
 
 /// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all come home.
 pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut Report) -> Result<()> {
-    if let Some(member) = record.members.iter().find(|m| home::alive(m)) {
+    if let Some(member) = record.members.iter().find(|m| run::alive(m)) {
         return Err(
             ErrorClass::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id))
         );
@@ -83,7 +83,7 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     if host.inode() != record.host_netns {
         return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
-    let mut live = Live::open(host, home::namespace(store, record))?;
+    let mut live = Live::open(host, run::namespace(store, record))?;
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = live.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
@@ -99,7 +99,7 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     report.notes.extend(record.held.iter().filter(stuck).map(lost));
     report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
     report.notes.extend(record.held_back.iter().map(|why| format!("not restored: {why}")));
-    home::let_go(store, record)?;
+    run::let_go(store, record)?;
     put_aside(store, path, Some(&record.boot_id), report)
 }
 

@@ -7,13 +7,13 @@ use anyhow::Result;
 use super::{config, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::Host;
-use crate::home;
 use crate::journal::{Hold, Phase, Record};
 use crate::kernel::boot_id;
 use crate::kernel::netns::{self, pins};
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::store::Store;
 use crate::report::{self, Holder, Keeping};
+use crate::restore::run;
 
 /// `rdmaprep status`.
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
@@ -31,7 +31,7 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
 
 fn holder(store: &Store, record: Record) -> Result<Holder> {
     let pin = store.pin(record.netns);
-    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), home::alive(m))).collect();
+    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), run::alive(m))).collect();
     let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
     let alive = members.iter().any(|(_, alive)| *alive);
     let advice = advice(&record, &id, alive)?;
@@ -48,7 +48,7 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
     Ok(Holder {
         hold: record.hold.as_ref().map(keeping),
         netns: record.netns,
-        pin: home::namespace(store, &record).is_some().then(|| pin.display().to_string()),
+        pin: run::namespace(store, &record).is_some().then(|| pin.display().to_string()),
         phase: record.phase,
         plan: record.plan.clone(),
         members,
@@ -70,7 +70,7 @@ pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
     Ok(match (alive, netns::occupant(record.netns)) {
-        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(home::alive) => {
+        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(run::alive) => {
             let pid = keeper.map_or(0, |m| m.pid);
             format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore {id}")
         }

@@ -12,7 +12,6 @@ use crate::attach::attach;
 use crate::config::PlanName;
 use crate::container::setup::{Dressing, Fitting, fit};
 use crate::decide::{self, fresh_plan};
-use crate::home::{self, alive, bring_with, reclaim};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::capabilities;
@@ -22,6 +21,7 @@ use crate::plan::Plan;
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
+use crate::restore::run::{self, alive, bring_with, reclaim};
 use crate::state::State;
 
 use super::{Hook, is_of, put_in_order, records, verify_inside};
@@ -106,7 +106,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         held: attach.held,
         precedence,
     };
-    report.nics = home::names(&record.held);
+    report.nics = run::names(&record.held);
     carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
 }
 
@@ -213,7 +213,7 @@ fn carry_out(
     });
     watch.lap(PhaseName::Journal);
     let Err(e) = result else { return Ok(()) };
-    let undone = bring_with(live, hook.store, record, home::SETTLE);
+    let undone = bring_with(live, hook.store, record, run::SETTLE);
     report.steps_done = 0;
     watch.lap(PhaseName::Undo);
     match undone {
@@ -276,7 +276,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     let is_kept = || record.hold.is_some() && netns::occupant_but(record.netns, process.pid()).is_some();
     if record.phase != Phase::Attached || !record.members.iter().any(alive) && !is_kept() {
         // A hook died in the middle, or all that held the namespace did: start anew.
-        home::bring(hook.store, record)?;
+        run::bring(hook.store, record)?;
         return Ok(Joined::Nobody);
     }
     if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
@@ -294,7 +294,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
         }
         request.gives_devices(&left)?;
     }
-    report.nics = home::names(&record.held);
+    report.nics = run::names(&record.held);
     let newcomer = member(hook.state, process)?;
     if record.members.contains(&newcomer) {
         return Ok(Joined::Already);

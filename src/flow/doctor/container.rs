@@ -14,7 +14,6 @@ use rdma_model::values::Family;
 
 use crate::doctor::seen::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
-use crate::home;
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::netns::Netns;
@@ -26,6 +25,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::{self, Plan};
 use crate::request::{Narrowing, Request};
+use crate::restore::run;
 
 use super::store;
 
@@ -79,7 +79,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
     // A pid that was reused meanwhile is somebody else's.
-    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && home::alive(m)));
+    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && run::alive(m)));
     ensure!(
         process.alive() && same,
         ErrorClass::Other.error(format!("container {id:?} has ended while it was looked at"))
@@ -104,7 +104,7 @@ fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
     for record in all.filter(|r| r.boot_id == boot) {
         if let Some(member) = record.members.iter().find(|m| m.id == id) {
             ensure!(
-                home::alive(member),
+                run::alive(member),
                 ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
             );
             return Ok((member.pid, Some(record)));

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rdma_model::step::Side;
 
-use super::SETTLE;
+use super::run::SETTLE;
 use crate::apply::apply_all;
 use crate::journal::{Held, Record};
 use crate::kernel::netns::{self, Netns};
 use crate::kernel::{Live, Scope, World};
-use crate::restore::{is_surely_in, restore};
+use crate::restore::plan::{is_surely_in, restore};
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,10 +1,5 @@
 //! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
 
-mod arrange;
-mod children;
-mod settle;
-mod strays;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -22,12 +17,13 @@ use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World};
-use crate::restore::{Away, Homecoming, restore};
+use crate::restore::plan::{Away, Homecoming, restore};
 use crate::verify::{self, Drift};
 
-pub use arrange::{Arranged, arrange};
-use children::Children;
-pub use settle::{Settled, settle};
+use crate::restore::arrange::{Arranged, arrange};
+use crate::restore::children::{self, Children};
+use crate::restore::search_netns;
+use crate::restore::settle::{Settled, settle};
 
 /// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
 pub const SETTLE: Duration = Duration::from_secs(5);
@@ -241,7 +237,7 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Ho
             let missing = |h: &&Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
             let missing: Vec<Held> = record.held.iter().filter(missing).cloned().collect();
             if !missing.is_empty() {
-                strayed.extend(strays::fetch(record, &missing));
+                strayed.extend(search_netns::fetch(record, &missing));
                 continue;
             }
         }

@@ -8,13 +8,14 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
-use super::{SETTLE, arrange, names};
+use super::arrange::arrange;
+use super::run::{SETTLE, names};
 use crate::apply::apply_all;
 use crate::journal::Held;
 use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
 use crate::kernel::{Scope, World, link_managers};
 use crate::precedence::Precedence;
-use crate::restore::{devices, restore};
+use crate::restore::plan::{devices, restore};
 use crate::verify::{self, Drift};
 
 /// Between two looks that must be equal, where somebody may be about to change what has come home. A homecoming that nobody

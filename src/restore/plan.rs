@@ -1,9 +1,5 @@
 //! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
 
-mod difference;
-mod legs;
-mod place;
-
 use std::collections::BTreeMap;
 
 use crate::attach::uverbs_number;
@@ -11,14 +7,14 @@ use crate::exclusive;
 use crate::journal::Held;
 use crate::plan::Nic;
 use crate::rails;
-use crate::stack;
-use difference::{
+use crate::restore::diff::{
     device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
     remnants,
 };
-pub use legs::Away;
-pub use place::is_surely_in;
-use place::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
+pub use crate::restore::legs::Away;
+pub use crate::restore::locate::is_surely_in;
+use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
+use crate::stack;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
 use rdma_model::step::{Made, NicState, Side, Step, configure, connect, leave_groups};
