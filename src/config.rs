@@ -1,6 +1,10 @@
 //! What the host's administrator settled: the config file, the policy in it, and the types that its values have.
 
-use std::fmt;
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::arp::{ArpChoice, TABLES, TableRange};
+use rdma_model::values::{GidTimeout, PlanName};
+pub mod sysfs_mode;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,12 +15,10 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::values::Family;
 use regex::RegexBuilder;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::cli::Global;
 use crate::policy::{Ask, Policy};
-use crate::rails::{NUMBERS, Numbers, Profile};
-use crate::view::Sysfs;
 
 /// The config file that is read unless `--config` names another; this one may be absent.
 pub const CONFIG: &str = "/etc/rdmaprep/config.toml";
@@ -46,93 +48,8 @@ pub struct Host {
     pub hook_wait: Duration,
     /// Where hooks write a line each; empty: nowhere.
     pub hook_log: PathBuf,
-    /// Numbers of the routing tables that rails get inside, and of their rules' priorities.
-    pub rail_tables: Numbers,
-}
-
-/// How long a port that is ACTIVE may take to show its GIDs: seconds, 1 to 3600.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "u32", into = "u32")]
-pub struct GidTimeout(u32);
-
-impl GidTimeout {
-    /// The seconds.
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl Default for GidTimeout {
-    fn default() -> Self {
-        GidTimeout(5)
-    }
-}
-
-impl TryFrom<u32> for GidTimeout {
-    type Error = anyhow::Error;
-    fn try_from(seconds: u32) -> Result<Self> {
-        ensure!((1..=3600).contains(&seconds), "{seconds} is no number of seconds from 1 to 3600");
-        Ok(GidTimeout(seconds))
-    }
-}
-
-impl FromStr for GidTimeout {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        match s.parse::<u32>() {
-            Ok(seconds) => seconds.try_into(),
-            Err(_) => bail!("{s:?} is no number of seconds from 1 to 3600"),
-        }
-    }
-}
-
-impl From<GidTimeout> for u32 {
-    fn from(timeout: GidTimeout) -> u32 {
-        timeout.0
-    }
-}
-
-/// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot, so that it is a file name that nobody hides.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PlanName(String);
-
-impl PlanName {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for PlanName {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
-        ensure!(
-            (1..=64).contains(&s.len()) && s.bytes().all(good) && !s.starts_with('.'),
-            "{s:?} is no plan name (1 to 64 letters, digits, '_', '.', '-', the first no dot)"
-        );
-        Ok(PlanName(s.to_owned()))
-    }
-}
-
-impl TryFrom<String> for PlanName {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<PlanName> for String {
-    fn from(name: PlanName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for PlanName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
+    /// TableRange of the routing tables that rails get inside, and of their rules' priorities.
+    pub rail_tables: TableRange,
 }
 
 /// A regex on interface names. Matching takes linear time and the compiled size is bounded, so that a container's
@@ -211,7 +128,7 @@ pub struct Config {
     pub hook_log: Option<PathBuf>,
     /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
     /// the container does not use them.
-    pub rail_tables: Option<Numbers>,
+    pub rail_tables: Option<TableRange>,
     /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see [`crate::shim::Own`].
     pub runtime: Option<String>,
     /// Defaults of the selection.
@@ -233,10 +150,10 @@ pub struct SelectConfig {
     pub family: Option<Family>,
     pub ib: Option<bool>,
     pub freeze_lifetimes: Option<bool>,
-    pub arp_profile: Option<Profile>,
+    pub arp_profile: Option<ArpChoice>,
     pub gid_timeout: Option<GidTimeout>,
     pub default_route: Option<bool>,
-    pub sysfs: Option<Sysfs>,
+    pub sysfs: Option<SysfsMode>,
     pub debug_all: Option<bool>,
     pub topo: Option<bool>,
     pub nccl_topo: Option<PathBuf>,
@@ -279,7 +196,7 @@ impl Host {
             lock_timeout: Duration::from_millis(config.lock_timeout_ms.unwrap_or(5000)),
             hook_wait: Duration::from_secs(config.hook_wait_s.unwrap_or(0).into()),
             hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
-            rail_tables: config.rail_tables.unwrap_or(NUMBERS),
+            rail_tables: config.rail_tables.unwrap_or(TABLES),
         }
     }
 }

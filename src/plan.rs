@@ -4,21 +4,22 @@
 //! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
 //! has to come back is the state at the move, not at `prepare`.
 
+use crate::config::sysfs_mode::SysfsMode;
 use rail_agreement::Agreement;
+use rdma_model::arp::ArpProfile;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, JobAddresses, Snapshot};
 use rdma_model::step::NicState;
+use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
 use crate::attach::identity;
-use crate::config::GidTimeout;
 use crate::exclusive;
 use crate::nccl_env::{self, Options, Told};
-use crate::rails::{self, ArpProfile, Rails};
+use crate::rails::{self, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::stack;
-use crate::view::Sysfs;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
@@ -65,7 +66,7 @@ pub struct Plan {
     pub agreement: Option<Agreement>,
     /// What the container's /sys shows.
     #[serde(default)]
-    pub sysfs: Sysfs,
+    pub sysfs: SysfsMode,
     /// The stored view that it shows ([`crate::kernel::store::Store::view`]); absent: the hook makes one.
     #[serde(default)]
     pub view: Option<String>,

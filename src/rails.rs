@@ -12,10 +12,9 @@ mod effective;
 mod groups;
 mod tables;
 
-use std::fmt;
-use std::str::FromStr;
+use rdma_model::arp::{ArpChoice, ArpProfile, TableRange};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
@@ -26,146 +25,11 @@ pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
 use tables::tables;
 
-/// Numbers of tables and priorities unless the config file's `rail_tables` says otherwise: behind whatever a container's
-/// own rules usually take, before the main table's (32766).
-pub const NUMBERS: Numbers = Numbers { first: 29000, last: 29255 };
-
-/// Values of arp_announce, arp_ignore, arp_filter and rp_filter for a moved NIC (Documentation/networking/ip-sysctl.rst).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArpProfile {
-    /// 2: always the best local address.
-    pub announce: u8,
-    /// 1: answer only for addresses of this NIC.
-    pub ignore: u8,
-    /// 1: answer only if the route back leaves by this NIC.
-    pub filter: u8,
-    /// 1 strict, 2 loose reverse path.
-    pub rp_filter: u8,
-}
-
-impl ArpProfile {
-    /// 2/1/1/1.
-    pub const STRICT: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 1, rp_filter: 1 };
-    /// 2/1/0/2.
-    pub const LOOSE: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 0, rp_filter: 2 };
-
-    /// The values under the names that [`Netdev::sysctls`] uses.
-    pub fn sysctls(&self) -> [(&'static str, u8); 4] {
-        [
-            ("ipv4/conf/arp_announce", self.announce),
-            ("ipv4/conf/arp_ignore", self.ignore),
-            ("ipv4/conf/arp_filter", self.filter),
-            ("ipv4/conf/rp_filter", self.rp_filter),
-        ]
-    }
-
-    /// Whether it asks the routing tables which NIC leads back.
-    fn asks_for_routes(&self) -> bool {
-        self.filter == 1 || self.rp_filter == 1
-    }
-}
-
-impl fmt::Display for ArpProfile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}/{}", self.announce, self.ignore, self.filter, self.rp_filter)
-    }
-}
-
-/// What was asked: `--arp-profile`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub enum Profile {
-    /// Strict; loose where no number is left for a table.
-    #[default]
-    Auto,
-    /// 2/1/1/1, with tables where rails need them.
-    Strict,
-    /// 2/1/0/2, no tables.
-    Loose,
-    /// Nothing is written, no tables.
-    Off,
-    /// These values, no tables.
-    Exact(ArpProfile),
-}
-
-impl FromStr for Profile {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        let exact = || {
-            let values: Vec<u8> = s.split('/').map(str::parse).collect::<Result<_, _>>().ok()?;
-            let &[announce, ignore, filter, rp_filter] = values.as_slice() else { return None };
-            // The values that the kernel documents: 4 to 7 of arp_ignore are reserved.
-            let known = announce <= 2 && matches!(ignore, 0..=3 | 8) && filter <= 1 && rp_filter <= 2;
-            known.then_some(Profile::Exact(ArpProfile { announce, ignore, filter, rp_filter }))
-        };
-        match s {
-            "auto" => Ok(Profile::Auto),
-            "strict" => Ok(Profile::Strict),
-            "loose" => Ok(Profile::Loose),
-            "off" => Ok(Profile::Off),
-            _ => exact().ok_or_else(|| {
-                anyhow::anyhow!("{s:?} is none of auto, strict, loose, off, nor arp_announce/arp_ignore/arp_filter/rp_filter as in 2/1/1/1")
-            }),
-        }
-    }
-}
-
-impl TryFrom<String> for Profile {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-/// A range of numbers, `FIRST-LAST`. A rail's number is that of its table and the priority of its rules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Numbers {
-    first: u32,
-    last: u32,
-}
-
-impl Numbers {
-    fn iter(self) -> impl Iterator<Item = u32> {
-        self.first..=self.last
-    }
-}
-
-impl FromStr for Numbers {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        let parsed = s.split_once('-').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
-        // RT_TABLE_DEFAULT to RT_TABLE_LOCAL are the kernel's; its rule for the main table has priority 32766.
-        let (first, last) = parsed.filter(|(a, b)| 256 <= *a && a <= b && *b < 32766).unwrap_or((1, 0));
-        ensure!(first <= last, "{s:?} is no range FIRST-LAST within 256 and 32765");
-        Ok(Numbers { first, last })
-    }
-}
-
-impl TryFrom<String> for Numbers {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<Numbers> for String {
-    fn from(n: Numbers) -> String {
-        n.to_string()
-    }
-}
-
-impl fmt::Display for Numbers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
-    }
-}
-
-/// What a plan says of its rails besides the profile. Numbers are chosen at create, when it is known which are free.
+/// What a plan says of its rails besides the profile. TableRange are chosen at create, when it is known which are free.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rails {
-    /// Numbers for tables and rules, where rails need them; absent: none are made.
-    pub tables: Option<Numbers>,
+    /// TableRange for tables and rules, where rails need them; absent: none are made.
+    pub tables: Option<TableRange>,
     /// Whether 2/1/0/2 without tables will do where no number is free.
     pub or_loose: bool,
     /// The profile and its reason, and what each table will hold: a line each.
@@ -178,13 +42,13 @@ fn link_local(address: std::net::IpAddr) -> bool {
 }
 
 /// The profile for rails as they are on the host, in rail order.
-pub fn decide(wish: Profile, numbers: Numbers, rails: &[NicState]) -> (Option<ArpProfile>, Rails) {
+pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Option<ArpProfile>, Rails) {
     let groups = groups(rails);
     let (arp, how, wanted) = match wish {
-        Profile::Auto | Profile::Strict => (Some(ArpProfile::STRICT), "strict", true),
-        Profile::Loose => (Some(ArpProfile::LOOSE), "loose", false),
-        Profile::Off => (None, "off", false),
-        Profile::Exact(arp) => (Some(arp), "as asked", false),
+        ArpChoice::Auto | ArpChoice::Strict => (Some(ArpProfile::STRICT), "strict", true),
+        ArpChoice::Loose => (Some(ArpProfile::LOOSE), "loose", false),
+        ArpChoice::Off => (None, "off", false),
+        ArpChoice::Exact(arp) => (Some(arp), "as asked", false),
     };
     let values = arp.map_or("the kernel's own values".to_owned(), |a| a.to_string());
     let made = if wanted && !groups.is_empty() { tables(rails, &Snapshot::default()) } else { Vec::new() };
@@ -201,7 +65,7 @@ pub fn decide(wish: Profile, numbers: Numbers, rails: &[NicState]) -> (Option<Ar
     let mut told = vec![format!("ARP profile {values} ({how}): {what}")];
     told.extend(groups.iter().map(ToString::to_string));
     told.extend(made.iter().map(ToString::to_string));
-    (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == Profile::Auto, told })
+    (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == ArpChoice::Auto, told })
 }
 
 /// What a line of the summary has room for.

@@ -1,6 +1,9 @@
 //! What was asked: flags before variables before the host's config file before the defaults; and what the host's
 //! administrator allows. Annotations of a container come last and can only take away.
 
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::arp::ArpChoice;
+use rdma_model::values::{GidTimeout, PlanName};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,13 +17,11 @@ use rdma_model::values::Family;
 
 use crate::cdi::asked::Asked;
 use crate::cli::SelectArgs;
-use crate::config::{EXCLUDE, GidTimeout, Host, Pattern, PlanName, SelectConfig};
+use crate::config::{EXCLUDE, Host, Pattern, SelectConfig};
 use crate::nccl_env::HOST_ENV;
 use crate::plan::Plan;
 use crate::policy::{Ask, Device};
 use crate::protected_ifaces::Way;
-use crate::rails::Profile;
-use crate::view::Sysfs;
 
 /// Prefix of our annotations.
 pub const ANNOTATION: &str = "rdmaprep.io/";
@@ -61,13 +62,13 @@ pub struct Request {
     /// Make addresses of finite lifetime permanent inside, instead of refusing them.
     pub freeze_lifetimes: bool,
     /// How rails answer ARP, and whether those that one table cannot serve get their own.
-    pub arp: Profile,
+    pub arp: ArpChoice,
     /// How long a port inside may take to show its GIDs.
     pub gid_timeout: GidTimeout,
     /// Bring a default route of the main table along, where the container has none.
     pub default_route: bool,
     /// What the container's /sys shows.
-    pub sysfs: Sysfs,
+    pub sysfs: SysfsMode,
     /// Set every debug variable.
     pub debug_all: bool,
     /// Whether the container gets a topology file of ours; none: where it needs one.

@@ -4,6 +4,7 @@
 pub mod exec;
 mod grammar;
 
+use crate::config::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,6 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::Deserialize;
 
 use crate::config::HOOK_LOG;
-use crate::view::Sysfs;
 pub use grammar::read;
 
 /// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
@@ -153,9 +153,9 @@ pub fn is_discreet(program: &Path) -> bool {
     DISCREET.iter().any(|name| program.file_name() == Some(OsStr::new(name)))
 }
 
-/// What [`Sysfs::Auto`] means for the containers of that program, where it tells: gVisor's kernel has a /sys of its own, which its
+/// What [`SysfsMode::Auto`] means for the containers of that program, where it tells: gVisor's kernel has a /sys of its own, which its
 /// RDMA proxy builds itself.
-pub fn sysfs(program: &Path, args: &[OsString]) -> Option<Sysfs> {
+pub fn sysfs(program: &Path, args: &[OsString]) -> Option<SysfsMode> {
     let name = program.file_name()?.as_bytes();
     // Go's flag package takes these for true.
     let is_proxy = |word: &OsString| {
@@ -163,7 +163,7 @@ pub fn sysfs(program: &Path, args: &[OsString]) -> Option<Sysfs> {
         let value = flag.and_then(|flag| flag.strip_prefix("rdmaproxy"));
         value.is_some_and(|value| matches!(value, "" | "=1" | "=t" | "=T" | "=true" | "=TRUE" | "=True"))
     };
-    let sysfs = if args.iter().any(is_proxy) { Sysfs::Off } else { Sysfs::Snapshot };
+    let sysfs = if args.iter().any(is_proxy) { SysfsMode::Off } else { SysfsMode::Snapshot };
     name.starts_with(b"runsc").then_some(sysfs)
 }
 

@@ -7,15 +7,12 @@
 //! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
 //! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
 
+use crate::config::sysfs_mode::SysfsMode;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::str::FromStr;
 
-use anyhow::{Result, anyhow};
-use clap::ValueEnum;
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::tree::{Node, Tree, parent};
-use serde::{Deserialize, Serialize};
 
 use crate::container::mounts::Cover;
 use crate::plan::{Nic, Plan};
@@ -23,55 +20,6 @@ use crate::plan::{Nic, Plan};
 mod hidden;
 
 use hidden::{Fate, Hidden, above, is_top};
-
-/// How a view reaches a container.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Carrier {
-    /// Directories of the kept links, over those of the kernel's own /sys: counters, states and GIDs stay live
-    Live,
-    /// The whole tree as it was, for a sandbox with a kernel of its own
-    Snapshot,
-}
-
-/// What is asked of a container's /sys.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Sysfs {
-    /// `live` where that can be done, else nothing, with the reason
-    #[default]
-    Auto,
-    /// The kernel's own /sys with directories of the kept links over it, or the container does not start
-    Live,
-    /// A tree of files in place of /sys: for sandboxes that have a kernel of their own
-    Snapshot,
-    /// All that the host has
-    Off,
-}
-
-impl FromStr for Sysfs {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Sysfs> {
-        <Sysfs as ValueEnum>::from_str(text, false)
-            .map_err(|_| anyhow!("{text:?} is none of auto, live, snapshot, off"))
-    }
-}
-
-impl Sysfs {
-    /// What of it a container gets that gVisor will run, as its annotations show, and why not the rest. gVisor's own proxy for
-    /// RDMA builds a /sys of the device nodes that config.json lists (runsc/boot/vfs.go); without it nothing below the sandbox's
-    /// own /sys leads anywhere, so that links alone are of no use.
-    pub fn for_annotations(self, annotations: &BTreeMap<String, String>) -> (Sysfs, Option<&'static str>) {
-        let gvisor = annotations.keys().any(|key| key.starts_with("dev.gvisor."));
-        let proxy = annotations.get("dev.gvisor.flag.rdmaproxy").is_some_and(|value| value == "true");
-        match self {
-            Sysfs::Auto if proxy => (Sysfs::Off, Some("gVisor's RDMA proxy builds the container's /sys itself")),
-            Sysfs::Auto if gvisor => (Sysfs::Snapshot, Some("gVisor has a /sys of its own: it gets a tree of files")),
-            other => (other, None),
-        }
-    }
-}
 
 /// What stays visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,9 +77,9 @@ pub fn of_plan(
 ) -> Option<Tree> {
     let keep = Keep { functions: others, ..Keep::of(plan) };
     match plan.sysfs {
-        Sysfs::Off => None,
-        Sysfs::Auto | Sysfs::Live => Some(live(&keep, seen, &links())),
-        Sysfs::Snapshot => Some(snapshot(&keep, seen, whole())),
+        SysfsMode::Off => None,
+        SysfsMode::Auto | SysfsMode::Live => Some(live(&keep, seen, &links())),
+        SysfsMode::Snapshot => Some(snapshot(&keep, seen, whole())),
     }
 }
 

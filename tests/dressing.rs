@@ -10,6 +10,7 @@
 )]
 mod support;
 
+use rdmaprep::config::sysfs_mode::SysfsMode;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -24,7 +25,7 @@ use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
-use rdmaprep::view::{self, Keep, Sysfs};
+use rdmaprep::view::{self, Keep};
 use serde_json::{Value, json};
 use support::{Container, Host, alone};
 
@@ -83,12 +84,12 @@ fn gvisor_is_known_by_its_annotations() {
     let gvisor = map(&[("dev.gvisor.flag.debug", "true")]);
     let proxy = map(&[("dev.gvisor.flag.rdmaproxy", "true")]);
     for (asked, annotations, got) in [
-        (Sysfs::Auto, &map(&[("x", "y")]), Sysfs::Auto),
-        (Sysfs::Auto, &gvisor, Sysfs::Snapshot),
-        (Sysfs::Auto, &proxy, Sysfs::Off),
-        (Sysfs::Live, &gvisor, Sysfs::Live),
-        (Sysfs::Snapshot, &proxy, Sysfs::Snapshot),
-        (Sysfs::Off, &gvisor, Sysfs::Off),
+        (SysfsMode::Auto, &map(&[("x", "y")]), SysfsMode::Auto),
+        (SysfsMode::Auto, &gvisor, SysfsMode::Snapshot),
+        (SysfsMode::Auto, &proxy, SysfsMode::Off),
+        (SysfsMode::Live, &gvisor, SysfsMode::Live),
+        (SysfsMode::Snapshot, &proxy, SysfsMode::Snapshot),
+        (SysfsMode::Off, &gvisor, SysfsMode::Off),
     ] {
         assert_eq!(asked.for_annotations(annotations).0, got, "{asked:?} {annotations:?}");
     }

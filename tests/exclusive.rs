@@ -2,13 +2,13 @@
 //! their GIDs. The moves themselves: tests/roundtrip.rs on a small kernel, tests/vm/exclusive on a real one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use rdma_model::values::GidTimeout;
 use std::io::Write;
 use std::process::{Command, Output};
 
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
-use rdmaprep::config::GidTimeout;
 use rdmaprep::exclusive;
 use rdmaprep::plan::{Identity, Nic};
 

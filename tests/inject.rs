@@ -8,13 +8,13 @@
     reason = "a test fails by panicking"
 )]
 
+use rdma_model::arp::ArpProfile;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rdma_model::error_class::ErrorClass;
 use rdmaprep::inject::{self, Edit, Stage};
 use rdmaprep::plan::Plan;
-use rdmaprep::rails::ArpProfile;
 
 fn cases() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/inject");

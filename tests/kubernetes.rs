@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+use rdma_model::values::PlanName;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -16,7 +17,7 @@ use std::process::Command;
 
 use rdmaprep::cdi::{ALL, KIND};
 use rdmaprep::cli::{Cli, Global, SelectArgs};
-use rdmaprep::config::{Config, Host, PlanName};
+use rdmaprep::config::{Config, Host};
 use rdmaprep::request::{ANNOTATION, Request};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};

@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod support_kernel;
 
+use rdma_model::arp::{ArpChoice, ArpProfile, TABLES, TableRange};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use rdma_model::step::{NicState, Side, Step};
 use rdmaprep::apply::apply;
 use rdmaprep::attach::{Attach, attach};
 use rdmaprep::plan::Plan;
-use rdmaprep::rails::{self, ArpProfile, NUMBERS, Numbers, Profile};
+use rdmaprep::rails::{self};
 use rdmaprep::verify;
 use support_kernel::hosts::{name, plan_for};
 use support_kernel::{Kernel, naked, plain, v4, v6};
@@ -108,7 +109,7 @@ fn lines_have_room_for_the_longest_names() {
         leaf(&name, &net, &far.each_ref().map(String::as_str))
     };
     let all: Vec<NicState> = (0..8).map(rail).collect();
-    let (_, rails) = rails::decide(Profile::Auto, NUMBERS, &all);
+    let (_, rails) = rails::decide(ArpChoice::Auto, TABLES, &all);
     assert_eq!(rails.told.len(), 1 + 4 + 8);
     rails.told.iter().for_each(|line| assert!(line.len() <= 100, "{line}"));
     assert!(rails.told[2].ends_with("enp200s0f1v1000 and 6 more"), "{:?}", rails.told);
@@ -118,22 +119,22 @@ fn lines_have_room_for_the_longest_names() {
 fn what_is_asked_is_read() {
     let exact = ArpProfile { announce: 1, ignore: 8, filter: 0, rp_filter: 2 };
     let good = [
-        ("auto", Profile::Auto),
-        ("strict", Profile::Strict),
-        ("loose", Profile::Loose),
-        ("off", Profile::Off),
-        ("1/8/0/2", Profile::Exact(exact)),
+        ("auto", ArpChoice::Auto),
+        ("strict", ArpChoice::Strict),
+        ("loose", ArpChoice::Loose),
+        ("off", ArpChoice::Off),
+        ("1/8/0/2", ArpChoice::Exact(exact)),
     ];
     for (text, profile) in good {
-        assert_eq!(text.parse::<Profile>().unwrap(), profile);
+        assert_eq!(text.parse::<ArpChoice>().unwrap(), profile);
     }
     for bad in ["", "Auto", "2/1/1", "2/1/1/1/1", "3/1/1/1", "2/4/1/1", "2/1/2/1", "2/1/1/3", "2/1/1/-1"] {
-        assert!(bad.parse::<Profile>().is_err(), "{bad}");
+        assert!(bad.parse::<ArpChoice>().is_err(), "{bad}");
     }
-    assert_eq!("29000-29255".parse::<Numbers>().unwrap(), NUMBERS);
-    assert_eq!(NUMBERS.to_string(), "29000-29255");
+    assert_eq!("29000-29255".parse::<TableRange>().unwrap(), TABLES);
+    assert_eq!(TABLES.to_string(), "29000-29255");
     for bad in ["", "300", "300-299", "255-300", "1-2", "300-32766", "300-x"] {
-        assert!(bad.parse::<Numbers>().is_err(), "{bad}");
+        assert!(bad.parse::<TableRange>().is_err(), "{bad}");
     }
 }
 
@@ -212,7 +213,7 @@ fn from_rule(from: IpAddr, table: u32, priority: u32) -> Rule {
 }
 
 /// The plan that `prepare` would make for all of them.
-fn plan(kernel: &Kernel, count: usize, profile: Profile, numbers: &str) -> Plan {
+fn plan(kernel: &Kernel, count: usize, profile: ArpChoice, numbers: &str) -> Plan {
     let chosen: Vec<usize> = (0..count).collect();
     let host = kernel.see(Side::Host);
     let states: Vec<NicState> = chosen.iter().map(|i| NicState::of(&host, &name(*i)).unwrap()).collect();
@@ -252,7 +253,7 @@ fn way(inside: &Snapshot, from: IpAddr, to: IpAddr) -> (String, Option<IpAddr>) 
 #[test]
 fn what_comes_from_a_rail_leaves_by_it() {
     let kernel = host(4);
-    let attach = lowered(&kernel, &plan(&kernel, 4, Profile::Auto, "29000-29255")).unwrap();
+    let attach = lowered(&kernel, &plan(&kernel, 4, ArpChoice::Auto, "29000-29255")).unwrap();
     let inside = carried_out(&kernel, &attach);
     for i in 0..4 {
         let n = i as u8 + 1;
@@ -279,14 +280,17 @@ fn what_comes_from_a_rail_leaves_by_it() {
 #[test]
 fn tables_are_made_only_where_rails_share_a_subnet() {
     let kernel = support_kernel::hosts::three();
-    for profile in [Profile::Auto, Profile::Strict, Profile::Loose, Profile::Off] {
+    for profile in [ArpChoice::Auto, ArpChoice::Strict, ArpChoice::Loose, ArpChoice::Off] {
         let attach = lowered(&kernel, &plan(&kernel, 3, profile, "29000-29255")).unwrap();
         assert!(attach.held.iter().all(|h| h.inside.rules.is_empty()));
-        assert_eq!(attach.held[0].inside.netdev.sysctls.contains_key("ipv4/conf/arp_filter"), profile != Profile::Off);
+        assert_eq!(
+            attach.held[0].inside.netdev.sysctls.contains_key("ipv4/conf/arp_filter"),
+            profile != ArpChoice::Off
+        );
     }
     // An annotation may leave one of two: alone it needs none.
     let kernel = host(2);
-    let mut narrowed = plan(&kernel, 2, Profile::Auto, "29000-29255");
+    let mut narrowed = plan(&kernel, 2, ArpChoice::Auto, "29000-29255");
     narrowed.nics.pop();
     assert!(lowered(&kernel, &narrowed).unwrap().held[0].inside.rules.is_empty());
 }
@@ -300,7 +304,7 @@ fn what_comes_from_a_rail_leaves_by_its_own_gateway() {
             let hop = Hop { dev: Some(name(i.into())), gateway: Some(v4(i, 0, 9)), ..Hop::default() };
             kernel.does(Step::RouteAdd { side: Side::Host, route: route(far, 100 + u32::from(i), hop) }).unwrap();
         }
-        let attach = lowered(&kernel, &plan(&kernel, 3, Profile::Auto, "29000-29255")).unwrap();
+        let attach = lowered(&kernel, &plan(&kernel, 3, ArpChoice::Auto, "29000-29255")).unwrap();
         let inside = carried_out(&kernel, &attach);
         for i in 0..3u8 {
             let way = way(&inside, v4(i, 0, 1), "10.77.0.1".parse().unwrap());
@@ -308,7 +312,7 @@ fn what_comes_from_a_rail_leaves_by_its_own_gateway() {
         }
         let main = inside.routes.iter().filter(|r| r.table == 254 && r.destination.to_string() == far).count();
         assert_eq!(main, if far == "0.0.0.0/0" { 0 } else { 3 });
-        let loose = lowered(&kernel, &plan(&kernel, 3, Profile::Loose, "29000-29255")).unwrap();
+        let loose = lowered(&kernel, &plan(&kernel, 3, ArpChoice::Loose, "29000-29255")).unwrap();
         assert!(loose.held.iter().all(|h| h.inside.rules.is_empty()));
     }
 }
@@ -327,7 +331,7 @@ fn a_leg_that_is_alone_in_its_table_has_nothing_of_its_own() {
     };
     let both = Route { hops: vec![leg(1), leg(2)], ..route("10.77.0.0/16", 0, leg(1)) };
     kernel.does(Step::RouteAdd { side: Side::Host, route: both }).unwrap();
-    let held = lowered(&kernel, &plan(&kernel, 3, Profile::Auto, "29000-29255")).unwrap().held;
+    let held = lowered(&kernel, &plan(&kernel, 3, ArpChoice::Auto, "29000-29255")).unwrap().held;
     for i in 1..3u8 {
         let routes = &held[usize::from(i)].inside.routes;
         let own = routes.iter().find(|r| r.table > 29000 && r.destination.to_string() == "10.77.0.0/16").unwrap();
@@ -346,7 +350,7 @@ fn a_default_route_comes_along_if_asked_and_never_as_the_second_one() {
     for (dev, metric) in [(0, 300), (1, 200), (2, 200)] {
         kernel.does(Step::RouteAdd { side: Side::Host, route: far(dev, metric) }).unwrap();
     }
-    let mut plan = plan(&kernel, 3, Profile::Auto, "29000-29255");
+    let mut plan = plan(&kernel, 3, ArpChoice::Auto, "29000-29255");
     let host = kernel.see(Side::Host);
     let carried = |kernel: &Kernel, plan: &Plan| {
         let attach = lowered(kernel, plan).unwrap();
@@ -396,12 +400,12 @@ fn numbers_in_use_are_left_alone() {
         let filter = attach.held[0].inside.netdev.sysctls["ipv4/conf/arp_filter"].clone();
         Ok::<_, anyhow::Error>((attach.held.iter().filter_map(rules).collect::<Vec<_>>(), filter))
     };
-    assert_eq!(tables("29000-29255", Profile::Auto).unwrap(), (vec![29002, 29004, 29005], "1".into()));
+    assert_eq!(tables("29000-29255", ArpChoice::Auto).unwrap(), (vec![29002, 29004, 29005], "1".into()));
     // Two numbers are free of the three that it takes.
-    let e = tables("29002-29004", Profile::Strict).unwrap_err();
+    let e = tables("29002-29004", ArpChoice::Strict).unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
     assert!(format!("{e:#}").contains("rail_tables"), "{e:#}");
-    assert_eq!(tables("29002-29004", Profile::Auto).unwrap(), (vec![], "0".into()));
+    assert_eq!(tables("29002-29004", ArpChoice::Auto).unwrap(), (vec![], "0".into()));
 }
 
 #[test]
@@ -409,7 +413,7 @@ fn an_address_that_has_a_rule_gets_no_second_one() {
     let mut kernel = host(2);
     let theirs = from_rule(v4(0, 0, 1), 100, 1000);
     kernel.does(Step::RuleAdd { side: Side::Host, rule: theirs.clone() }).unwrap();
-    let plan = plan(&kernel, 2, Profile::Auto, "29000-29255");
+    let plan = plan(&kernel, 2, ArpChoice::Auto, "29000-29255");
     let held = lowered(&kernel, &plan).unwrap().held;
     let rules = |i: usize| held[i].inside.rules.iter().map(|r| (r.family, r.table)).collect::<Vec<_>>();
     assert_eq!((rules(0), rules(1)), (vec![(4, 100), (6, 29000)], vec![(4, 29001), (6, 29001)]));
@@ -436,7 +440,7 @@ fn prepare_says_what_it_chose() {
         "ARP profile 2/1/1/1 (as asked): no routing tables: of rails that share a subnet, one can resolve its peers";
     assert_eq!(told("2/1/1/1")[0], recipe);
     let apart = support_kernel::hosts::three();
-    let said = plan(&apart, 3, Profile::Auto, "300-400").rails.told;
+    let said = plan(&apart, 3, ArpChoice::Auto, "300-400").rails.told;
     assert_eq!(said, ["ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"]);
 }
 
@@ -444,7 +448,7 @@ fn prepare_says_what_it_chose() {
 #[test]
 fn old_plans_and_records_are_read() {
     let kernel = host(2);
-    let new = plan(&kernel, 2, Profile::Auto, "29000-29255");
+    let new = plan(&kernel, 2, ArpChoice::Auto, "29000-29255");
     let mut old = serde_json::to_value(&new).unwrap();
     for key in ["rails", "default_route"] {
         old.as_object_mut().unwrap().remove(key).unwrap();

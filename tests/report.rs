@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+use rdma_model::arp::ArpProfile;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,6 @@ use std::time::Duration;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use rdmaprep::plan::{EnvVar, Identity, Nic, Plan};
-use rdmaprep::rails::ArpProfile;
 use rdmaprep::report::{self, PhaseName, Report, Stopwatch};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
 use serde_json::json;

@@ -12,6 +12,7 @@
 
 mod support_kernel;
 
+use rdma_model::arp::{ArpChoice, ArpProfile};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -30,7 +31,7 @@ use rdmaprep::journal::Held;
 use rdmaprep::kernel::{Scope, World};
 use rdmaprep::plan::Plan;
 use rdmaprep::precedence::Precedence;
-use rdmaprep::rails::{self, ArpProfile, Profile};
+use rdmaprep::rails;
 use rdmaprep::restore::arrange::arrange;
 use rdmaprep::restore::plan::{Homecoming, restore};
 use rdmaprep::restore::settle::settle;
@@ -306,10 +307,10 @@ fn what_the_container_has_is_what_was_planned() {
         for held in &case.attach.held {
             let name = &held.nic.identity.name;
             let want = match h.arp {
-                Profile::Auto | Profile::Strict => Some(ArpProfile::STRICT),
-                Profile::Loose => Some(ArpProfile::LOOSE),
-                Profile::Exact(arp) => Some(arp),
-                Profile::Off => None,
+                ArpChoice::Auto | ArpChoice::Strict => Some(ArpProfile::STRICT),
+                ArpChoice::Loose => Some(ArpProfile::LOOSE),
+                ArpChoice::Exact(arp) => Some(arp),
+                ArpChoice::Off => None,
             };
             assert!(want.is_none() || rails::effective(&inside, name) == want, "{name}");
             assert!(want.is_some() || held.overruled.is_empty() && held.inside.rules == held.before.rules, "{name}");

@@ -250,10 +250,10 @@ fn annotations_only_take_away() {
 #[test]
 fn plan_names() {
     for good in ["default", "a", "A-1_b.c", &"x".repeat(64)] {
-        assert!(good.parse::<rdmaprep::config::PlanName>().is_ok(), "{good}");
+        assert!(good.parse::<rdma_model::values::PlanName>().is_ok(), "{good}");
     }
     for bad in ["", ".", "..", ".a", "a/b", "a b", "é", "a\n", &"x".repeat(65)] {
-        assert!(bad.parse::<rdmaprep::config::PlanName>().is_err(), "{bad}");
+        assert!(bad.parse::<rdma_model::values::PlanName>().is_err(), "{bad}");
     }
 }
 

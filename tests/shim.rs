@@ -11,6 +11,7 @@
 )]
 mod support;
 
+use rdmaprep::config::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,7 +32,6 @@ use rdmaprep::kernel::process::pidfd_getfd::give;
 use rdmaprep::kernel::store::Store;
 use rdmaprep::nccl_env::topo_file;
 use rdmaprep::shim::{self, Asked, Call, Own, Wanted};
-use rdmaprep::view::Sysfs;
 use serde_json::{Value, json};
 use support::hold::{Hold, POOL};
 use support::{Container, Host, Said, alone, run, sh};
@@ -460,11 +460,11 @@ fn a_sandbox_gets_a_tree_of_files() {
     let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
     for (program, args, sysfs) in [
         ("/usr/bin/runc", &["--rdmaproxy", "create"][..], None),
-        ("/usr/bin/runsc", &["--root", "/x", "create"], Some(Sysfs::Snapshot)),
-        ("/usr/bin/runsc", &["--rdmaproxy=false", "create"], Some(Sysfs::Snapshot)),
-        ("/usr/bin/runsc", &["--rdmaproxy-other", "create", "rdmaproxy"], Some(Sysfs::Snapshot)),
-        ("/usr/bin/runsc", &["-rdmaproxy", "create"], Some(Sysfs::Off)),
-        ("/opt/runsc-1", &["--rdmaproxy=true", "create"], Some(Sysfs::Off)),
+        ("/usr/bin/runsc", &["--root", "/x", "create"], Some(SysfsMode::Snapshot)),
+        ("/usr/bin/runsc", &["--rdmaproxy=false", "create"], Some(SysfsMode::Snapshot)),
+        ("/usr/bin/runsc", &["--rdmaproxy-other", "create", "rdmaproxy"], Some(SysfsMode::Snapshot)),
+        ("/usr/bin/runsc", &["-rdmaproxy", "create"], Some(SysfsMode::Off)),
+        ("/opt/runsc-1", &["--rdmaproxy=true", "create"], Some(SysfsMode::Off)),
     ] {
         assert_eq!(shim::sysfs(Path::new(program), &words(args)), sysfs, "{program} {args:?}");
     }

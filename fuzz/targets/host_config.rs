@@ -1,6 +1,8 @@
 //! The host's config file, and the values that flags and variables have: bad ones are told in a line, good ones are kept.
 #![no_main]
 
+use rdma_model::arp::{ArpChoice};
+use rdma_model::values::{GidTimeout, PlanName};
 use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
@@ -9,8 +11,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, Guid, HcaName, Hex, IfName, Mac};
 use rdma_model::values::Family;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{Config, GidTimeout, Host, Pattern, PlanName};
-use rdmaprep::rails::Profile;
+use rdmaprep::config::{Config, Host, Pattern};
 use rdmaprep::request::{Request, boolean, interface_names};
 
 fuzz_target!(|data: &[u8]| {
@@ -35,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
     ];
     flags.into_iter().for_each(|flags| request(&Config::default(), flags));
     let _ = (boolean(text), interface_names(text));
-    let _ = (text.parse::<Family>(), text.parse::<Profile>(), text.parse::<GidTimeout>());
+    let _ = (text.parse::<Family>(), text.parse::<ArpChoice>(), text.parse::<GidTimeout>());
     if let Ok(pattern) = text.parse::<Pattern>() {
         pattern.matches(text);
     }

@@ -1,11 +1,10 @@
 //! `rdmaprep sysfs`.
 
+use crate::config::sysfs_mode::Carrier;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{Args, Subcommand};
-
-use crate::view::Carrier;
 
 /// `rdmaprep sysfs`.
 #[derive(Debug, Subcommand)]

@@ -1,6 +1,7 @@
 //! What of a plan reaches a container besides its NICs: the filtered /sys, NCCL's settings, device nodes. What config.json was
 //! not told before the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
 
+use crate::config::sysfs_mode::SysfsMode;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::nccl_env::{self, topo_file};
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::state::State;
-use crate::view::{self, Keep, Sysfs};
+use crate::view::{self, Keep};
 
 /// What is to be put on a container.
 pub struct Fitting {
@@ -36,7 +37,7 @@ pub struct Fitting {
     outfit: Outfit,
     /// Device nodes that config.json does not have: the engine may have made them in another way.
     nodes: Vec<CharDevice>,
-    sysfs: Sysfs,
+    sysfs: SysfsMode,
     /// A runtime with a kernel of its own: nothing can be put into it any more.
     sandboxed: bool,
 }
@@ -72,7 +73,7 @@ pub fn fit(
             report.sysfs = Some(mounted(hook, plan, name, sandboxed, report)?);
             Vec::new()
         }
-        None if plan.sysfs == Sysfs::Off => Vec::new(),
+        None if plan.sysfs == SysfsMode::Off => Vec::new(),
         None if sandboxed => {
             off(plan.sysfs, "the sandbox has a /sys of its own, which is settled before hooks run", report)?;
             Vec::new()
@@ -149,11 +150,11 @@ fn stored(hook: &Hook, what: &str, name: &str, report: &mut Report) -> Result<Op
 }
 
 /// Without a view, as far as that was asked for and not only tried.
-fn off(asked: Sysfs, why: &str, report: &mut Report) -> Result<()> {
+fn off(asked: SysfsMode, why: &str, report: &mut Report) -> Result<()> {
     match asked {
-        Sysfs::Off => {}
-        Sysfs::Auto => report.sysfs = Some(format!("off: {why}")),
-        Sysfs::Live | Sysfs::Snapshot => return Err(ErrorClass::Refused.error(format!("--sysfs: {why}"))),
+        SysfsMode::Off => {}
+        SysfsMode::Auto => report.sysfs = Some(format!("off: {why}")),
+        SysfsMode::Live | SysfsMode::Snapshot => return Err(ErrorClass::Refused.error(format!("--sysfs: {why}"))),
     }
     Ok(())
 }
@@ -177,7 +178,7 @@ fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
     };
     match view {
         None => Vec::new(),
-        Some(tree) if plan.sysfs == Sysfs::Snapshot => vec![Cover { at: "sys".to_owned(), tree }],
+        Some(tree) if plan.sysfs == SysfsMode::Snapshot => vec![Cover { at: "sys".to_owned(), tree }],
         Some(tree) => view::covers(&tree).into_iter().map(below).collect(),
     }
 }
@@ -228,7 +229,7 @@ impl Fitting {
         self.bundle.env.get(name).is_some_and(|own| own != ours)
     }
 
-    /// Does it. What was only tried for [`Sysfs::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
+    /// Does it. What was only tried for [`SysfsMode::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
     /// left undone, with the reason.
     fn put_on(&self) -> Result<Put> {
         let Outfit { covers, conf } = &self.outfit;
@@ -237,7 +238,7 @@ impl Fitting {
         }
         let wearer = &self.bundle.wearer;
         let why = match dress(wearer, &self.outfit, &self.nodes) {
-            Err(e) if self.sysfs == Sysfs::Auto => format!("{e:#}"),
+            Err(e) if self.sysfs == SysfsMode::Auto => format!("{e:#}"),
             done => return Ok((done?, None)),
         };
         let rest = Outfit { covers: Vec::new(), conf: conf.clone() };

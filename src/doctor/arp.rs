@@ -1,5 +1,6 @@
 //! How rails that share a subnet answer ARP: by the effective values, the greater of `all` and each one's own.
 
+use rdma_model::arp::ArpProfile;
 use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
@@ -7,7 +8,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::NicState;
 
 use super::{Check, Finding, Patient, Severity, join};
-use crate::rails::{ArpProfile, Group, Why, effective, groups};
+use crate::rails::{Group, Why, effective, groups};
 
 /// A rail with what counts for it.
 struct Wired<'a> {

@@ -1,20 +1,20 @@
 //! Who is examined: the selection, and which NICs somebody means. What was said of them goes first, by `--ifaces` and by stored
 //! plans; an address counts where nobody has said anything.
 
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::arp::ArpChoice;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 use rdma_model::values::Family;
+use rdma_model::values::GidTimeout;
 
 use super::seen::Stale;
 use super::{Check, Examination, Finding, Rule};
 use crate::candidate::counts;
-use crate::config::GidTimeout;
 use crate::kernel::probe::access::Node;
 use crate::plan::Plan;
-use crate::rails::Profile;
 use crate::request::Request;
 use crate::select::{Drop, DropCode, Selection, Verdict};
-use crate::view::Sysfs;
 
 /// An [`Examination`] with what the selection makes of it.
 pub(super) struct Patient<'a> {
@@ -256,9 +256,9 @@ fn is_plain(plan: &Plan, now: &Request) -> bool {
     let told = plan.env.iter().all(|var| UNASKED.contains(&var.name.as_str()));
     let own_index = plan.gid_index.is_some() || plan.env.iter().all(|var| var.name != "NCCL_IB_GID_INDEX");
     let nics = plan.ib.is_empty() && !now.ib && four && now.family == Family::default() && plan.agreement.is_none();
-    let rails = plan.rails.or_loose && now.arp == Profile::Auto && plan.rails.tables == Some(now.host.rail_tables);
+    let rails = plan.rails.or_loose && now.arp == ArpChoice::Auto && plan.rails.tables == Some(now.host.rail_tables);
     let host = !plan.allow_bootstrap && !plan.freeze_lifetimes && !now.freeze_lifetimes;
-    let shown = [plan.sysfs, now.sysfs] == [Sysfs::default(); 2] && !plan.default_route && !now.default_route;
+    let shown = [plan.sysfs, now.sysfs] == [SysfsMode::default(); 2] && !plan.default_route && !now.default_route;
     nics && told
         && own_index
         && rails

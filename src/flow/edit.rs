@@ -1,5 +1,6 @@
 //! What a decision makes of a config.json.
 
+use crate::config::sysfs_mode::SysfsMode;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
@@ -23,7 +24,7 @@ use crate::kernel::{Live, Scope, World};
 use crate::nccl_env::{self, topo_file};
 use crate::plan::{EnvVar, Plan};
 use crate::request::Request;
-use crate::view::{self, Sysfs};
+use crate::view::{self};
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 
@@ -62,8 +63,13 @@ pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Opti
     ready_before(None, global, args, text)
 }
 
-/// The same before a runtime for which [`Sysfs::Auto`] means that, whatever the container says of itself.
-pub(super) fn ready_before(auto: Option<Sysfs>, global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
+/// The same before a runtime for which [`SysfsMode::Auto`] means that, whatever the container says of itself.
+pub(super) fn ready_before(
+    auto: Option<SysfsMode>,
+    global: &Global,
+    args: &SpecArgs,
+    text: &str,
+) -> Result<Option<Ready>> {
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text)?;
     let Some(name) = mine.plan().cloned() else { return Ok(None) };
@@ -92,10 +98,12 @@ pub(super) fn ready_before(auto: Option<Sysfs>, global: &Global, args: &SpecArgs
 }
 
 /// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
-fn settle(plan: &mut Plan, auto: Option<Sysfs>, text: &str) -> Result<()> {
+fn settle(plan: &mut Plan, auto: Option<SysfsMode>, text: &str) -> Result<()> {
     let (by_annotations, _) = plan.sysfs.for_annotations(&inject::annotations(text));
-    let Some(sysfs) = auto.filter(|_| plan.sysfs == Sysfs::Auto && by_annotations != Sysfs::Off) else { return Ok(()) };
-    if sysfs == Sysfs::Off || inject::no_mounts(text)?.is_none() {
+    let Some(sysfs) = auto.filter(|_| plan.sysfs == SysfsMode::Auto && by_annotations != SysfsMode::Off) else {
+        return Ok(());
+    };
+    if sysfs == SysfsMode::Off || inject::no_mounts(text)?.is_none() {
         (plan.sysfs, plan.view) = (sysfs, None);
     }
     Ok(())
@@ -257,13 +265,13 @@ fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEd
     let (Some(name), Some(view)) = (&plan.view, &decision.view) else { return Ok((Vec::new(), None)) };
     if let Some(why) = inject::no_mounts(text)? {
         return match (plan.sysfs, why) {
-            (_, NoMounts::Labelled) | (Sysfs::Auto, _) => Ok((Vec::new(), Some(why))),
+            (_, NoMounts::Labelled) | (SysfsMode::Auto, _) => Ok((Vec::new(), Some(why))),
             _ => Err(ErrorClass::Refused.error(format!("--sysfs: {why}"))),
         };
     }
     let source = store.views().join(name);
     let source = source.to_str().context("the run folder's path is no UTF-8")?.to_owned();
-    if plan.sysfs == Sysfs::Snapshot {
+    if plan.sysfs == SysfsMode::Snapshot {
         return Ok((vec![MountEdit { destination: "/sys".to_owned(), source }], None));
     }
     let mount = |at: String| MountEdit { destination: format!("/sys/{at}"), source: format!("{source}/{at}") };

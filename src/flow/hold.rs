@@ -1,5 +1,7 @@
 //! `rdmaprep hold`: the only process of ours that waits. NICs are in a namespace before any container is.
 
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::values::PlanName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -14,7 +16,6 @@ use serde::Serialize;
 use super::{keep, nics, request, say, store, warn};
 use crate::apply::apply;
 use crate::cli::{Global, HoldArgs};
-use crate::config::PlanName;
 use crate::deadline;
 use crate::decide::{look, options, plan_with, view_of};
 use crate::handle::Handle;
@@ -34,7 +35,6 @@ use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::run::reclaim;
 use crate::state::State;
-use crate::view::Sysfs;
 
 /// What is said when all is ready.
 #[derive(Serialize)]
@@ -121,7 +121,7 @@ fn render(request: &Request, store: &Store, report: &mut Report) -> Result<(Plan
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(ErrorClass::Nothing.error(format!("the host's policy leaves no NIC of plan {name}")));
     }
-    let whole = Plan { sysfs: Sysfs::Snapshot, view: None, ..plan.clone() };
+    let whole = Plan { sysfs: SysfsMode::Snapshot, view: None, ..plan.clone() };
     let view = view_of(&whole, BTreeSet::new(), &seen, &mut live)?.unwrap_or_default();
     let mut kept = vec![Kept::new("sysfs", report::json(&view)?.as_bytes())?];
     let hcas = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect();

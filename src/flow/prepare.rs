@@ -2,6 +2,7 @@
 
 mod draft;
 
+use crate::config::sysfs_mode::SysfsMode;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -29,7 +30,6 @@ use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::select::Selection;
-use crate::view::Sysfs;
 
 /// What `prepare --json` prints.
 #[derive(Serialize)]
@@ -68,7 +68,7 @@ impl Decision {
     fn show(&mut self, config: Option<&str>, live: &mut Live) -> Result<()> {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
         self.view = view_of(&self.plan, others, &self.host, live)?;
-        if let (Some(view), Sysfs::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
+        if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
             for dir in inject::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
                 view.make_room(dir);
             }
@@ -203,7 +203,7 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     as_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
     let (sysfs, _) = plan.sysfs.for_annotations(&inject::annotations(text));
-    let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != Sysfs::Snapshot && pod.is_none());
+    let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none());
     plan.sysfs = sysfs;
     if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
         plan.view = Some(name);

@@ -1,5 +1,6 @@
 //! `rdmaprep-runtime`: what `spec` does, for engines that know nothing but a runtime.
 
+use crate::config::sysfs_mode::SysfsMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -19,7 +20,6 @@ use crate::kernel::process::pidfd_getfd;
 use crate::report::{self, Report};
 use crate::request::ANNOTATION;
 use crate::shim::{self, Asked, Call, Own, exec};
-use crate::view::Sysfs;
 
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
 const LIKELIEST: &str = "runc";
@@ -96,7 +96,7 @@ struct Edited {
 }
 
 /// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong.
-fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<Sysfs>) -> Result<Option<Edited>> {
+fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<SysfsMode>) -> Result<Option<Edited>> {
     let Some(path) = &asked.config else { return Ok(None) };
     // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
     // Where there is none, the runtime says what it thinks of that.
@@ -115,7 +115,7 @@ fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<Sysfs>) -> Res
     }
 }
 
-fn edit(global: &Global, path: &Path, before: String, auto: Option<Sysfs>) -> Result<Option<Edited>> {
+fn edit(global: &Global, path: &Path, before: String, auto: Option<SysfsMode>) -> Result<Option<Edited>> {
     let (spec_global, args) = spec()?;
     let global = Global {
         config: global.config.clone(),

@@ -1,5 +1,6 @@
 //! Commands about the /sys that a container sees.
 
+use crate::config::sysfs_mode::Carrier;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 use crate::kernel::host::files;
 use crate::kernel::sysfs::{self, Scope, Survey};
 use crate::report;
-use crate::view::{self, Carrier, Keep};
+use crate::view::{self, Keep};
 
 /// Runs one.
 pub(super) fn run(command: &SysfsCommand) -> Result<()> {

@@ -1,5 +1,6 @@
 //! create: NICs go in, all or none.
 
+use rdma_model::values::PlanName;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -9,7 +10,6 @@ use rdma_model::step::{Side, Step};
 
 use crate::apply::apply;
 use crate::attach::attach;
-use crate::config::PlanName;
 use crate::container::setup::{Dressing, Fitting, fit};
 use crate::decide::{self, fresh_plan};
 use crate::journal::{Member, Phase, Record, SCHEMA};

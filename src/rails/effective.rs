@@ -1,5 +1,6 @@
 //! What the kernel makes of a NIC's values and of those of `all`: the effective ones, and `all` where it would defeat ours.
 
+use rdma_model::arp::ArpProfile;
 use std::collections::BTreeMap;
 
 use rdma_model::ids::IfName;
@@ -7,7 +8,6 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side, Step};
 use serde::{Deserialize, Serialize};
 
-use super::ArpProfile;
 use crate::verify::Drift;
 
 /// The folder of `/proc/sys/net/ipv4/conf` that combines with each device's; no device can have that name

@@ -1,5 +1,6 @@
 //! What a rail's table holds: the main table's routes over this rail, as if it were the only one.
 
+use rdma_model::arp::TableRange;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Own, TABLE_MAIN, derived};
 
-use super::{COLUMNS, Numbers, link_local, listed};
+use super::{COLUMNS, link_local, listed};
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;
@@ -68,8 +69,8 @@ pub(super) fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
     (!hops.is_empty()).then(|| Route { prefsrc, protocol: RTPROT_STATIC, ..route.with(hops) })
 }
 
-/// Numbers that are neither a table nor a priority of the namespace, or of what comes into it.
-pub(super) fn free(numbers: Numbers, rails: &[NicState], inside: &Snapshot) -> Vec<u32> {
+/// TableRange that are neither a table nor a priority of the namespace, or of what comes into it.
+pub(super) fn free(numbers: TableRange, rails: &[NicState], inside: &Snapshot) -> Vec<u32> {
     let routes = rails.iter().flat_map(|s| &s.routes).chain(&inside.routes);
     let rules = rails.iter().flat_map(|s| &s.rules).chain(&inside.rules);
     let used: Vec<u32> = routes.map(|r| r.table).chain(rules.flat_map(|r| [r.table, r.priority])).collect();

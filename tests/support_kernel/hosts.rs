@@ -1,6 +1,7 @@
 //! Random hosts: what an administrator, or NetworkManager, may have set up on NICs, done step by step on the small kernel, so
 //! that only states come out that Linux can be in.
 
+use rdma_model::arp::{ArpChoice, ArpProfile, TABLES};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::attach::identity;
 use rdmaprep::exclusive;
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
-use rdmaprep::rails::{self, ArpProfile, NUMBERS, Profile, Rails};
+use rdmaprep::rails::{self, Rails};
 use rdmaprep::stack;
 
 use super::{Kernel, naked, plain, v4, v6};
@@ -29,7 +30,7 @@ pub struct Host {
     /// Whether RDMA devices belong to one namespace each.
     pub exclusive: bool,
     /// `--arp-profile`.
-    pub arp: Profile,
+    pub arp: ArpChoice,
     /// `conf/all` in the container's namespace, in the order of the profile.
     pub all: [u8; 4],
     /// `--default-route`.
@@ -232,7 +233,7 @@ fn spec() -> impl Strategy<Value = Spec> {
 pub fn host(most: usize) -> impl Strategy<Value = Host> {
     let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
     let exact = ArpProfile { announce: 1, ignore: 0, filter: 0, rp_filter: 1 };
-    let profiles = vec![Profile::Auto, Profile::Strict, Profile::Loose, Profile::Off, Profile::Exact(exact)];
+    let profiles = vec![ArpChoice::Auto, ArpChoice::Strict, ArpChoice::Loose, ArpChoice::Off, ArpChoice::Exact(exact)];
     let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 4]>());
     (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>(), rails).prop_map(
         |(
@@ -602,7 +603,7 @@ impl Host {
             nic.uverbs = exclusive::node(&minors, &host, nic.hca.as_ref().unwrap()).cloned();
         }
         let states: Vec<NicState> = nics.iter().map(|n| NicState::of(&host, &n.identity.name).unwrap()).collect();
-        let (arp, rails) = rails::decide(self.arp, NUMBERS, &states);
+        let (arp, rails) = rails::decide(self.arp, TABLES, &states);
         Plan { arp, rails, exclusive: self.exclusive, default_route: self.default_route, ..plan(nics) }
     }
 }

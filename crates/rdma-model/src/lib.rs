@@ -5,6 +5,7 @@
 //! - [`nic`]: what identifies a NIC while names and indexes change around it
 //! - [`step`]: one effect on the kernel, and the state of a NIC that it takes to set up
 //! - [`tree`]: directories, files and links as data
+//! - [`arp`]: ARP profiles, and ranges of routing tables
 //! - [`values`]: values of options that more than one crate reads
 //! - [`verdict`]: why a NIC is not given to a job
 //! - [`escape`]: text from elsewhere, escaped for a terminal
@@ -12,6 +13,7 @@
 //! - [`strict_json`]: JSON that may have no field which its reader does not know
 #![forbid(unsafe_code)]
 
+pub mod arp;
 pub mod error_class;
 pub mod escape;
 pub mod ids;

@@ -1,9 +1,10 @@
 //! Values of options that more than one crate reads.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 /// Which addresses of a NIC count: `4`, `6` or `any`.
@@ -50,5 +51,90 @@ impl Family {
             Family::V6 => "IPv6 address other than link-local",
             Family::Any => "IPv4 or IPv6 address other than link-local",
         }
+    }
+}
+
+/// How long a port that is ACTIVE may take to show its GIDs: seconds, 1 to 3600.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+pub struct GidTimeout(u32);
+
+impl GidTimeout {
+    /// The seconds.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for GidTimeout {
+    fn default() -> Self {
+        GidTimeout(5)
+    }
+}
+
+impl TryFrom<u32> for GidTimeout {
+    type Error = anyhow::Error;
+    fn try_from(seconds: u32) -> Result<Self> {
+        ensure!((1..=3600).contains(&seconds), "{seconds} is no number of seconds from 1 to 3600");
+        Ok(GidTimeout(seconds))
+    }
+}
+
+impl FromStr for GidTimeout {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        match s.parse::<u32>() {
+            Ok(seconds) => seconds.try_into(),
+            Err(_) => bail!("{s:?} is no number of seconds from 1 to 3600"),
+        }
+    }
+}
+
+impl From<GidTimeout> for u32 {
+    fn from(timeout: GidTimeout) -> u32 {
+        timeout.0
+    }
+}
+
+/// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot, so that it is a file name that nobody hides.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PlanName(String);
+
+impl PlanName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for PlanName {
+    type Err = anyhow::Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+        ensure!(
+            (1..=64).contains(&s.len()) && s.bytes().all(good) && !s.starts_with('.'),
+            "{s:?} is no plan name (1 to 64 letters, digits, '_', '.', '-', the first no dot)"
+        );
+        Ok(PlanName(s.to_owned()))
+    }
+}
+
+impl TryFrom<String> for PlanName {
+    type Error = anyhow::Error;
+    fn try_from(s: String) -> Result<Self> {
+        s.parse()
+    }
+}
+
+impl From<PlanName> for String {
+    fn from(name: PlanName) -> String {
+        name.0
+    }
+}
+
+impl fmt::Display for PlanName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
     }
 }
