@@ -3,13 +3,14 @@
 mod inside;
 mod minors;
 
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::{identity, same_nic};
 use std::collections::BTreeMap;
 
 use anyhow::Result;
 
 use crate::exclusive;
-use crate::journal::Held;
-use crate::plan::{Identity, Nic, Plan};
+use crate::plan::{Nic, Plan};
 use crate::protected_ifaces::{self, Guarded};
 use crate::rails;
 use crate::stack;
@@ -18,7 +19,7 @@ use inside::inside_state;
 pub use minors::{Minors, predict_uverbs, uverbs_number};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Address, Hca, Netdev, Route, Snapshot};
+use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
 use rdma_model::step::{Made, NicState, Side, Step, configure, connect, generated, kernel_address, leave_groups};
 
 /// What one container's create takes.
@@ -26,7 +27,7 @@ pub struct Attach {
     /// In the order in which they are done; moves of one NIC end before those of the next begin.
     pub steps: Vec<Step>,
     /// What goes into the journal before the first step.
-    pub held: Vec<Held>,
+    pub held: Vec<MovedNic>,
     /// Remarks for the report: what was asked for and is not done.
     pub notes: Vec<String>,
 }
@@ -73,13 +74,13 @@ fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
 }
 
 /// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
-fn steps(held: &[Held], plan: &Plan, host: &Snapshot) -> Vec<Step> {
+fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
     steps.extend(held.iter().flat_map(|h| leave_groups(Side::Host, &h.before.netdev)));
     let mut dissolved: Vec<&IfName> = Vec::new();
     for h in held {
         let name = &h.nic.identity.name;
-        let whole = |b: &&Held| {
+        let whole = |b: &&MovedNic| {
             b.nic.members.contains(name) || stack::is_bond(&b.before.netdev) && b.nic.identity.name == *name
         };
         if let Some(bond) = held.iter().find(whole).filter(|b| !dissolved.contains(&&b.nic.identity.name)) {
@@ -130,7 +131,7 @@ fn refuse<T>(plan: &Plan, why: impl std::fmt::Display) -> Result<T> {
 
 /// Soft-RoCE first, in ascending order of device nodes: each re-created link gets the lowest free minor, so any other order
 /// would swap device nodes.
-fn move_order(held: &Held) -> (bool, u32) {
+fn move_order(held: &MovedNic) -> (bool, u32) {
     let minor = held.uverbs_before.as_ref().filter(|_| held.nic.rxe).and_then(uverbs_number);
     (minor.is_none(), minor.unwrap_or(0))
 }
@@ -141,7 +142,7 @@ fn check(
     host: &Snapshot,
     inside: &Snapshot,
     (minors, guarded): (&Minors, &Guarded),
-) -> Result<Held> {
+) -> Result<MovedNic> {
     let name = &nic.identity.name;
     let Some(before) = NicState::of(host, name) else { return refuse(plan, format!("{name} is not on the host")) };
     let hca = nic.hca.as_ref().and_then(|h| host.hca(h));
@@ -188,7 +189,7 @@ fn check(
     }
     let uverbs_before = hca.and_then(|h| h.uverbs.clone());
     let (inside, overruled, stand_ins) = (before.clone(), BTreeMap::new(), Vec::new());
-    Ok(Held { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins })
+    Ok(MovedNic { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins })
 }
 
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in net/ipv6/addrconf.c).
@@ -200,7 +201,7 @@ fn has_stale_token(dev: &Netdev) -> bool {
 }
 
 /// What the kernel does not list would be lost with the NIC.
-fn knows_all_routes(held: &[Held], host: &Snapshot) -> Result<()> {
+fn knows_all_routes(held: &[MovedNic], host: &Snapshot) -> Result<()> {
     match unlisted_routes(host).filter(|_| !held.is_empty()) {
         Some(why) => Err(ErrorClass::Refused.error(why)),
         None => Ok(()),
@@ -295,29 +296,7 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
     Ok(())
 }
 
-/// The identity of a NIC as observed.
-pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
-    Identity {
-        name: state.netdev.name.clone(),
-        ifindex: state.netdev.ifindex,
-        pci: state.netdev.pci,
-        permanent_mac: state.netdev.permanent_mac.clone(),
-        node_guid: hca.and_then(|h| h.node_guid),
-    }
-}
-
-/// Whether two identities are of one NIC: what both sources know of the hardware must agree, and without any such fact the
-/// name decides. The ifindex proves nothing, since it may change when a NIC has been away.
-pub fn same_nic(a: &Identity, b: &Identity) -> bool {
-    let pci = a.pci.zip(b.pci).map(|(x, y)| x == y);
-    let mac = a.permanent_mac.as_ref().zip(b.permanent_mac.as_ref()).map(|(x, y)| x == y);
-    match (pci, mac) {
-        (None, None) => a.name == b.name,
-        _ => pci.unwrap_or(true) && mac.unwrap_or(true),
-    }
-}
-
-fn move_in(held: &Held, made: Option<Made>, exclusive: bool) -> Vec<Step> {
+fn move_in(held: &MovedNic, made: Option<Made>, exclusive: bool) -> Vec<Step> {
     let (side, state) = (Side::Inside, &held.inside);
     let dev = &held.nic.identity.name;
     let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
@@ -337,7 +316,7 @@ fn move_in(held: &Held, made: Option<Made>, exclusive: bool) -> Vec<Step> {
     steps
 }
 
-fn await_port(held: &Held, plan: &Plan) -> Option<Step> {
+fn await_port(held: &MovedNic, plan: &Plan) -> Option<Step> {
     let (hca, port, gid) = (held.nic.hca.clone()?, held.nic.port?, held.nic.gid.as_ref()?);
     let (dev, addresses) = (held.nic.identity.name.clone(), vec![gid.ip()]);
     Some(Step::AwaitPort { hca, port, dev, addresses, index: plan.gid_index, gid_timeout: plan.gid_timeout.get() })

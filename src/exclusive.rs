@@ -5,16 +5,16 @@
 //! namespace that dies back to the initial one by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
 
 use anyhow::Result;
+use rdma_model::drift::Drift;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
+use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use crate::attach::{Minors, predict_uverbs, uverbs_number};
 use crate::candidate::INFINIBAND;
-use crate::journal::Held;
 use crate::plan::{Nic, Plan};
-use crate::verify::Drift;
 
 /// The way out of every refusal here. The kernel changes the mode only as long as the initial namespace is the only one
 /// (rdma_compatdev_set in device.c), which is the administrator's decision, never ours.
@@ -140,7 +140,7 @@ pub fn home<'a>(names: impl Iterator<Item = &'a HcaName>, host: &Snapshot, insid
 }
 
 /// Devices of hardware that a container gave other names, by their GUIDs: home, and called what they were.
-pub fn strays(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
+pub fn strays(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
     let mut steps = Vec::new();
     for h in held.iter().filter(|h| !h.nic.rxe && !h.nic.borrowed) {
         let Some((name, guid)) = h.nic.hca.as_ref().zip(h.nic.identity.node_guid) else { continue };

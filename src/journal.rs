@@ -6,19 +6,17 @@
 
 mod remains;
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{CharDevice, Route};
-use rdma_model::step::NicState;
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
-use crate::plan::{Nic, Plan};
+use crate::plan::Plan;
 use crate::precedence::Precedence;
-use crate::rails::Overruled;
 
 pub use remains::{Remains, remains};
 
@@ -51,25 +49,6 @@ pub struct Member {
     pub pid: i32,
     /// Field 22 of /proc/PID/stat: tells a reused pid from init.
     pub start_time: u64,
-}
-
-/// A NIC that is away, and the state that the host gets back.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Held {
-    /// Which one.
-    pub nic: Nic,
-    /// Its state at the move: what the host gets back.
-    pub before: NicState,
-    /// Its state in the container: what poststart re-asserts after a runtime that tore it down.
-    pub inside: NicState,
-    /// The verbs node of its HCA at the move.
-    pub uverbs_before: Option<CharDevice>,
-    /// Values of `conf/all` in the container's namespace that would have defeated its own: written before it came.
-    #[serde(default)]
-    pub overruled: BTreeMap<String, Overruled>,
-    /// What the host has in place of routes with a leg over it, from another record whose NICs returned first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stand_ins: Vec<Route>,
 }
 
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
@@ -108,7 +87,7 @@ pub struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<Hold>,
     /// The NICs, in the order in which they moved.
-    pub held: Vec<Held>,
+    pub held: Vec<MovedNic>,
     /// The order that the host's equal routes and rules had; that of older versions has none.
     #[serde(default, skip_serializing_if = "Precedence::is_empty")]
     pub precedence: Precedence,

@@ -8,12 +8,12 @@ use crate::config::sysfs_mode::SysfsMode;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
 use rdma_model::ids::{HcaName, IfName};
+use rdma_model::nic::identity;
 use rdma_model::snapshot::{CharDevice, JobAddresses, Snapshot};
 use rdma_model::step::NicState;
 use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
-use crate::attach::identity;
 use crate::exclusive;
 use crate::nccl_env::{self, Options, Told};
 use crate::rails::{self, Rails};

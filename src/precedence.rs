@@ -8,6 +8,8 @@
 
 mod moves;
 
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -16,8 +18,6 @@ use rdma_model::snapshot::{RTA_EXPIRES, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step, derived};
 use serde::{Deserialize, Serialize};
 
-use crate::journal::Held;
-use crate::verify::Drift;
 use moves::{move_routes, move_rules, stand_in};
 
 /// The protocol of a stand-in: a number that include/uapi/linux/rtnetlink.h gives to no program.
@@ -116,7 +116,7 @@ impl Precedence {
     }
 
     /// The order that NICs' routes and rules have inside: that of the host, where each of a group was one of the host's.
-    pub fn inside(&self, held: &[Held]) -> Precedence {
+    pub fn inside(&self, held: &[MovedNic]) -> Precedence {
         let leads = |r: &Route, h: &Route| {
             key(r) == key(h) && r.hops.iter().all(|l| h.hops.iter().any(|o| (&o.dev, o.gateway) == (&l.dev, l.gateway)))
         };

@@ -20,7 +20,7 @@ use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 pub use default::{carry_default, default_told, winners};
-pub use effective::{ALL, Overruled, drift, effective, give_back, overrule, overruled, told};
+pub use effective::{ALL, drift, effective, give_back, overrule, overruled, told};
 pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
 use tables::tables;

@@ -4,10 +4,10 @@
 //! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
 
 use rdma_model::ids::{HcaName, IfName};
+use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Snapshot, Stranger};
 use rdma_model::step::{Made, NicState, Settings, Side, Step};
 
-use crate::journal::Held;
 use crate::plan::Nic;
 
 /// No stack is higher; indexes of other namespaces can make a snapshot's links go round.
@@ -105,7 +105,7 @@ pub fn turn(nic: &Nic, nics: &[Nic]) -> usize {
 }
 
 /// What makes a NIC anew that its container's namespace has taken with it, or that cannot change namespace; none for hardware.
-pub fn made(held: &Held, all: &[Held], host: &Snapshot) -> Option<Made> {
+pub fn made(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<Made> {
     let was = &held.before.netdev;
     let over = held.nic.over.clone();
     if over.is_none() && !is_bond(was) {
@@ -131,7 +131,7 @@ pub fn dissolve(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Step> {
 }
 
 /// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.
-pub fn make(side: Side, held: &Held, made: Made) -> Vec<Step> {
+pub fn make(side: Side, held: &MovedNic, made: Made) -> Vec<Step> {
     let was = &held.before.netdev;
     let dev = || was.name.clone();
     let mut steps = vec![Step::Make { side, dev: dev(), made }];
@@ -145,7 +145,7 @@ pub fn make(side: Side, held: &Held, made: Made) -> Vec<Step> {
 }
 
 /// Puts a bond's members into it, where they are not there yet.
-pub fn gather(side: Side, bond: &Held, observed: &Snapshot) -> Vec<Step> {
+pub fn gather(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
     let master = &bond.nic.identity.name;
     let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));
     let put = |m: &IfName| Step::Enslave { side, dev: m.clone(), master: master.clone() };

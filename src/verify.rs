@@ -7,15 +7,15 @@
 //! its VFs; of a host, the order of equal routes and rules besides ([`precedence`]). [`LEFT_OUT`] lists what it leaves out, each
 //! with the reason.
 
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 
 use rdma_model::ids::Mac;
 use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Snapshot, UNTOLD};
 use rdma_model::step::{NicState, derived, generated, kernel_address};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::journal::Held;
 use crate::precedence;
 use crate::stack;
 
@@ -63,41 +63,6 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
 /// IFA flags that are settings (see [`LEFT_OUT`]): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE,
 /// MCAUTOJOIN (include/uapi/linux/if_addr.h).
 const ADDRESS_SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
-
-/// One difference.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Drift {
-    /// The NIC.
-    pub dev: String,
-    /// What differs.
-    pub field: String,
-    /// What should be there; absent: nothing.
-    pub expected: Option<String>,
-    /// What is there; absent: nothing.
-    pub observed: Option<String>,
-}
-
-impl Drift {
-    /// Whether it is of a setting of the device, which no manager of links is known to change.
-    pub fn is_of_device(&self) -> bool {
-        ["ethtool ", "sysfs ", "napi ", "dcb ", "vf "].iter().any(|source| self.field.starts_with(source))
-    }
-}
-
-impl fmt::Display for Drift {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let or_nothing = |v: &Option<String>| v.clone().unwrap_or_else(|| "nothing".into());
-        write!(
-            f,
-            "{} {}: {} instead of {}",
-            self.dev,
-            self.field,
-            or_nothing(&self.observed),
-            or_nothing(&self.expected)
-        )
-    }
-}
 
 /// The normal form of a NIC's state.
 pub fn normal(state: &NicState) -> NicState {
@@ -317,13 +282,13 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
 }
 
 /// HCAs that are not behind their netdev as they should be, in the namespace that was observed.
-pub fn rdma_drift(held: &[Held], observed: &Snapshot) -> Vec<Drift> {
-    let wrong = |h: &&Held| {
+pub fn rdma_drift(held: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
+    let wrong = |h: &&MovedNic| {
         let (Some(hca), Some(port), false) = (&h.nic.hca, h.nic.port, h.nic.borrowed) else { return false };
         let found = observed.hca(hca).and_then(|hca| hca.ports.iter().find(|p| p.number == port));
         found.and_then(|p| p.netdev.as_ref()) != Some(&h.nic.identity.name)
     };
-    let drift = |h: &Held| Drift {
+    let drift = |h: &MovedNic| Drift {
         dev: h.nic.identity.name.to_string(),
         field: "hca".into(),
         expected: h.nic.hca.as_ref().map(ToString::to_string),

@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 use std::fs;
 use std::hint::black_box;
@@ -23,7 +24,7 @@ use rdmaprep::bundle::Bundle;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host};
 use rdmaprep::inject::{self, Edit};
-use rdmaprep::journal::{Held, Record, remains};
+use rdmaprep::journal::{Record, remains};
 use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::request::Request;
 use rdmaprep::restore::plan::{reassert, restore};
@@ -163,13 +164,13 @@ fn settings_for_nccl() {
 }
 
 /// NICs that are away, from a record of the ordinary tests.
-fn held() -> Vec<Held> {
+fn held() -> Vec<MovedNic> {
     let path = format!("{}/tests/cases/journal/v1-current.json", env!("CARGO_MANIFEST_DIR"));
     Record::parse(&fs::read_to_string(path).unwrap()).unwrap().held
 }
 
 /// A namespace whose root has made that many interfaces, routes, rules and addresses.
-fn crowded(count: usize, own: &[Held]) -> Snapshot {
+fn crowded(count: usize, own: &[MovedNic]) -> Snapshot {
     let name = |i: usize| -> IfName { word(i).parse().unwrap() };
     let host = |i: usize| format!("10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255);
     let netdev = |i| json!({"name": word(i), "ifindex": 1000 + i});

@@ -396,7 +396,7 @@ fn numbers_in_use_are_left_alone() {
     let tables = |numbers: &str, profile| {
         let attach = lowered(&kernel, &plan(&kernel, 3, profile, numbers))?;
         carried_out(&kernel, &attach);
-        let rules = |h: &rdmaprep::journal::Held| h.inside.rules.first().map(|r| r.table);
+        let rules = |h: &rdma_model::moved_nic::MovedNic| h.inside.rules.first().map(|r| r.table);
         let filter = attach.held[0].inside.netdev.sysctls["ipv4/conf/arp_filter"].clone();
         Ok::<_, anyhow::Error>((attach.held.iter().filter_map(rules).collect::<Vec<_>>(), filter))
     };
@@ -458,5 +458,5 @@ fn old_plans_and_records_are_read() {
     let held = lowered(&kernel, &new).unwrap().held.remove(0);
     let mut text = serde_json::to_value(&held).unwrap();
     text.as_object_mut().unwrap().remove("overruled");
-    assert_eq!(serde_json::from_value::<rdmaprep::journal::Held>(text).unwrap(), held);
+    assert_eq!(serde_json::from_value::<rdma_model::moved_nic::MovedNic>(text).unwrap(), held);
 }

@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "each test file uses its part")]
 mod support_kernel;
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
@@ -12,7 +13,6 @@ use rdma_model::snapshot::{Hop, Netdev, Route, Rule};
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::apply_all;
 use rdmaprep::attach::attach;
-use rdmaprep::journal::Held;
 use rdmaprep::kernel::link_managers;
 use rdmaprep::restore::after_reboot::{Aftermath, after_reboot};
 use rdmaprep::verify;
@@ -65,7 +65,7 @@ fn announce(i: usize) -> Step {
 }
 
 /// What rail0 and rail1 were before the boot.
-fn record() -> Vec<Held> {
+fn record() -> Vec<MovedNic> {
     let mut kernel = three();
     for i in [0, 1] {
         kernel.does(announce(i)).unwrap();
@@ -93,18 +93,18 @@ fn booted(cards: Vec<Netdev>) -> Kernel {
     kernel
 }
 
-fn planned(held: &[Held], kernel: &Kernel) -> Aftermath {
+fn planned(held: &[MovedNic], kernel: &Kernel) -> Aftermath {
     after_reboot(held, &kernel.see(HOST), |_| None)
 }
 
-fn done(held: &[Held], kernel: &mut Kernel) -> Aftermath {
+fn done(held: &[MovedNic], kernel: &mut Kernel) -> Aftermath {
     let aftermath = planned(held, kernel);
     let errors = apply_all(&aftermath.steps, kernel, Instant::now());
     assert!(errors.is_empty(), "{errors:?}");
     aftermath
 }
 
-fn drift(held: &[Held], kernel: &Kernel) -> Vec<String> {
+fn drift(held: &[MovedNic], kernel: &Kernel) -> Vec<String> {
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
     verify::drift(&states, &kernel.see(HOST)).iter().map(ToString::to_string).collect()
 }

@@ -13,6 +13,8 @@
 mod support_kernel;
 
 use rdma_model::arp::{ArpChoice, ArpProfile};
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -27,7 +29,6 @@ use rdma_model::snapshot::{Address, LinkOptions, Program, ProgramHook, Qdisc, Ro
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
-use rdmaprep::journal::Held;
 use rdmaprep::kernel::{Scope, World};
 use rdmaprep::plan::Plan;
 use rdmaprep::precedence::Precedence;
@@ -35,7 +36,7 @@ use rdmaprep::rails;
 use rdmaprep::restore::arrange::arrange;
 use rdmaprep::restore::plan::{Homecoming, restore};
 use rdmaprep::restore::settle::settle;
-use rdmaprep::verify::{self, Drift};
+use rdmaprep::verify;
 use support_kernel::hosts::{Host, host, name};
 use support_kernel::{Kernel, plain, v4, v6};
 
@@ -76,12 +77,12 @@ fn for_all<T: Debug>(cases: u32, values: impl Strategy<Value = T>, property: imp
     result.unwrap_or_else(|e| panic!("{e}"));
 }
 
-fn names(held: &[Held]) -> Vec<IfName> {
+fn names(held: &[MovedNic]) -> Vec<IfName> {
     held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 
 /// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what differs then.
-fn home(kernel: &mut Kernel, held: &[Held], order: &Precedence) -> (Homecoming, Vec<Drift>) {
+fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (Homecoming, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
     let home = restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
     apply_all(&home.steps, kernel, soon());
@@ -264,7 +265,7 @@ fn the_way_home_cut_off_anywhere() {
     told("points of the way home");
 }
 
-fn way_home(kernel: &Kernel, held: &[Held]) -> Homecoming {
+fn way_home(kernel: &Kernel, held: &[MovedNic]) -> Homecoming {
     restore(held, &kernel.see(Side::Host), kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref())
 }
 
@@ -370,10 +371,10 @@ fn no_ipv6() -> SysctlValues {
 
 impl Mischief {
     /// Does it; what Linux refuses, does not happen. `now` holds the NICs' names inside.
-    fn done(&self, kernel: &mut Kernel, held: &[Held], now: &mut [IfName]) {
+    fn done(&self, kernel: &mut Kernel, held: &[MovedNic], now: &mut [IfName]) {
         let n = self.nic % held.len();
         let (was, dev) = (&held[n], now[n].clone());
-        let hardware = |h: &Held| h.before.netdev.pci.is_some();
+        let hardware = |h: &MovedNic| h.before.netdev.pci.is_some();
         match self.what {
             14 => self.rdma(kernel, was, dev),
             15 if held.iter().all(hardware) => swap(kernel, now, n, (n + 1) % held.len()),
@@ -401,7 +402,7 @@ impl Mischief {
         }
     }
 
-    fn rdma(&self, kernel: &mut Kernel, was: &Held, dev: IfName) {
+    fn rdma(&self, kernel: &mut Kernel, was: &MovedNic, dev: IfName) {
         let side = Side::Inside;
         let Some(hca) = was.nic.hca.clone() else { return };
         let _ = kernel.does(Step::RdmaLinkDelete { side, hca: hca.clone() });
@@ -410,7 +411,7 @@ impl Mischief {
     }
 
     #[allow(clippy::too_many_lines, reason = "a table of tricks")]
-    fn step(&self, inside: &Snapshot, was: &Held, dev: IfName) -> Option<Step> {
+    fn step(&self, inside: &Snapshot, was: &MovedNic, dev: IfName) -> Option<Step> {
         let side = Side::Inside;
         let is = inside.netdev(&dev).unwrap();
         let hardware = was.before.netdev.pci.is_some();
@@ -539,7 +540,7 @@ fn a_dead_namespace_returns_hardware() {
         for mut kernel in [whole, half] {
             point();
             let on_host = kernel.see(Side::Host);
-            let lost = |h: &&Held| h.before.netdev.pci.is_none() && on_host.netdev(&h.nic.identity.name).is_none();
+            let lost = |h: &&MovedNic| h.before.netdev.pci.is_none() && on_host.netdev(&h.nic.identity.name).is_none();
             let (lost, kept): (Vec<_>, Vec<_>) = case.attach.held.iter().partition(lost);
             kernel.die();
             kernel.log.clear();
@@ -555,7 +556,7 @@ fn a_dead_namespace_returns_hardware() {
                 // A group wants all of its members.
                 now.nexthops.clear();
             }
-            let ours: Vec<Held> = kept.into_iter().cloned().collect();
+            let ours: Vec<MovedNic> = kept.into_iter().cloned().collect();
             let mut states: Vec<NicState> = ours.iter().map(|h| h.before.clone()).collect();
             states.iter_mut().for_each(|s| without(&mut s.routes, &lost));
             states.iter_mut().filter(|_| !lost.is_empty()).for_each(|s| s.nexthops.clear());
@@ -569,7 +570,7 @@ fn a_dead_namespace_returns_hardware() {
 }
 
 /// Without the routes that need a NIC, or prefer an address of it, which is no more; nor, then, what may be reached by these.
-fn without(routes: &mut Vec<Route>, lost: &[&Held]) {
+fn without(routes: &mut Vec<Route>, lost: &[&MovedNic]) {
     let gone = |dev: &IfName| lost.iter().any(|h| h.nic.identity.name == *dev);
     let source =
         |r: &Route| lost.iter().any(|h| h.before.netdev.addresses.iter().any(|a| Some(a.address) == r.prefsrc));

@@ -4,6 +4,8 @@ mod support;
 #[allow(dead_code, reason = "each test file uses its part")]
 mod support_kernel;
 
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -13,13 +15,11 @@ use std::time::{Duration, Instant};
 use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
 use rdmaprep::attach::attach;
-use rdmaprep::journal::Held;
 use rdmaprep::kernel::link_managers::advice::{Outcome, Present, sentence};
 use rdmaprep::kernel::link_managers::{self, Manager};
 use rdmaprep::kernel::{Scope, World};
 use rdmaprep::precedence::Precedence;
 use rdmaprep::restore::settle::settle;
-use rdmaprep::verify::Drift;
 use support::{Container, Host, Look, Said, alone, sh, until};
 use support_kernel::Kernel;
 use support_kernel::hosts::{name, plan_for, three};
@@ -70,7 +70,7 @@ fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
     root
 }
 
-fn held(kernel: &Kernel) -> Vec<Held> {
+fn held(kernel: &Kernel) -> Vec<MovedNic> {
     attach(&plan_for(kernel, &[0, 1, 2]), &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap().held
 }
 

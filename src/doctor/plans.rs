@@ -1,12 +1,13 @@
 //! Stored plans against the host as it is: a container that asks for one that does not fit is refused.
 
 use rdma_model::ids::IfName;
+use rdma_model::nic::{identity, same_nic};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_model::values::Family;
 
 use super::{Check, Finding, Patient, Severity, join};
-use crate::attach::{attach, identity, same_nic};
+use crate::attach::attach;
 use crate::candidate::counts;
 use crate::plan::{Nic, Plan};
 use crate::protected_ifaces::uplinks;

@@ -1,5 +1,6 @@
 //! Records that bring nothing home: of an earlier boot, torn, or of NICs that have gone for good.
 
+use rdma_model::moved_nic::MovedNic;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use rdma_model::step::{Side, Step};
 use super::say;
 use crate::apply::apply_all;
 use crate::exclusive;
-use crate::journal::{Held, Phase, Record, Remains};
+use crate::journal::{Phase, Record, Remains};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, Sysctls, World, link_managers};
@@ -95,7 +96,7 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
         let id = record.members.first().map_or("--all", |m| m.id.as_str());
         return Err(ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
     }
-    let stuck = |h: &&Held| way.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+    let stuck = |h: &&MovedNic| way.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     report.notes.extend(record.held.iter().filter(stuck).map(lost));
     report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
     report.notes.extend(record.held_back.iter().map(|why| format!("not restored: {why}")));
@@ -108,9 +109,9 @@ fn hope(record: &Record, way: &Homecoming, host: &Snapshot) -> Option<String> {
     if way.stuck.len() > way.missing {
         return way.stuck.iter().map(|(name, why)| format!("{name} {why}")).next();
     }
-    let name = |h: &Held| h.nic.identity.name.clone();
-    let gone = |h: &&Held| way.stuck.iter().any(|(n, _)| *n == name(h));
-    let there = |h: &&Held| {
+    let name = |h: &MovedNic| h.nic.identity.name.clone();
+    let gone = |h: &&MovedNic| way.stuck.iter().any(|(n, _)| *n == name(h));
+    let there = |h: &&MovedNic| {
         let card = host.pci.iter().find(|f| Some(f.address) == h.before.netdev.pci);
         card.is_some_and(|f| f.driver.is_some())
     };
@@ -125,7 +126,7 @@ fn hope(record: &Record, way: &Homecoming, host: &Snapshot) -> Option<String> {
 }
 
 /// What goes with a NIC.
-fn lost(held: &Held) -> String {
+fn lost(held: &MovedNic) -> String {
     let state = &held.before;
     let addresses: Vec<String> = state.netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix)).collect();
     format!(

@@ -1,27 +1,17 @@
 //! What the kernel makes of a NIC's values and of those of `all`: the effective ones, and `all` where it would defeat ours.
 
 use rdma_model::arp::ArpProfile;
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::Overruled;
 use std::collections::BTreeMap;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side, Step};
-use serde::{Deserialize, Serialize};
-
-use crate::verify::Drift;
 
 /// The folder of `/proc/sys/net/ipv4/conf` that combines with each device's; no device can have that name
 /// (sysctl_dev_name_is_allowed in net/core/sysctl_net_core.c).
 pub const ALL: &str = "all";
-
-/// A value of `all` in the container's namespace that would have defeated a NIC's.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Overruled {
-    /// What it was: a namespace that lives on gets it back.
-    pub was: String,
-    /// What we wrote.
-    pub now: String,
-}
 
 /// By the key of [`rdma_model::snapshot::Netdev::sysctls`].
 type Values = BTreeMap<String, Overruled>;

@@ -1,6 +1,7 @@
 //! After a reboot: NICs that were away never left, and came up as the system configures them. What of their state nobody has
 //! configured can be added, never replaced: what was right before the boot may be another host's by now.
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -8,7 +9,6 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot, SysctlValues};
 use rdma_model::step::{NicState, Side, Step, configure, connect, derived, kernel_address};
 
-use crate::journal::Held;
 use crate::stack;
 use crate::verify;
 
@@ -22,9 +22,13 @@ pub struct Aftermath {
 }
 
 /// Plans what is missing on the very same hardware. `manager` names who configures a netdev of this host, if anybody does.
-pub fn after_reboot(held: &[Held], host: &Snapshot, manager: impl Fn(&Netdev) -> Option<&'static str>) -> Aftermath {
+pub fn after_reboot(
+    held: &[MovedNic],
+    host: &Snapshot,
+    manager: impl Fn(&Netdev) -> Option<&'static str>,
+) -> Aftermath {
     let mut aftermath = Aftermath::default();
-    let mut ours: Vec<(&Held, &Netdev)> = Vec::new();
+    let mut ours: Vec<(&MovedNic, &Netdev)> = Vec::new();
     for h in held {
         match untouched(h, host, &manager) {
             Ok(dev) => ours.push((h, dev)),
@@ -63,7 +67,7 @@ pub fn after_reboot(held: &[Held], host: &Snapshot, manager: impl Fn(&Netdev) ->
 
 /// The netdev of this very hardware, if nobody has anything to do with it; else the reason.
 fn untouched<'a>(
-    held: &Held,
+    held: &MovedNic,
     host: &'a Snapshot,
     manager: &impl Fn(&Netdev) -> Option<&'static str>,
 ) -> Result<&'a Netdev, String> {

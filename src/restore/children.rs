@@ -2,6 +2,7 @@
 //! receiving through the card, also while the next container has it: a macvlan or VLAN follows the device below it wherever
 //! that goes (macvlan_device_event() in drivers/net/macvlan.c lets moves pass).
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
@@ -9,7 +10,6 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
-use crate::journal::Held;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::{Live, Scope, World};
 
@@ -24,7 +24,7 @@ pub(super) struct Children {
 
 /// NICs whose links the container alone can have made: those that were just taken out of it, and on the first try all. On a later
 /// try, a NIC that was back already may have links of the host's.
-pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [Held], first: bool) -> BTreeSet<&'a IfName> {
+pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [MovedNic], first: bool) -> BTreeSet<&'a IfName> {
     let moved = |step: &'a Step| match step {
         Step::Move { from: Side::Inside, name, .. } => Some(name),
         _ => None,
@@ -34,7 +34,7 @@ pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [Held], first: bool) -
 }
 
 /// Deletes those on NICs that are `its`, and reports the others.
-pub(super) fn delete(live: &mut Live, here: &[Held], its: &BTreeSet<&IfName>) -> Result<Children> {
+pub(super) fn delete(live: &mut Live, here: &[MovedNic], its: &BTreeSet<&IfName>) -> Result<Children> {
     let host = live.observe(Side::Host, &Scope::links())?;
     let found = here.iter().filter_map(|h| Some((host.netdev(&h.nic.identity.name)?.ifindex, &h.nic.identity.name)));
     let nics: BTreeMap<u32, &IfName> = found.collect();

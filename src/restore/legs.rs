@@ -1,6 +1,7 @@
 //! Routes and nexthop objects that lead over NICs of several containers: each restore brings back the legs that can be there,
 //! and hands what is still missing over to the record of the NIC that is away.
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
@@ -8,7 +9,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Nexthop, Route, Snapshot};
 use rdma_model::step::NicState;
 
-use crate::journal::{Held, Record};
+use crate::journal::Record;
 
 /// What other records keep from the host.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub struct Away {
 impl Away {
     /// The NICs of other records that the host does not have now, their IPv4 addresses and their nexthop objects.
     pub fn of<'a>(others: impl Iterator<Item = &'a Record>, host: &Snapshot) -> Away {
-        let gone = |h: &&Held| host.netdev(&h.nic.identity.name).is_none();
+        let gone = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none();
         let mut away = Away::default();
         for state in others.flat_map(|r| &r.held).filter(gone).map(|h| &h.before) {
             let dev = &state.netdev;

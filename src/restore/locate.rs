@@ -1,13 +1,13 @@
 //! Where NICs are, whatever they are called by now, and their names.
 
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::same_nic;
 use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::{Made, Side, Step};
 
-use crate::attach::same_nic;
-use crate::journal::Held;
 use crate::plan::Identity;
 use crate::stack;
 
@@ -20,13 +20,13 @@ pub(super) enum Place<'a> {
 }
 
 /// Whether this very NIC is there under its name.
-pub(super) fn in_place(held: &Held, all: &[Held], snapshot: &Snapshot) -> bool {
+pub(super) fn in_place(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
     find(held, all, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)
 }
 
 pub(super) fn place<'a>(
-    held: &Held,
-    all: &[Held],
+    held: &MovedNic,
+    all: &[MovedNic],
     host: &'a Snapshot,
     inside: Option<&'a Snapshot>,
 ) -> Option<Place<'a>> {
@@ -42,31 +42,31 @@ pub(super) fn place<'a>(
 }
 
 /// What was made anew here although it could not be deleted there.
-pub(super) fn double<'a>(held: &Held, all: &[Held], inside: &'a Snapshot) -> Option<&'a Netdev> {
+pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
     known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside)).filter(|_| is_made(held))
 }
 
 /// Whether it does not come home, but is made anew.
-fn is_made(held: &Held) -> bool {
+fn is_made(held: &MovedNic) -> bool {
     held.nic.over.is_some() || stack::is_bond(&held.before.netdev)
 }
 
 /// Whether a permanent address or a PCI function tells it from all others. An ipvlan counts the address of the device below
 /// as its own permanent one (ipvlan_link_new() in drivers/net/ipvlan/ipvlan_main.c).
-fn is_hardware(held: &Held) -> bool {
+fn is_hardware(held: &MovedNic) -> bool {
     let was = &held.before.netdev;
     held.nic.over.is_none() && (was.pci.is_some() || was.permanent_mac.is_some())
 }
 
 /// A virtual NIC that arrived: the journal knows its index inside (0: not yet), and nobody there can change that. Whoever is
 /// root there can change all else that tells it from others.
-fn known<'a>(held: &Held, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
+fn known<'a>(held: &MovedNic, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
     inside.netdevs.iter().find(it).filter(|_| !is_hardware(held))
 }
 
-fn find<'a>(held: &Held, all: &[Held], snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let seen = |dev: &Netdev| Identity {
         name: dev.name.clone(),
@@ -98,7 +98,7 @@ fn find<'a>(held: &Held, all: &[Held], snapshot: &'a Snapshot) -> Option<&'a Net
 
 /// Whether it is there beyond doubt, in a namespace that may be anybody's: what is no hardware has nothing to be known by that
 /// another container's NIC could not have, too, unless all of it fits.
-pub fn is_surely_in(held: &Held, all: &[Held], snapshot: &Snapshot) -> bool {
+pub fn is_surely_in(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
     let (was, inside) = (&held.before.netdev, &held.inside.netdev);
     let known = |d: &Netdev| {
         is_hardware(held)
@@ -108,7 +108,7 @@ pub fn is_surely_in(held: &Held, all: &[Held], snapshot: &Snapshot) -> bool {
 }
 
 /// Whether a netdev sits on what the NIC sat on, as far as that is in this namespace, too.
-fn sits_as_before(held: &Held, all: &[Held], dev: &Netdev, snapshot: &Snapshot) -> bool {
+fn sits_as_before(held: &MovedNic, all: &[MovedNic], dev: &Netdev, snapshot: &Snapshot) -> bool {
     let Some(over) = &held.nic.over else { return false };
     let below = match all.iter().find(|h| h.nic.identity.name == *over) {
         Some(below) => find(below, all, snapshot),
@@ -118,7 +118,7 @@ fn sits_as_before(held: &Held, all: &[Held], dev: &Netdev, snapshot: &Snapshot) 
 }
 
 /// Whether something on the host that is none of the NICs which are coming home has a name that this one needs.
-pub(super) fn name_taken(held: &Held, placed: &[(&Held, Option<Place>)], host: &Snapshot) -> Option<String> {
+pub(super) fn name_taken(held: &MovedNic, placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> Option<String> {
     let stranger = |d: &&Netdev| !on_host(placed).any(|(_, ours)| ours.ifindex == d.ifindex);
     let names = [held.nic.identity.name.to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
@@ -130,7 +130,9 @@ pub(super) fn name_taken(held: &Held, placed: &[(&Held, Option<Place>)], host: &
     ))
 }
 
-pub(super) fn on_host<'a>(placed: &'a [(&'a Held, Option<Place<'a>>)]) -> impl Iterator<Item = (&'a Held, &'a Netdev)> {
+pub(super) fn on_host<'a>(
+    placed: &'a [(&'a MovedNic, Option<Place<'a>>)],
+) -> impl Iterator<Item = (&'a MovedNic, &'a Netdev)> {
     placed.iter().filter_map(|(h, p)| match p {
         Some(Place::Host(dev)) => Some((*h, *dev)),
         _ => None,
@@ -139,10 +141,10 @@ pub(super) fn on_host<'a>(placed: &'a [(&'a Held, Option<Place<'a>>)]) -> impl I
 
 /// The kernel brought NICs back under whatever names they had inside, which may be each other's; udev may have made an old
 /// name an altname meanwhile. So the way is cleared first: no altname that a NIC did not have, no name that another one needs.
-pub(super) fn names_home(placed: &[(&Held, Option<Place>)], named: &mut Snapshot) -> Vec<Step> {
+pub(super) fn names_home(placed: &[(&MovedNic, Option<Place>)], named: &mut Snapshot) -> Vec<Step> {
     let side = Side::Host;
-    let free = |(h, _): &(&Held, &Netdev)| name_taken(h, placed, named).is_none();
-    let ours: Vec<(&Held, &Netdev)> = on_host(placed).filter(free).collect();
+    let free = |(h, _): &(&MovedNic, &Netdev)| name_taken(h, placed, named).is_none();
+    let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).filter(free).collect();
     let mut steps = Vec::new();
     for (h, dev) in &ours {
         steps.extend(foreign_altnames(side, &h.before.netdev, dev));

@@ -1,10 +1,10 @@
 //! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
 
+use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 
 use crate::attach::uverbs_number;
 use crate::exclusive;
-use crate::journal::Held;
 use crate::plan::Nic;
 use crate::rails;
 use crate::restore::diff::{
@@ -65,16 +65,17 @@ type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
 /// Plans the way home of NICs. `inside` is absent when their namespace has gone: then the kernel has returned the physical
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones.
-pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
+pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
     let mut home = Homecoming::default();
     let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
-    let mut order: Vec<&Held> = held.iter().collect();
+    let mut order: Vec<&MovedNic> = held.iter().collect();
     // As on the way in: re-created soft-RoCE links take the lowest free device node.
-    let minor = |h: &Held| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
+    let minor =
+        |h: &MovedNic| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
     let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (&h.nic.identity.name, minor(h))).collect();
     order.sort_by_key(|h| (minors.get(&stack::root(&h.nic, &nics).identity.name).copied(), stack::turn(&h.nic, &nics)));
-    let gone = |h: &Held| stack::made(h, held, host).map(Place::Gone);
-    let placed: Vec<(&Held, Option<Place>)> =
+    let gone = |h: &MovedNic| stack::made(h, held, host).map(Place::Gone);
+    let placed: Vec<(&MovedNic, Option<Place>)> =
         order.into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
     home.steps.extend(exclusive::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
@@ -130,14 +131,14 @@ pub fn restore(held: &[Held], host: &Snapshot, inside: Option<&Snapshot>) -> Hom
 }
 
 /// What was put in place of routes while a leg of theirs was here: the whole ones are there now.
-fn superseded(held: &[Held], host: &Snapshot) -> Vec<Step> {
+fn superseded(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
     let wanted = |r: &&Route| held.iter().any(|h| h.before.routes.contains(r));
     let left = held.iter().flat_map(|h| &h.stand_ins).filter(|r| host.routes.contains(r) && !wanted(r));
     left.map(|r| Step::RouteDelete { side: Side::Host, route: r.clone() }).collect()
 }
 
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.
-fn orphans(held: &[Held], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
+fn orphans(held: &[MovedNic], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
     let gone = held.iter().filter(|h| !stuck.iter().any(|(name, _)| *name == h.nic.identity.name));
     let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
     let left = inside.into_iter().flat_map(|i| &i.rules).filter(|r| ours.contains(r));
@@ -146,14 +147,14 @@ fn orphans(held: &[Held], stuck: &[(IfName, String)], inside: Option<&Snapshot>)
 
 /// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
 /// addresses since (runsc with its own network stack does).
-pub fn reassert(held: &[Held], inside: &Snapshot) -> Vec<Step> {
+pub fn reassert(held: &[MovedNic], inside: &Snapshot) -> Vec<Step> {
     let here = held.iter().filter(|h| in_place(h, held, inside));
     differences(Side::Inside, here.map(|h| &h.inside), inside)
 }
 
 /// The steps that give NICs on the host the device settings that they had: what a container sets there stays over a move.
-pub fn devices(held: &[Held], host: &Snapshot) -> Vec<Step> {
-    let one = |h: &Held| device_differences(Side::Host, &h.before.netdev, host.netdev(&h.nic.identity.name)?);
+pub fn devices(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
+    let one = |h: &MovedNic| device_differences(Side::Host, &h.before.netdev, host.netdev(&h.nic.identity.name)?);
     held.iter().filter_map(one).collect()
 }
 
@@ -203,7 +204,7 @@ fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
 }
 
 /// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
-fn bring(held: &Held, dev: &Netdev, seen: Seen) -> Vec<Step> {
+fn bring(held: &MovedNic, dev: &Netdev, seen: Seen) -> Vec<Step> {
     let was = &held.before.netdev;
     let here = &dev.name;
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
@@ -232,7 +233,7 @@ fn bring(held: &Held, dev: &Netdev, seen: Seen) -> Vec<Step> {
 
 /// Deletes the soft-RoCE link of a NIC that is inside. Where devices belong to one namespace each, one that was just made is
 /// still in the initial one.
-fn unlink(held: &Held, (host, inside): Seen) -> Option<Step> {
+fn unlink(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
     let hca = held.nic.hca.as_ref().filter(|_| held.nic.rxe)?;
     let has = |s: &Snapshot| s.hca(hca).is_some_and(|h| h.is_rxe());
     let mut sides = [(Side::Inside, inside), (Side::Host, Some(host))].into_iter();
@@ -241,13 +242,13 @@ fn unlink(held: &Held, (host, inside): Seen) -> Option<Step> {
 }
 
 /// Makes it again at home.
-fn link(held: &Held) -> Option<Step> {
+fn link(held: &MovedNic) -> Option<Step> {
     let hca = held.nic.hca.clone().filter(|_| held.nic.rxe)?;
     Some(Step::RdmaLinkAdd { side: Side::Host, hca, dev: held.before.netdev.name.clone(), uverbs: None })
 }
 
 /// One that its container's namespace took with it, or that the container deleted.
-fn anew(held: &Held, made: &Made) -> Vec<Step> {
+fn anew(held: &MovedNic, made: &Made) -> Vec<Step> {
     let side = Side::Host;
     let mut steps = stack::make(side, held, made.clone());
     steps.extend(configure(side, &held.before, held.before.netdev.sysctls.clone()));
@@ -256,7 +257,7 @@ fn anew(held: &Held, made: &Made) -> Vec<Step> {
 
 /// What is no hardware does not come home, but is deleted there and made anew here: whoever is root in a container can put
 /// something else in its place, on top of what they like.
-fn replace(held: &Held, dev: &Netdev, made: &Made, seen: Seen) -> Vec<Step> {
+fn replace(held: &MovedNic, dev: &Netdev, made: &Made, seen: Seen) -> Vec<Step> {
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
     steps.extend(leave_groups(Side::Inside, dev));
     steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
@@ -266,6 +267,6 @@ fn replace(held: &Held, dev: &Netdev, made: &Made, seen: Seen) -> Vec<Step> {
 }
 
 /// A soft-RoCE link that has gone.
-fn relink(held: &Held, host: &Snapshot) -> Option<Step> {
+fn relink(held: &MovedNic, host: &Snapshot) -> Option<Step> {
     link(held).filter(|_| held.nic.hca.as_ref().is_some_and(|h| host.hca(h).is_none()))
 }

@@ -1,5 +1,7 @@
 //! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
 
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,14 +13,14 @@ use rdma_model::step::Side;
 
 use crate::apply::apply_all;
 use crate::exclusive;
-use crate::journal::{Held, Member, Phase, Record};
+use crate::journal::{Member, Phase, Record};
 use crate::kernel::host::files;
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World};
 use crate::restore::plan::{Away, Homecoming, restore};
-use crate::verify::{self, Drift};
+use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::children::{self, Children};
@@ -106,8 +108,8 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let arranged = put_in_order(live, store, &mut record, &away)?;
     let view = away.view(&record);
     errors.extend(arranged.errors);
-    let stuck = |h: &Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
-    let here: Vec<Held> = view.held.into_iter().filter(|h| !stuck(h)).collect();
+    let stuck = |h: &MovedNic| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+    let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !stuck(h)).collect();
     let its = children::surely_its(&home.steps, &record.held, first);
     let Children { notes: removed, left } = children::delete(live, &here, &its)?;
     let Settled { mut drift, fought, notes } = settle(live, Path::new("/"), &here, &view.precedence, patience)?;
@@ -234,8 +236,8 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Ho
         // Every namespace of the machine is looked into: once.
         if !looked && !patience.is_zero() {
             looked = true;
-            let missing = |h: &&Held| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
-            let missing: Vec<Held> = record.held.iter().filter(missing).cloned().collect();
+            let missing = |h: &&MovedNic| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+            let missing: Vec<MovedNic> = record.held.iter().filter(missing).cloned().collect();
             if !missing.is_empty() {
                 strayed.extend(search_netns::fetch(record, &missing));
                 continue;
@@ -266,7 +268,7 @@ fn way(live: &mut Live, record: &Record) -> Result<Homecoming> {
 }
 
 /// Names of NICs on the host.
-pub fn names(held: &[Held]) -> Vec<IfName> {
+pub fn names(held: &[MovedNic]) -> Vec<IfName> {
     held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 

@@ -1,5 +1,7 @@
 //! After the way home: who manages links on this host sees NICs appear, and may configure them as it sees fit.
 
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,12 +13,11 @@ use rdma_model::step::{NicState, Side};
 use super::arrange::arrange;
 use super::run::{SETTLE, names};
 use crate::apply::apply_all;
-use crate::journal::Held;
 use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
 use crate::kernel::{Scope, World, link_managers};
 use crate::precedence::Precedence;
 use crate::restore::plan::{devices, restore};
-use crate::verify::{self, Drift};
+use crate::verify;
 
 /// Between two looks that must be equal, where somebody may be about to change what has come home. A homecoming that nobody
 /// disturbs takes this much longer there.
@@ -43,7 +44,7 @@ pub struct Settled {
 pub fn settle(
     world: &mut dyn World,
     root: &Path,
-    held: &[Held],
+    held: &[MovedNic],
     order: &Precedence,
     patience: Duration,
 ) -> Result<Settled> {
@@ -53,12 +54,12 @@ pub fn settle(
 }
 
 /// At the first look at devices, has what was set on them set back: that takes no waiting.
-fn mend(world: &mut dyn World, held: &[Held], host: &Snapshot, mended: &mut Option<Vec<String>>) -> bool {
+fn mend(world: &mut dyn World, held: &[MovedNic], host: &Snapshot, mended: &mut Option<Vec<String>>) -> bool {
     if mended.is_some() {
         return false;
     }
     let steps = devices(held, host);
-    let changed = |h: &Held| {
+    let changed = |h: &MovedNic| {
         let drift = verify::device_drift(&h.before.netdev, host.netdev(&h.nic.identity.name)?);
         let fields = drift.iter().map(|d| d.field.as_str()).collect::<Vec<_>>().join(", ");
         (!drift.is_empty()).then(|| format!("{} had other device settings: {fields}", h.nic.identity.name))
@@ -74,7 +75,7 @@ fn mend(world: &mut dyn World, held: &[Held], host: &Snapshot, mended: &mut Opti
 fn stand(
     world: &mut dyn World,
     root: &Path,
-    held: &[Held],
+    held: &[MovedNic],
     order: &Precedence,
     patience: Duration,
     mended: &mut Option<Vec<String>>,
@@ -146,7 +147,7 @@ fn stand(
 
 /// Plans the way home anew from what is there, renamed or stripped, and goes it. Tells whether there was something to do: what
 /// the kernel is only late with has no steps; and whether any failed, as where somebody takes away what the next one needs.
-fn put(world: &mut dyn World, held: &[Held], order: &Precedence, host: &Snapshot) -> (bool, bool) {
+fn put(world: &mut dyn World, held: &[MovedNic], order: &Precedence, host: &Snapshot) -> (bool, bool) {
     // What a failed step left there is not created again here.
     let inside = match world.has_inside().then(|| world.observe(Side::Inside, &Scope::links())) {
         Some(Ok(inside)) => Some(inside),
@@ -165,12 +166,12 @@ fn put(world: &mut dyn World, held: &[Held], order: &Precedence, host: &Snapshot
 }
 
 /// The numbers of our links by now.
-fn numbers(held: &[Held], host: &Snapshot) -> Vec<u32> {
-    let index = |h: &Held| host.netdev(&h.nic.identity.name).map_or(h.before.netdev.ifindex, |dev| dev.ifindex);
+fn numbers(held: &[MovedNic], host: &Snapshot) -> Vec<u32> {
+    let index = |h: &MovedNic| host.netdev(&h.nic.identity.name).map_or(h.before.netdev.ifindex, |dev| dev.ifindex);
     held.iter().map(index).collect()
 }
 
-fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[Held], host: &Snapshot) -> Option<String> {
+fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[MovedNic], host: &Snapshot) -> Option<String> {
     let names = held.iter().map(|h| h.nic.identity.name.clone());
     let links: Vec<(IfName, u32)> = names.zip(numbers(held, host)).collect();
     let present = |manager| Present {

@@ -2,6 +2,7 @@
 //! that only states come out that Linux can be in.
 
 use rdma_model::arp::{ArpChoice, ArpProfile, TABLES};
+use rdma_model::nic::identity;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -12,7 +13,6 @@ use rdma_model::snapshot::{
     Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc, RTA_NH_ID, Route, Rule,
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
-use rdmaprep::attach::identity;
 use rdmaprep::exclusive;
 use rdmaprep::plan::{Nic, Plan, SCHEMA};
 use rdmaprep::rails::{self, Rails};

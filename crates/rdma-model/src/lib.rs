@@ -3,6 +3,8 @@
 //! - [`ids`]: names and addresses that are checked when they are made
 //! - [`snapshot`]: what was observed of a network namespace, a PCI tree and RDMA devices
 //! - [`nic`]: what identifies a NIC while names and indexes change around it
+//! - [`moved_nic`]: a NIC that is away, with the state that the host gets back
+//! - [`drift`]: a difference between what shall be and what is
 //! - [`step`]: one effect on the kernel, and the state of a NIC that it takes to set up
 //! - [`tree`]: directories, files and links as data
 //! - [`arp`]: ARP profiles, and ranges of routing tables
@@ -14,9 +16,11 @@
 #![forbid(unsafe_code)]
 
 pub mod arp;
+pub mod drift;
 pub mod error_class;
 pub mod escape;
 pub mod ids;
+pub mod moved_nic;
 pub mod nic;
 pub mod snapshot;
 pub mod step;

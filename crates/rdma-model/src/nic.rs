@@ -1,5 +1,7 @@
 //! What identifies a NIC, and what is known of one that a container gets.
 
+use crate::snapshot::Hca;
+use crate::step::NicState;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{BusId, Guid, HcaName, IfName, Mac};
@@ -64,4 +66,26 @@ pub struct EnvVar {
     pub value: String,
     /// Why we set it: one clause.
     pub why: String,
+}
+
+/// The identity of a NIC as observed.
+pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
+    Identity {
+        name: state.netdev.name.clone(),
+        ifindex: state.netdev.ifindex,
+        pci: state.netdev.pci,
+        permanent_mac: state.netdev.permanent_mac.clone(),
+        node_guid: hca.and_then(|h| h.node_guid),
+    }
+}
+
+/// Whether two identities are of one NIC: what both sources know of the hardware must agree, and without any such fact the
+/// name decides. The ifindex proves nothing, since it may change when a NIC has been away.
+pub fn same_nic(a: &Identity, b: &Identity) -> bool {
+    let pci = a.pci.zip(b.pci).map(|(x, y)| x == y);
+    let mac = a.permanent_mac.as_ref().zip(b.permanent_mac.as_ref()).map(|(x, y)| x == y);
+    match (pci, mac) {
+        (None, None) => a.name == b.name,
+        _ => pci.unwrap_or(true) && mac.unwrap_or(true),
+    }
 }

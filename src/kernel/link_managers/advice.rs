@@ -1,11 +1,11 @@
 //! Who else configures links on this host, and how they are kept from NICs that have come home.
 
+use rdma_model::drift::Drift;
 use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
 
 use super::Manager;
-use crate::verify::Drift;
 
 /// One that has run since boot, and what it says of our NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
