@@ -1,7 +1,6 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
 mod inside;
-mod minors;
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::{identity, same_nic};
@@ -9,14 +8,12 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use crate::exclusive;
-use crate::plan::{Nic, Plan};
+use crate::plan::uverbs_minors::{Minors, uverbs_number};
+use crate::plan::{Nic, Plan, rails, rdma_mode};
 use crate::protected_ifaces::{self, Guarded};
-use crate::rails;
 use crate::stack;
 use crate::verify;
 use inside::inside_state;
-pub use minors::{Minors, predict_uverbs, uverbs_number};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
@@ -40,7 +37,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     if plan.boot_id != host.boot_id {
         return refuse(plan, "it was made before the last boot");
     }
-    let minors = exclusive::minors(&plan.nics, &plan.ib, host);
+    let minors = rdma_mode::minors(&plan.nics, &plan.ib, host);
     rdma_is_as_planned(plan, host, &minors)?;
     // What the host lives on may have changed since the plan was made.
     let guarded = guarded(plan, host)?;
@@ -90,7 +87,7 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         }
         steps.extend(move_in(h, stack::made(h, held, host), plan.exclusive));
     }
-    steps.extend(exclusive::enter(plan, host));
+    steps.extend(rdma_mode::enter(plan, host));
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
         if !orphans.contains(&rule) {
@@ -105,11 +102,11 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
 
 /// Device nodes went into config.json by number: a driver that was reloaded since has handed out others.
 fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
-    if plan.exclusive != exclusive::is(host) && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty()) {
+    if plan.exclusive != rdma_mode::is(host) && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty()) {
         return refuse(plan, "the RDMA namespace mode is another one now");
     }
-    exclusive::check(&plan.nics, &plan.ib, host)?;
-    let node = |hca: &HcaName| exclusive::node(minors, host, hca);
+    rdma_mode::check(&plan.nics, &plan.ib, host)?;
+    let node = |hca: &HcaName| rdma_mode::node(minors, host, hca);
     let own = |n: &&Nic| !(n.rxe || n.borrowed && n.uverbs.is_none());
     let hardware = plan.nics.iter().filter(own).filter_map(|n| Some((n.hca.as_ref()?, n.uverbs.as_ref())));
     if let Some((hca, _)) = hardware.clone().find(|(hca, planned)| node(hca) != *planned) {

@@ -34,7 +34,6 @@ use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, Snap
 use crate::config::{CONFIG, Config, Host};
 use crate::container::setup::config_json;
 use crate::deadline;
-use crate::decide;
 use crate::handle::Handle;
 use crate::hook::{self, Hook};
 use crate::inject::Stage;
@@ -43,6 +42,7 @@ use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, sysfs as sys};
+use crate::plan::build;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
@@ -110,7 +110,7 @@ fn look(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     }
     match file {
         Some(file) => recorded(file),
-        None => decide::look(&mut Live::open(Netns::current()?, None)?, &JobAddresses::default()),
+        None => build::look(&mut Live::open(Netns::current()?, None)?, &JobAddresses::default()),
     }
 }
 

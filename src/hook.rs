@@ -10,15 +10,13 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
-use crate::exclusive;
 use crate::journal::{Hold, Member, Record};
 use crate::kernel::netns::{self, Netns};
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
-use crate::plan::Plan;
-use crate::rails;
+use crate::plan::{Plan, rails, rdma_mode};
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::restore::arrange::arrange;
 use crate::restore::plan::reassert;
@@ -91,7 +89,7 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     drift.extend(verify::rdma_drift(&record.held, &now));
     drift.extend(rails::drift(&states, &now));
     if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
-        drift.extend(exclusive::drift(plan, &live.observe(Side::Host, &Scope::links())?, &now));
+        drift.extend(rdma_mode::drift(plan, &live.observe(Side::Host, &Scope::links())?, &now));
     }
     report.rails = rails::told(&states, &now);
     report.drift = drift.iter().map(ToString::to_string).collect();

@@ -56,12 +56,9 @@ pub mod agreement;
 pub mod inject;
 pub mod nccl_env;
 pub mod plan;
-pub mod rails;
 pub mod view;
 
 pub mod attach;
-pub mod exclusive;
-pub mod inherit;
 pub mod journal;
 pub mod precedence;
 
@@ -77,7 +74,6 @@ pub mod report;
 
 pub mod container;
 pub mod deadline;
-pub mod decide;
 pub mod flow;
 pub mod hook;
 pub mod restore;

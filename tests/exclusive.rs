@@ -9,8 +9,7 @@ use std::process::{Command, Output};
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
-use rdmaprep::exclusive;
-use rdmaprep::plan::{Identity, Nic};
+use rdmaprep::plan::{Identity, Nic, rdma_mode};
 
 fn node(number: u32) -> CharDevice {
     CharDevice { name: format!("uverbs{number}"), major: 231, minor: 192 + number }
@@ -53,7 +52,7 @@ fn host(mode: RdmaMode, hcas: &[Hca]) -> Snapshot {
 fn foretold(host: &Snapshot, moving: usize) -> Vec<String> {
     let nics: Vec<Nic> =
         host.hcas[..moving].iter().map(|h| nic(h.ports[0].netdev.as_ref().unwrap().as_str(), h)).collect();
-    exclusive::minors(&nics, &[], host).into_iter().map(|(hca, node)| format!("{hca} {}", node.name)).collect()
+    rdma_mode::minors(&nics, &[], host).into_iter().map(|(hca, node)| format!("{hca} {}", node.name)).collect()
 }
 
 #[test]
@@ -82,10 +81,10 @@ fn a_device_moves_with_all_its_ports() {
     let (one, both) = (vec![nic("a", &dual)], vec![nic("a", &dual), nic("b", &dual)]);
     let shared = host(RdmaMode::Shared, std::slice::from_ref(&dual));
     let host = host(RdmaMode::Exclusive, &[dual]);
-    let said = exclusive::check(&one, &[], &host).unwrap_err().to_string();
+    let said = rdma_mode::check(&one, &[], &host).unwrap_err().to_string();
     assert!(said.contains("b of its port 2 is not taken") && said.contains("rdma system set netns shared"), "{said}");
-    exclusive::check(&both, &[], &host).unwrap();
-    exclusive::check(&one, &[], &shared).unwrap();
+    rdma_mode::check(&both, &[], &host).unwrap();
+    rdma_mode::check(&one, &[], &shared).unwrap();
 }
 
 #[test]
@@ -97,9 +96,9 @@ fn what_sits_on_infiniband_is_not_deleted_unasked() {
     let json = serde_json::json!({ "name": "ib0", "ifindex": 9, "link_type": 32 });
     let ipoib = Netdev { pci: Some(pci), ..serde_json::from_value(json).unwrap() };
     let mut host = host(RdmaMode::Exclusive, &[ib]);
-    exclusive::check(&[], std::slice::from_ref(&name), &host).unwrap();
+    rdma_mode::check(&[], std::slice::from_ref(&name), &host).unwrap();
     host.netdevs.push(ipoib);
-    let said = exclusive::check(&[], &[name], &host).unwrap_err().to_string();
+    let said = rdma_mode::check(&[], &[name], &host).unwrap_err().to_string();
     assert!(said.contains("the kernel would delete ib0"), "{said}");
 }
 
@@ -110,10 +109,10 @@ fn infiniband_that_the_host_has_storage_over_stays() {
     let json = serde_json::json!({ "paths": [], "rdma": [{ "hca": "mlx5_0", "user": "ko2iblnd" }] });
     let paths = serde_json::from_value(json).unwrap();
     let host = Snapshot { paths: Some(paths), ..host(RdmaMode::Exclusive, &[ib]) };
-    let said = exclusive::check(&[], std::slice::from_ref(&name), &host).unwrap_err().to_string();
+    let said = rdma_mode::check(&[], std::slice::from_ref(&name), &host).unwrap_err().to_string();
     assert!(said.contains("ko2iblnd of this host uses it") && said.contains("system set netns shared"), "{said}");
     let shared = Snapshot { rdma_mode: Some(RdmaMode::Shared), ..host };
-    exclusive::check(&[], &[name], &shared).unwrap();
+    rdma_mode::check(&[], &[name], &shared).unwrap();
 }
 
 #[test]
@@ -121,18 +120,18 @@ fn only_what_is_away_comes_home() {
     let all = [hca("mlx5_0", 3, &["a"]), hca("mlx5_1", 1, &["b"]), hca("mlx5_2", 2, &["c"]), rxe("rxe0", 0, "d")];
     let names: Vec<HcaName> = all.iter().map(|h| h.name.clone()).chain([all[0].name.clone()]).collect();
     let (outside, inside) = (host(RdmaMode::Exclusive, &all[2..3]), host(RdmaMode::Exclusive, &all));
-    let home = exclusive::home(names.iter(), &outside, Some(&inside));
+    let home = rdma_mode::home(names.iter(), &outside, Some(&inside));
     let moves = home.iter().map(|s| match s {
         Step::RdmaMove { from: Side::Inside, hca, uverbs: None } => hca.to_string(),
         other => panic!("{other}"),
     });
     // In the order of their nodes; soft-RoCE is deleted instead.
     assert_eq!(moves.collect::<Vec<_>>(), ["mlx5_1", "mlx5_0"]);
-    assert_eq!(exclusive::home(names.iter(), &outside, None), []);
+    assert_eq!(rdma_mode::home(names.iter(), &outside, None), []);
     let shared = host(RdmaMode::Shared, &all);
-    assert_eq!(exclusive::home(names.iter(), &shared, Some(&shared)), []);
-    assert_eq!(exclusive::lost(&names[..3], &outside, None), [&names[0], &names[1]]);
-    assert_eq!(exclusive::lost(&names[..3], &shared, None), [&names[0]; 0]);
+    assert_eq!(rdma_mode::home(names.iter(), &shared, Some(&shared)), []);
+    assert_eq!(rdma_mode::lost(&names[..3], &outside, None), [&names[0], &names[1]]);
+    assert_eq!(rdma_mode::lost(&names[..3], &shared, None), [&names[0]; 0]);
 }
 
 /// `prepare --dry-run` from the example's snapshot, in the exclusive mode or as it is.

@@ -14,8 +14,7 @@ use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step};
 use rdmaprep::apply::apply;
 use rdmaprep::attach::{Attach, attach};
-use rdmaprep::plan::Plan;
-use rdmaprep::rails::{self};
+use rdmaprep::plan::{Plan, rails};
 use rdmaprep::verify;
 use support_kernel::hosts::{name, plan_for};
 use support_kernel::{Kernel, naked, plain, v4, v6};
@@ -359,7 +358,7 @@ fn a_default_route_comes_along_if_asked_and_never_as_the_second_one() {
         (main.cloned().collect::<Vec<_>>(), attach.notes)
     };
     let foreseen = |plan: &Plan, pod: &Kernel| {
-        let seen = rdmaprep::decide::inside(plan, &host, Some(&pod.see(Side::Inside))).routes;
+        let seen = rdmaprep::plan::build::inside(plan, &host, Some(&pod.see(Side::Inside))).routes;
         seen.into_iter().filter(|r| r.table == 254 && r.destination.prefix_len() == 0).collect::<Vec<_>>()
     };
     assert_eq!(carried(&kernel, &plan), (vec![], vec![]));

@@ -6,8 +6,9 @@ use rdma_model::snapshot::{Netdev, Snapshot};
 use rdmaprep::journal::{Record, remains};
 use serde::Deserialize;
 use serde_json::Value;
-use rdmaprep::{rails, verify};
 use rdmaprep::restore::{after_reboot, plan};
+use rdmaprep::plan::rails;
+use rdmaprep::verify;
 
 /// A record, and what there is of its NICs by now.
 #[derive(Deserialize)]

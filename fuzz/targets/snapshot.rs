@@ -7,12 +7,12 @@ use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::attach::attach;
 use rdmaprep::nccl_env::Options;
-use rdmaprep::plan::Plan;
 use rdmaprep::select::{Held, Selection, judge};
 use serde::Deserialize;
-use rdmaprep::{exclusive, report, verify};
-use rdmaprep::picture::{self, picture};
 use rdmaprep::restore::{after_reboot, plan};
+use rdmaprep::plan::{Plan, rdma_mode};
+use rdmaprep::{report, verify};
+use rdmaprep::picture::{self, picture};
 
 /// The form of the selection's golden cases, as one document.
 #[derive(Deserialize)]
@@ -64,7 +64,7 @@ fn make(request: &rdmaprep::request::Request, selection: &Selection, seen: &Snap
     printable(&report::summary(&plan, selection));
     let picture = picture(seen, &picture::fates(selection, seen));
     printable(&picture::text(&picture));
-    let _ = exclusive::check(&plan.nics, &plan.ib, seen);
+    let _ = rdma_mode::check(&plan.nics, &plan.ib, seen);
     // Without route lookups nothing would be moved.
     let paths = Some(seen.paths.clone().unwrap_or_default());
     let seen = &Snapshot { paths, ..seen.clone() };

@@ -6,7 +6,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{IFA_F_NOPREFIXROUTE, NicState, Own, generated, kernel_address, prefix_route};
 
-use crate::inherit;
+use crate::plan::sysctl_carry;
 
 /// Whether the host has no route to an address's subnet although the kernel had made one: the administrator deleted it, and it
 /// must not appear inside.
@@ -39,7 +39,7 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     let own = Own::of(&before.netdev);
     state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
     state.nexthops.clear();
-    let mut sysctls = inherit::sysctls(&before.netdev, host);
+    let mut sysctls = sysctl_carry::sysctls(&before.netdev, host);
     if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
         sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
     }

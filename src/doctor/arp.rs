@@ -8,7 +8,7 @@ use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::NicState;
 
 use super::{Check, Finding, Patient, Severity, join};
-use crate::rails::{Group, Why, effective, groups};
+use crate::plan::rails::{Group, Why, effective, groups};
 
 /// A rail with what counts for it.
 struct Wired<'a> {

@@ -13,7 +13,6 @@ use rdma_model::snapshot::CharDevice;
 use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
-use crate::decide;
 use crate::doctor::seen::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::{Phase, Record};
@@ -22,7 +21,7 @@ use crate::kernel::probe::access::User;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, boot_id};
-use crate::plan::Plan;
+use crate::plan::{Plan, build};
 use crate::report;
 use crate::request::Request;
 use crate::restore::run;
@@ -61,14 +60,14 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
 fn host(request: &Request) -> Result<Diagnosis> {
     let store = store(&request.host);
     // A look that has the kernel load a module changes what is looked for.
-    let snapshot = decide::look(&mut Live::quiet(Netns::current()?, None)?, &request.job())?;
+    let snapshot = build::look(&mut Live::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, unread) = plans(&store)?;
     let machine = Machine { unread, ..collect::of_host(&snapshot)? };
     doctor(&Examination {
         request,
         snapshot: &snapshot,
-        held: &decide::held(&store)?,
+        held: &build::held(&store)?,
         machine: Some(&machine),
         traces: &traces(&store)?,
         plans: &plans,

@@ -12,11 +12,11 @@ use rdma_model::step::{Side, Step};
 
 use super::say;
 use crate::apply::apply_all;
-use crate::exclusive;
 use crate::journal::{Phase, Record, Remains};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, Sysctls, World, link_managers};
+use crate::plan::rdma_mode;
 use crate::report::Report;
 use crate::restore::after_reboot::{Aftermath, after_reboot};
 use crate::restore::plan::{Homecoming, restore};
@@ -90,7 +90,7 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     let host = live.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
     let way = restore(&record.held, &host, inside.as_ref());
     let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
-    let hcas = exclusive::home(bare.iter(), &host, inside.as_ref());
+    let hcas = rdma_mode::home(bare.iter(), &host, inside.as_ref());
     let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));
     if let Some(why) = hope {
         let id = record.members.first().map_or("--all", |m| m.id.as_str());

@@ -11,10 +11,10 @@ use rdma_model::snapshot::Snapshot;
 
 use super::{look, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
-use crate::decide;
 use crate::kernel::host::files;
 use crate::kernel::process::memfd;
 use crate::picture::{self, Fates, picture};
+use crate::plan::build;
 use crate::report;
 use crate::select;
 
@@ -54,7 +54,7 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     }
     let request = request(global, None, &args.select)?;
     // What is held is held here and now.
-    let held = if args.snapshot.is_some() { Vec::new() } else { decide::held(&store(&request.host))? };
+    let held = if args.snapshot.is_some() { Vec::new() } else { build::held(&store(&request.host))? };
     let selection = select::judge(&request, snapshot, &held)?;
     // What is said of a machine without RDMA devices is about a container's NICs.
     if !snapshot.hcas.is_empty() {

@@ -11,13 +11,13 @@ use rdma_model::step::{Side, Step};
 use crate::apply::apply;
 use crate::attach::attach;
 use crate::container::setup::{Dressing, Fitting, fit};
-use crate::decide::{self, fresh_plan};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{Process, start_time};
 use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::Plan;
+use crate::plan::build::{self, fresh_plan};
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
@@ -77,7 +77,7 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     let (mut plan, outside) = chosen(hook, request, name, &mut live)?;
     // Reclaiming has told of each record that cannot be read.
     if damaged {
-        decide::unclaimed(hook.store, netns, &plan)?;
+        build::unclaimed(hook.store, netns, &plan)?;
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
@@ -117,13 +117,13 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
         (None, Some(plan)) => plan,
         (None, None) => {
             let request = request.of_devices();
-            decide::named_free(&request, hook.store)?;
+            build::named_free(&request, hook.store)?;
             fresh_plan(&request, name.as_str(), live, hook.store)?
         }
     };
     // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
     if !request.host.policy.asks_for_hardware() {
-        decide::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+        build::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
     let sysfs = request.host.policy.asks_for_hardware();
@@ -135,9 +135,9 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
         return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     request.gives_devices(&plan)?;
-    decide::as_agreed(&plan, hook.agreed)?;
+    build::as_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
-    decide::free(&plan, hook.store)?;
+    build::free(&plan, hook.store)?;
     let paths = live.host_paths(&outside, &plan.job.clone().with(&request.job()));
     Ok((plan, Snapshot { paths: Some(paths), ..outside }))
 }
@@ -286,7 +286,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
         );
     }
     if let Some(given) = &record.given {
-        decide::as_agreed(given, hook.agreed)?;
+        build::as_agreed(given, hook.agreed)?;
         let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
         if left.nics.len() < given.nics.len() {
             let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";

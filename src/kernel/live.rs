@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::libc::{EADDRNOTAVAIL, EBUSY, EEXIST, EINVAL, ENETDOWN, ENODEV, ENOENT, ESRCH};
 
-use crate::attach::uverbs_number;
 use crate::kernel::links::tcx;
 use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
@@ -17,6 +16,7 @@ use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysfs::{self, Survey};
 use crate::kernel::{Scope, World, host_paths, sysctl};
+use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
 use rdma_model::step::{Made, Side, Step};

@@ -3,10 +3,8 @@
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
 
-use crate::attach::uverbs_number;
-use crate::exclusive;
-use crate::plan::Nic;
-use crate::rails;
+use crate::plan::uverbs_minors::uverbs_number;
+use crate::plan::{Nic, rails, rdma_mode};
 use crate::restore::diff::{
     device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
     remnants,
@@ -78,8 +76,8 @@ pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) ->
     let placed: Vec<(&MovedNic, Option<Place>)> =
         order.into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
-    home.steps.extend(exclusive::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
-    home.steps.extend(exclusive::strays(held, host, inside));
+    home.steps.extend(rdma_mode::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
+    home.steps.extend(rdma_mode::strays(held, host, inside));
     home.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     for (h, found) in &placed {

@@ -12,13 +12,13 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::step::Side;
 
 use crate::apply::apply_all;
-use crate::exclusive;
 use crate::journal::{Member, Phase, Record};
 use crate::kernel::host::files;
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World};
+use crate::plan::rdma_mode;
 use crate::restore::plan::{Away, Homecoming, restore};
 use crate::verify;
 
@@ -212,9 +212,9 @@ fn bare_drift(live: &mut Live, record: &Record) -> Result<Vec<Drift>> {
         return Ok(Vec::new());
     }
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-    let steps = exclusive::home(bare.iter(), &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
+    let steps = rdma_mode::home(bare.iter(), &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
     apply_all(&steps, live, Instant::now() + SETTLE);
-    Ok(exclusive::absent(bare, &live.observe(Side::Host, &Scope::links())?))
+    Ok(rdma_mode::absent(bare, &live.observe(Side::Host, &Scope::links())?))
 }
 
 /// Those that moved with the container's NICs.
@@ -259,8 +259,8 @@ fn way(live: &mut Live, record: &Record) -> Result<Homecoming> {
     let host = live.observe(Side::Host, &Scope::links())?;
     let mut home = restore(&record.held, &host, inside.as_ref());
     let bare = bare(record);
-    home.steps.splice(0..0, exclusive::home(bare.iter(), &host, inside.as_ref()));
-    let lost = exclusive::lost(bare, &host, inside.as_ref());
+    home.steps.splice(0..0, rdma_mode::home(bare.iter(), &host, inside.as_ref()));
+    let lost = rdma_mode::lost(bare, &host, inside.as_ref());
     home.missing += lost.len();
     home.notes
         .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));

@@ -13,9 +13,8 @@ use rdma_model::snapshot::{
     Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc, RTA_NH_ID, Route, Rule,
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
-use rdmaprep::exclusive;
-use rdmaprep::plan::{Nic, Plan, SCHEMA};
-use rdmaprep::rails::{self, Rails};
+use rdmaprep::plan::rails::{self, Rails};
+use rdmaprep::plan::{Nic, Plan, SCHEMA, rdma_mode};
 use rdmaprep::stack;
 
 use super::{Kernel, naked, plain, v4, v6};
@@ -598,9 +597,9 @@ impl Host {
                 addresses: state.netdev.addresses,
             });
         }
-        let minors = exclusive::minors(&nics, &[], &host);
+        let minors = rdma_mode::minors(&nics, &[], &host);
         for nic in nics.iter_mut().filter(|n| n.hca.is_some()) {
-            nic.uverbs = exclusive::node(&minors, &host, nic.hca.as_ref().unwrap()).cloned();
+            nic.uverbs = rdma_mode::node(&minors, &host, nic.hca.as_ref().unwrap()).cloned();
         }
         let states: Vec<NicState> = nics.iter().map(|n| NicState::of(&host, &n.identity.name).unwrap()).collect();
         let (arp, rails) = rails::decide(self.arp, TABLES, &states);

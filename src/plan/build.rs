@@ -11,14 +11,12 @@ use rdma_model::snapshot::{Hca, JobAddresses, Netdev, Route, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 
-use crate::exclusive;
 use crate::journal::{Member, Record};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
 use crate::nccl_env::Options;
-use crate::plan::Plan;
+use crate::plan::{Plan, rails, rdma_mode};
 use crate::protected_ifaces::leads_everywhere;
-use crate::rails;
 use crate::request::Request;
 use crate::restore::run;
 use crate::select::{self, Selection};
@@ -53,7 +51,7 @@ pub fn plan_with(
 ) -> Result<(Plan, Selection)> {
     let (plan, selection) = plan_of_any(request, name, snapshot, store, options)?;
     selection.some()?;
-    exclusive::check(&plan.nics, &plan.ib, snapshot)?;
+    rdma_mode::check(&plan.nics, &plan.ib, snapshot)?;
     Ok((plan, selection))
 }
 

@@ -12,7 +12,7 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
 
-use crate::attach::{Minors, predict_uverbs, uverbs_number};
+use super::uverbs_minors::{Minors, predict_uverbs, uverbs_number};
 use crate::candidate::INFINIBAND;
 use crate::plan::{Nic, Plan};
 

@@ -4,6 +4,12 @@
 //! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
 //! has to come back is the state at the move, not at `prepare`.
 
+pub mod build;
+pub mod rails;
+pub mod rdma_mode;
+pub mod sysctl_carry;
+pub mod uverbs_minors;
+
 use crate::config::sysfs_mode::SysfsMode;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
@@ -14,12 +20,11 @@ use rdma_model::step::NicState;
 use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
-use crate::exclusive;
 use crate::nccl_env::{self, Options, Told};
-use crate::rails::{self, Rails};
 use crate::request::Request;
 use crate::select::{Selection, Verdict};
 use crate::stack;
+use rails::Rails;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
@@ -114,7 +119,7 @@ impl Plan {
             unset,
             nics,
             ib,
-            exclusive: exclusive::is(snapshot),
+            exclusive: rdma_mode::is(snapshot),
             devices,
             arp,
             rails,
@@ -179,9 +184,9 @@ impl Plan {
 
 /// Gives NICs the device nodes that their HCAs will have inside, and tells those of the HCAs without a NIC.
 fn predict(nics: &mut [Nic], ib: &[HcaName], snapshot: &Snapshot) -> Vec<CharDevice> {
-    let minors = exclusive::minors(nics, ib, snapshot);
-    let node = |name: &HcaName| exclusive::node(&minors, snapshot, name).cloned();
-    let own = |n: &&mut Nic| (n.rxe || exclusive::is(snapshot)) && !(n.borrowed && n.uverbs.is_none());
+    let minors = rdma_mode::minors(nics, ib, snapshot);
+    let node = |name: &HcaName| rdma_mode::node(&minors, snapshot, name).cloned();
+    let own = |n: &&mut Nic| (n.rxe || rdma_mode::is(snapshot)) && !(n.borrowed && n.uverbs.is_none());
     for nic in nics.iter_mut().filter(own) {
         nic.uverbs = nic.hca.as_ref().and_then(|h| minors.get(h.as_str()).cloned());
     }
