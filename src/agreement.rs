@@ -7,8 +7,8 @@ use rail_agreement::{BareHca, Device, DroppedRail, Match, Offer, Policy, Rail, R
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 
-use crate::candidate::counts;
 use crate::plan::Plan;
+use crate::select::candidates::counts;
 use crate::select::{DropCode, Selection, Verdict, natural};
 
 /// Names this node's NICs for the other nodes.

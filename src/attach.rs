@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
 use crate::plan::{Nic, Plan, rails, rdma_mode};
 use crate::protected_ifaces::{self, Guarded};
-use crate::stack;
+use crate::select::upper_lower;
 use crate::verify;
 use inside::inside_state;
 use rdma_model::error_class::ErrorClass;
@@ -57,7 +57,10 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     }
     let order: BTreeMap<IfName, _> = held.iter().map(|h| (h.nic.identity.name.clone(), move_order(h))).collect();
     held.sort_by_key(|h| {
-        (order.get(&stack::root(&h.nic, &plan.nics).identity.name).copied(), stack::turn(&h.nic, &plan.nics))
+        (
+            order.get(&upper_lower::root(&h.nic, &plan.nics).identity.name).copied(),
+            upper_lower::turn(&h.nic, &plan.nics),
+        )
     });
     Ok(Attach { steps: steps(&held, plan, host), held, notes })
 }
@@ -78,14 +81,14 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     for h in held {
         let name = &h.nic.identity.name;
         let whole = |b: &&MovedNic| {
-            b.nic.members.contains(name) || stack::is_bond(&b.before.netdev) && b.nic.identity.name == *name
+            b.nic.members.contains(name) || upper_lower::is_bond(&b.before.netdev) && b.nic.identity.name == *name
         };
         if let Some(bond) = held.iter().find(whole).filter(|b| !dissolved.contains(&&b.nic.identity.name)) {
             dissolved.push(&bond.nic.identity.name);
             let link = bond.nic.hca.as_ref().filter(|_| bond.nic.rxe);
-            steps.extend(stack::dissolve(Side::Host, &bond.nic.identity.name, link));
+            steps.extend(upper_lower::dissolve(Side::Host, &bond.nic.identity.name, link));
         }
-        steps.extend(move_in(h, stack::made(h, held, host), plan.exclusive));
+        steps.extend(move_in(h, upper_lower::made(h, held, host), plan.exclusive));
     }
     steps.extend(rdma_mode::enter(plan, host));
     let mut orphans = Vec::new();
@@ -249,21 +252,21 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
             ErrorClass::Refused.error(format!("{} is a VF of {name}: the host would lose its network", vf.name))
         );
     }
-    let below = stack::lower(host, now).map(|d| &d.name);
+    let below = upper_lower::lower(host, now).map(|d| &d.name);
     if now.made.is_some() && below != nic.over.as_ref() {
         return refuse(plan, format!("{name} sits on another device now"));
     }
     // What the plan has besides, but not on this NIC, would be left or deleted as well.
     let planned = |d: &&Netdev| {
-        plan.nics.iter().any(|n| n.identity.name == d.name && n.over.as_ref() == Some(name)) && stack::follows(d)
+        plan.nics.iter().any(|n| n.identity.name == d.name && n.over.as_ref() == Some(name)) && upper_lower::follows(d)
     };
-    if let Some(upper) = stack::upper(host, now).find(|d| !planned(d)) {
-        let (upper, fate) = (stack::described(upper), stack::fate(upper));
+    if let Some(upper) = upper_lower::upper(host, now).find(|d| !planned(d)) {
+        let (upper, fate) = (upper_lower::described(upper), upper_lower::fate(upper));
         return Err(
             ErrorClass::Refused.error(format!("{upper} sits on {name} now, and would be {fate}; delete it first"))
         );
     }
-    if let Some(stranger) = stack::strangers(host, now).next() {
+    if let Some(stranger) = upper_lower::strangers(host, now).next() {
         let text = format!("{stranger} sits on {name} now: two would share the card; delete it there first");
         return Err(ErrorClass::Refused.error(text));
     }
@@ -286,8 +289,8 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
     if let Some(master) = now.master.as_ref().filter(|m| !is_whole(m)) {
         return Err(ErrorClass::Refused.error(format!("{name} belongs to {master} now")));
     }
-    let members = || stack::members(host, now).map(|m| &m.name);
-    if stack::is_bond(now) && !(members().eq(&nic.members)) {
+    let members = || upper_lower::members(host, now).map(|m| &m.name);
+    if upper_lower::is_bond(now) && !(members().eq(&nic.members)) {
         return refuse(plan, format!("{name} has other members now"));
     }
     Ok(())
@@ -298,13 +301,13 @@ fn move_in(held: &MovedNic, made: Option<Made>, exclusive: bool) -> Vec<Step> {
     let dev = &held.nic.identity.name;
     let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
     let mut steps = Vec::new();
-    if let Some(made) = made.filter(|_| stack::is_bond(&held.before.netdev)) {
-        steps.extend(stack::make(side, held, Made { ifindex: None, ..made }));
+    if let Some(made) = made.filter(|_| upper_lower::is_bond(&held.before.netdev)) {
+        steps.extend(upper_lower::make(side, held, Made { ifindex: None, ..made }));
     } else {
         steps.extend(link.map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() }));
         steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
     }
-    steps.extend(configure(side, &stack::free(state), state.netdev.sysctls.clone()));
+    steps.extend(configure(side, &upper_lower::free(state), state.netdev.sysctls.clone()));
     if let Some(hca) = link {
         // Whoever makes it, a new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
         let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);

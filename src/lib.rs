@@ -46,11 +46,8 @@ pub mod state;
 
 pub mod handle;
 
-pub mod candidate;
 pub mod protected_ifaces;
-pub mod rules;
 pub mod select;
-pub mod stack;
 
 pub mod agreement;
 pub mod inject;

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Pattern};
 use crate::plan::Plan;
-use crate::stack;
+use crate::select::upper_lower;
 
 /// The config file's policy.
 #[derive(Clone, Debug, Default)]
@@ -88,8 +88,8 @@ impl<'a> Device<'a> {
     }
 
     fn add(&mut self, netdev: &'a Netdev, seen: &'a Snapshot) {
-        let members = |dev: &'a Netdev| stack::members(seen, dev).filter(|_| dev.kind.as_deref() == Some("bond"));
-        for dev in stack::down(seen, netdev).flat_map(|dev| std::iter::once(dev).chain(members(dev))) {
+        let members = |dev: &'a Netdev| upper_lower::members(seen, dev).filter(|_| dev.kind.as_deref() == Some("bond"));
+        for dev in upper_lower::down(seen, netdev).flat_map(|dev| std::iter::once(dev).chain(members(dev))) {
             self.put(dev.pci, dev.driver.as_deref());
             let is_its = |h: &&Hca| h.ports.iter().any(|p| p.netdev.as_ref() == Some(&dev.name));
             seen.hcas.iter().filter(is_its).for_each(|hca| self.add_hca(hca));

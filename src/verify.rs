@@ -17,7 +17,7 @@ use rdma_model::step::{NicState, derived, generated, kernel_address};
 use serde::Serialize;
 
 use crate::precedence;
-use crate::stack;
+use crate::select::upper_lower;
 
 /// Fields that the normal form leaves out, each with its reason.
 pub const LEFT_OUT: &[(&str, &str)] = &[
@@ -76,7 +76,7 @@ pub fn normal(state: &NicState) -> NicState {
     dev.qdisc = None;
     // Facts of sysfs, not settings; the sources differ in what they see from which namespace.
     (dev.driver, dev.dev_port, dev.pci) = (None, None, None);
-    if stack::is_ipoib(dev) {
+    if upper_lower::is_ipoib(dev) {
         // Of the address, 4 bytes are flags and the number of the queue pair (RFC 4391, section 9.1.1).
         dev.mac = dev.mac.take().map(|mac| Mac(mac.0.into_iter().skip(4).collect()));
         dev.permanent_mac = None;

@@ -10,8 +10,7 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Nic, Plan};
-use crate::select::natural;
-use crate::stack;
+use crate::select::{natural, upper_lower};
 
 /// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a colon.
 const HCA: &str = "hca:";
@@ -101,7 +100,7 @@ impl Rail {
             Rail { name, hca, nodes, pci }
         };
         let nic = |nic: &Nic| {
-            let its = |n: &&Nic| stack::root(n, &plan.nics).identity.name == nic.identity.name;
+            let its = |n: &&Nic| upper_lower::root(n, &plan.nics).identity.name == nic.identity.name;
             let verbs = plan.nics.iter().filter(its).filter_map(|n| n.uverbs.clone()).collect();
             let hca = nic.hca.as_ref().map(|hca| nic.port.map_or(hca.to_string(), |port| format!("{hca}:{port}")));
             rail(RailName::Netdev(nic.identity.name.clone()), hca, verbs, nic.identity.pci)

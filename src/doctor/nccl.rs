@@ -8,7 +8,7 @@ use nccl_rules::version::Version;
 
 use super::patient::is_infiniband;
 use super::{Check, Finding, Patient, Rail, Severity, join};
-use crate::candidate::port_label;
+use crate::select::candidates::port_label;
 
 /// By `nccl explain`, of the newest release.
 pub(super) fn pick(patient: &Patient) -> Vec<Finding> {

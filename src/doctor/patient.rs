@@ -10,10 +10,10 @@ use rdma_model::values::GidTimeout;
 
 use super::seen::Stale;
 use super::{Check, Examination, Finding, Rule};
-use crate::candidate::counts;
 use crate::kernel::probe::access::Node;
 use crate::plan::Plan;
 use crate::request::Request;
+use crate::select::candidates::counts;
 use crate::select::{Drop, DropCode, Selection, Verdict};
 
 /// An [`Examination`] with what the selection makes of it.

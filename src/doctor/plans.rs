@@ -8,9 +8,9 @@ use rdma_model::values::Family;
 
 use super::{Check, Finding, Patient, Severity, join};
 use crate::attach::attach;
-use crate::candidate::counts;
 use crate::plan::{Nic, Plan};
 use crate::protected_ifaces::uplinks;
+use crate::select::candidates::counts;
 
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would refuse a plan for.
 pub(super) fn plans(patient: &Patient) -> Vec<Finding> {

@@ -6,7 +6,7 @@ use rdma_model::values::Family;
 
 use super::patient::Wanted;
 use super::{Check, Finding, Patient, Rail, Severity, join};
-use crate::candidate::{counts, port_label};
+use crate::select::candidates::{counts, port_label};
 use crate::select::{self, Drop, DropCode, Verdict};
 
 /// Ports that are not ACTIVE, of NICs that somebody means.

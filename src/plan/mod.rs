@@ -22,8 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nccl_env::{self, Options, Told};
 use crate::request::Request;
-use crate::select::{Selection, Verdict};
-use crate::stack;
+use crate::select::{Selection, Verdict, upper_lower};
 use rails::Rails;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
@@ -93,7 +92,7 @@ impl Plan {
         let kept: Vec<&Verdict> = selection.kept().collect();
         let mut nics: Vec<Nic> = kept.iter().filter_map(|v| nic(v, snapshot)).collect();
         // Theirs is the node of what they sit on, by whatever number that has inside.
-        let along: Vec<bool> = nics.iter().map(|n| stack::is_along(n, &nics)).collect();
+        let along: Vec<bool> = nics.iter().map(|n| upper_lower::is_along(n, &nics)).collect();
         nics.iter_mut().zip(along).filter(|(n, along)| *along && n.borrowed).for_each(|(n, _)| n.uverbs = None);
         let ib: Vec<HcaName> = kept.iter().filter(|v| v.netdev.is_none()).filter_map(|v| v.hca.clone()).collect();
         let ib_nodes = predict(&mut nics, &ib, snapshot);
@@ -136,7 +135,7 @@ impl Plan {
 
     /// The NICs that other nodes have to have as well: not what comes along with one.
     pub fn rails(&self) -> impl Iterator<Item = &Nic> {
-        self.nics.iter().filter(|n| !stack::is_along(n, &self.nics))
+        self.nics.iter().filter(|n| !upper_lower::is_along(n, &self.nics))
     }
 
     /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
@@ -155,7 +154,7 @@ impl Plan {
         let ib = predict(&mut self.nics.clone(), &self.ib, snapshot);
         let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).collect();
         let count = self.nics.len() + self.ib.len();
-        let root = |n: &Nic| stack::root(n, &self.nics).identity.name.clone();
+        let root = |n: &Nic| upper_lower::root(n, &self.nics).identity.name.clone();
         let is_out = |n: &&Nic| forbidden(&n.identity.name) || unwanted(&root(n));
         let out: Vec<IfName> = self.nics.iter().filter(is_out).map(root).collect();
         let stays: Vec<bool> = self.nics.iter().map(|n| !out.contains(&root(n))).collect();
@@ -200,7 +199,7 @@ fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
     let hca = hca.filter(|_| state.netdev.master.is_none());
     let port = hca.and_then(|h| h.ports.iter().find(|p| Some(p.number) == verdict.port));
     let borrowed = port.is_some_and(|p| p.netdev.as_ref() != Some(&state.netdev.name));
-    let below = state.netdev.made.as_ref().and(stack::lower(snapshot, &state.netdev));
+    let below = state.netdev.made.as_ref().and(upper_lower::lower(snapshot, &state.netdev));
     Some(Nic {
         identity: identity(&state, hca),
         hca: hca.map(|h| h.name.clone()),
@@ -212,8 +211,8 @@ fn nic(verdict: &Verdict, snapshot: &Snapshot) -> Option<Nic> {
             Some(pf) => snapshot.pci.iter().filter(|f| f.physfn == Some(pf)).map(|f| f.address).collect(),
             None => Vec::new(),
         },
-        members: match stack::is_bond(&state.netdev) {
-            true => stack::members(snapshot, &state.netdev).map(|m| m.name.clone()).collect(),
+        members: match upper_lower::is_bond(&state.netdev) {
+            true => upper_lower::members(snapshot, &state.netdev).map(|m| m.name.clone()).collect(),
             false => Vec::new(),
         },
         borrowed,

@@ -13,8 +13,8 @@ use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use super::uverbs_minors::{Minors, predict_uverbs, uverbs_number};
-use crate::candidate::INFINIBAND;
 use crate::plan::{Nic, Plan};
+use crate::select::candidates::INFINIBAND;
 
 /// The way out of every refusal here. The kernel changes the mode only as long as the initial namespace is the only one
 /// (rdma_compatdev_set in device.c), which is the administrator's decision, never ours.

@@ -9,7 +9,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot, SysctlValues};
 use rdma_model::step::{NicState, Side, Step, configure, connect, derived, kernel_address};
 
-use crate::stack;
+use crate::select::upper_lower;
 use crate::verify;
 
 /// What can be added to NICs, and why not to the others.
@@ -42,7 +42,7 @@ pub fn after_reboot(
     for (h, dev) in ours {
         let was = renamed(&h.before, &names);
         let (add, sysctls) = missing(&was, dev, host);
-        aftermath.steps.extend(configure(Side::Host, &stack::free(&add), sysctls));
+        aftermath.steps.extend(configure(Side::Host, &upper_lower::free(&add), sysctls));
         aftermath.told.extend(left(&was.netdev, dev));
         added.push(add);
     }

@@ -9,7 +9,7 @@ use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::{Made, Side, Step};
 
 use crate::plan::Identity;
-use crate::stack;
+use crate::select::upper_lower;
 
 /// Where a NIC is now.
 pub(super) enum Place<'a> {
@@ -48,7 +48,7 @@ pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot
 
 /// Whether it does not come home, but is made anew.
 fn is_made(held: &MovedNic) -> bool {
-    held.nic.over.is_some() || stack::is_bond(&held.before.netdev)
+    held.nic.over.is_some() || upper_lower::is_bond(&held.before.netdev)
 }
 
 /// Whether a permanent address or a PCI function tells it from all others. An ipvlan counts the address of the device below

@@ -12,7 +12,7 @@ use crate::restore::diff::{
 pub use crate::restore::legs::Away;
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
-use crate::stack;
+use crate::select::upper_lower;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
 use rdma_model::step::{Made, NicState, Side, Step, configure, connect, leave_groups};
@@ -65,16 +65,9 @@ type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones.
 pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
     let mut home = Homecoming::default();
-    let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
-    let mut order: Vec<&MovedNic> = held.iter().collect();
-    // As on the way in: re-created soft-RoCE links take the lowest free device node.
-    let minor =
-        |h: &MovedNic| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
-    let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (&h.nic.identity.name, minor(h))).collect();
-    order.sort_by_key(|h| (minors.get(&stack::root(&h.nic, &nics).identity.name).copied(), stack::turn(&h.nic, &nics)));
-    let gone = |h: &MovedNic| stack::made(h, held, host).map(Place::Gone);
+    let gone = |h: &MovedNic| upper_lower::made(h, held, host).map(Place::Gone);
     let placed: Vec<(&MovedNic, Option<Place>)> =
-        order.into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
+        in_order(held).into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
     home.steps.extend(rdma_mode::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
     home.steps.extend(rdma_mode::strays(held, host, inside));
@@ -91,7 +84,7 @@ pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) ->
             (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(match stack::made(h, held, host) {
+                home.steps.extend(match upper_lower::made(h, held, host) {
                     Some(made) => replace(h, dev, &made, (host, inside)),
                     None => bring(h, dev, (host, inside)),
                 });
@@ -107,7 +100,7 @@ pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) ->
                 let there = inside.and_then(|i| double(h, held, i)).map(|d| d.name.clone());
                 home.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(stack::gather(Side::Host, h, host));
+                home.steps.extend(upper_lower::gather(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
                     home.steps.extend(steps);
                     connections.push(missing);
@@ -126,6 +119,20 @@ pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) ->
         home.steps.extend(rails::give_back(held.iter().map(|h| &h.overruled), inside));
     }
     home
+}
+
+/// The order in which NICs are moved: what others sit on or are members of comes where they need it.
+fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
+    let nics: Vec<Nic> = held.iter().map(|h| h.nic.clone()).collect();
+    // As on the way in: re-created soft-RoCE links take the lowest free device node.
+    let minor =
+        |h: &MovedNic| h.uverbs_before.as_ref().filter(|_| h.nic.rxe).and_then(uverbs_number).unwrap_or(u32::MAX);
+    let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (&h.nic.identity.name, minor(h))).collect();
+    let mut order: Vec<&MovedNic> = held.iter().collect();
+    order.sort_by_key(|h| {
+        (minors.get(&upper_lower::root(&h.nic, &nics).identity.name).copied(), upper_lower::turn(&h.nic, &nics))
+    });
+    order
 }
 
 /// What was put in place of routes while a leg of theirs was here: the whole ones are there now.
@@ -224,7 +231,7 @@ fn bring(held: &MovedNic, dev: &Netdev, seen: Seen) -> Vec<Step> {
     }
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(lost_programs(Side::Host, was, dev));
-    steps.extend(configure(Side::Host, &stack::free(&held.before), was.sysctls.clone()));
+    steps.extend(configure(Side::Host, &upper_lower::free(&held.before), was.sysctls.clone()));
     steps.extend(link(held));
     steps
 }
@@ -248,7 +255,7 @@ fn link(held: &MovedNic) -> Option<Step> {
 /// One that its container's namespace took with it, or that the container deleted.
 fn anew(held: &MovedNic, made: &Made) -> Vec<Step> {
     let side = Side::Host;
-    let mut steps = stack::make(side, held, made.clone());
+    let mut steps = upper_lower::make(side, held, made.clone());
     steps.extend(configure(side, &held.before, held.before.netdev.sysctls.clone()));
     steps
 }

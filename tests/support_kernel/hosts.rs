@@ -15,7 +15,7 @@ use rdma_model::snapshot::{
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::plan::rails::{self, Rails};
 use rdmaprep::plan::{Nic, Plan, SCHEMA, rdma_mode};
-use rdmaprep::stack;
+use rdmaprep::select::upper_lower;
 
 use super::{Kernel, naked, plain, v4, v6};
 
@@ -660,8 +660,8 @@ pub fn plan_of(kernel: &Kernel, names: &[IfName]) -> Plan {
     let host = kernel.see(Side::Host);
     let nic = |name: &IfName| {
         let state = NicState::of(&host, name).unwrap();
-        let over = state.netdev.made.as_ref().and(stack::lower(&host, &state.netdev)).map(|d| d.name.clone());
-        let members = stack::members(&host, &state.netdev).map(|d| d.name.clone()).collect();
+        let over = state.netdev.made.as_ref().and(upper_lower::lower(&host, &state.netdev)).map(|d| d.name.clone());
+        let members = upper_lower::members(&host, &state.netdev).map(|d| d.name.clone()).collect();
         Nic {
             identity: identity(&state, None),
             hca: None,

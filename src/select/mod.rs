@@ -1,5 +1,9 @@
 //! Which NICs a job gets, and why not the others.
 
+pub mod candidates;
+mod rules;
+pub mod upper_lower;
+
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName, IfName};
@@ -8,10 +12,8 @@ pub use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
 
 use crate::attach;
-use crate::candidate::{self, Context};
 use crate::request::Request;
-use crate::rules;
-use crate::stack;
+use candidates::Context;
 
 /// Every NIC of a snapshot, kept or dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,7 +133,7 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Se
     let context = Context::new(request, snapshot, held, &mut warnings)?;
     known(&context)?;
     let mut verdicts: Vec<Verdict> =
-        candidate::candidates(&context).iter().map(|c| rules::judge(&context, c)).collect();
+        candidates::candidates(&context).iter().map(|c| rules::judge(&context, c)).collect();
     come_along(snapshot, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };
@@ -159,8 +161,9 @@ fn come_along(snapshot: &Snapshot, verdicts: &mut [Verdict]) {
 fn part_of(snapshot: &Snapshot, name: &IfName, kept: &[IfName]) -> Option<String> {
     let netdev = snapshot.netdev(name)?;
     let is_kept = |n: &&Netdev| kept.contains(&n.name);
-    let below = stack::lower(snapshot, netdev).filter(|_| stack::follows(netdev)).filter(is_kept);
-    let bond = netdev.master.as_ref().and_then(|m| snapshot.netdev(m)).filter(|m| stack::is_bond(m)).filter(is_kept);
+    let below = upper_lower::lower(snapshot, netdev).filter(|_| upper_lower::follows(netdev)).filter(is_kept);
+    let bond =
+        netdev.master.as_ref().and_then(|m| snapshot.netdev(m)).filter(|m| upper_lower::is_bond(m)).filter(is_kept);
     let below = below.map(|d| format!("{}, which it sits on", d.name));
     below.or_else(|| bond.map(|d| format!("{}, of which it is a member", d.name)))
 }
@@ -205,7 +208,7 @@ pub fn absent<'a>(
     snapshot: &'a Snapshot,
     held: &'a [Held],
 ) -> (Vec<&'a IfName>, Vec<&'a IfName>) {
-    let mut there: Vec<&IfName> = candidate::netdevs(snapshot).map(|n| &n.name).collect();
+    let mut there: Vec<&IfName> = candidates::netdevs(snapshot).map(|n| &n.name).collect();
     there.extend(held.iter().map(|h| &h.netdev).filter(|n| snapshot.netdev(n).is_none()));
     (request.ifaces.iter().filter(|n| !there.contains(n)).collect(), there)
 }

@@ -9,8 +9,7 @@ use rdma_model::values::Family;
 
 use crate::protected_ifaces::{self, Guarded};
 use crate::request::Request;
-use crate::select::Held;
-use crate::stack;
+use crate::select::{Held, upper_lower};
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
 pub const INFINIBAND: u16 = 32;
@@ -151,11 +150,11 @@ fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
 fn ports_of<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'a Port)> {
     // Bounded, since indexes of other namespaces can make a snapshot's links go round.
     let mut ports = direct_ports(snapshot, netdev);
-    let mut below = stack::lower(snapshot, netdev);
+    let mut below = upper_lower::lower(snapshot, netdev);
     for _ in 0..8 {
         let Some(device) = below.filter(|_| ports.is_empty()) else { break };
         ports = direct_ports(snapshot, device);
-        below = stack::lower(snapshot, device);
+        below = upper_lower::lower(snapshot, device);
     }
     ports
 }

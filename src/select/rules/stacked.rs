@@ -4,9 +4,8 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Netdev;
 
 use super::{because, policy_forbids};
-use crate::candidate::{Candidate, Context, INFINIBAND};
-use crate::select::{Drop, DropCode};
-use crate::stack;
+use crate::select::candidates::{Candidate, Context, INFINIBAND};
+use crate::select::{Drop, DropCode, upper_lower};
 
 pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
@@ -14,7 +13,7 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
         let why = format!("{} is a member of {master}", netdev.name);
         return because(DropCode::Enslaved, why, &freeing(context, netdev, master));
     }
-    if stack::is_bond(netdev) && candidate.named(context) {
+    if upper_lower::is_bond(netdev) && candidate.named(context) {
         // mlx5 makes a LAG of bonds in the initial namespace alone (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c).
         let hca = candidate.hca.filter(|h| !h.is_rxe())?;
         let why =
@@ -26,7 +25,7 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
     let has_members = context.snapshot.netdevs.iter().any(|n| n.master.as_ref() == Some(&netdev.name));
     let kind = kind.or(has_members.then_some("master of other interfaces"))?;
     let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
-    let fix = match (kind, stack::is_bond(netdev)) {
+    let fix = match (kind, upper_lower::is_bond(netdev)) {
         ("bond", true) => "name it in --ifaces to have it dissolved here and made anew inside, with its members",
         ("bond", false) => "dissolve it and use its members: one with a primary member cannot be created again",
         _ if netdev.kind.as_deref() == Some("hsr") => "delete it and use its ports",
@@ -53,7 +52,7 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
         return because(DropCode::Child, why, "name it in --ifaces, with --ib, if the job needs IP over it");
     }
     let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
-    let lower = stack::lower(context.snapshot, netdev);
+    let lower = upper_lower::lower(context.snapshot, netdev);
     let why = format!(
         "{} is a {} on top of {}",
         netdev.name,
@@ -69,44 +68,47 @@ pub(super) fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> 
         let why = format!("{}, which {} holds, sits on {}", held.netdev, held.by, netdev.name);
         return because(DropCode::Carries, why, "stop that container; if it is gone: rdmaprep restore");
     }
-    if let Some(stranger) = stack::strangers(context.snapshot, netdev).next() {
+    if let Some(stranger) = upper_lower::strangers(context.snapshot, netdev).next() {
         let why = format!("{stranger} sits on {}: two would share the card", netdev.name);
         return because(DropCode::Carries, why, "delete it there first, or leave the NIC to the host");
     }
-    if stack::is_bond(netdev) {
+    if upper_lower::is_bond(netdev) {
         return carries_as_bond(context, netdev);
     }
-    let (upper, why) = stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
+    let (upper, why) =
+        upper_lower::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
     because(DropCode::Carries, sits(upper, netdev) + &why, "delete what sits on it first, or leave it to the host")
 }
 
 fn sits(upper: &Netdev, below: &Netdev) -> String {
-    format!("{} sits on {}, and would be {}", stack::described(upper), below.name, stack::fate(upper))
+    format!("{} sits on {}, and would be {}", upper_lower::described(upper), below.name, upper_lower::fate(upper))
 }
 
 /// A bond is deleted here, and what sits on it with it; its members have to be free to go.
 fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
-    let mut whole = std::iter::once(bond).chain(stack::members(context.snapshot, bond));
-    if let Some((upper, below)) = whole.find_map(|n| Some((stack::upper(context.snapshot, n).next()?, n))) {
+    let mut whole = std::iter::once(bond).chain(upper_lower::members(context.snapshot, bond));
+    if let Some((upper, below)) = whole.find_map(|n| Some((upper_lower::upper(context.snapshot, n).next()?, n))) {
         return because(DropCode::Carries, sits(upper, below), "delete what sits on it first, or leave it to the host");
     }
-    let strange = |m: &Netdev| stack::strangers(context.snapshot, m).next().map(|s| format!("{s} sits on {}", m.name));
-    if let Some(why) = stack::members(context.snapshot, bond).find_map(strange) {
+    let strange =
+        |m: &Netdev| upper_lower::strangers(context.snapshot, m).next().map(|s| format!("{s} sits on {}", m.name));
+    if let Some(why) = upper_lower::members(context.snapshot, bond).find_map(strange) {
         return because(DropCode::Carries, why, "delete it there first, or leave the NIC to the host");
     }
-    let why = stack::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
+    let why = upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
     because(DropCode::Forbidden, why, "ask the administrator of this host")
 }
 
 /// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
 fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<String> {
-    if !stack::follows(netdev) || height > 8 {
+    if !upper_lower::follows(netdev) || height > 8 {
         return Some(String::new());
     }
     let finite = !context.request.freeze_lifetimes && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
     let member = netdev.master.as_ref().map(|master| format!("it is a member of {master}"));
-    let above = || stack::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));
-    let strange = || stack::strangers(context.snapshot, netdev).next().map(|s| format!("{s} sits on it"));
+    let above =
+        || upper_lower::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));
+    let strange = || upper_lower::strangers(context.snapshot, netdev).next().map(|s| format!("{s} sits on it"));
     let why = member
         .or_else(strange)
         .or_else(|| policy_forbids(context, netdev))

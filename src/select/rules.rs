@@ -5,11 +5,10 @@ mod stacked;
 use rdma_model::snapshot::Netdev;
 use rdma_model::values::Family;
 
-use crate::candidate::{Candidate, Context, choose_gid, counts, port_label};
 use crate::policy::Device;
 use crate::protected_ifaces::Guarded;
-use crate::select::{Drop, DropCode, Verdict};
-use crate::stack;
+use crate::select::candidates::{Candidate, Context, choose_gid, counts, port_label};
+use crate::select::{Drop, DropCode, Verdict, upper_lower};
 use stacked::{carries, child, enslaved};
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`].
@@ -59,8 +58,8 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let guard = context.uplinks.get(&netdev.name).or(context.bootstrap.get(&netdev.name));
     let guard = guard.map(|why| format!("taken as asked, although it {why}"));
     let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
-    let below = stack::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
-    let bond = stack::is_bond(netdev).then(|| "a bond: dissolved here, and made anew inside".to_owned());
+    let below = upper_lower::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
+    let bond = upper_lower::is_bond(netdev).then(|| "a bond: dissolved here, and made anew inside".to_owned());
     let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).chain(bond).collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }
