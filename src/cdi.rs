@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 
-use crate::inject::{HookEdit, Stage};
+use crate::oci::edit::{HookEdit, Stage};
 pub use rail::{Rail, RailName};
 
 /// The file that engines read, where nothing else is said.

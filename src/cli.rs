@@ -22,8 +22,8 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rdma_model::error_class::ErrorClass;
 
-use crate::inject::Stage;
 use crate::nccl_env::format::Format;
+use crate::oci::edit::Stage;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
 pub use check::{BootstrapArgs, CheckCommand};
 pub use doctor::{DoctorArgs, TryNodesArgs};

@@ -36,17 +36,17 @@ use crate::container::setup::config_json;
 use crate::deadline;
 use crate::handle::Handle;
 use crate::hook::{self, Hook};
-use crate::inject::Stage;
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, sysfs as sys};
+use crate::oci::edit::Stage;
+use crate::oci::state::{self, State};
 use crate::plan::build;
 use crate::report::{self, Report, Stopwatch};
 use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
-use crate::state::{self, State};
 use crate::verify;
 
 /// Runs a command.

@@ -16,12 +16,12 @@ use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
+use crate::oci::state::State;
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::restore::arrange::arrange;
 use crate::restore::plan::reassert;
 use crate::restore::run::{self, alive, reclaim};
-use crate::state::State;
 use crate::verify;
 
 pub use create::create;

@@ -35,14 +35,12 @@
 #![forbid(unsafe_code)]
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
-pub mod bundle;
 pub mod cdi;
 pub mod cli;
 pub mod config;
 pub mod policy;
 pub mod request;
 pub mod shim;
-pub mod state;
 
 pub mod handle;
 
@@ -50,7 +48,6 @@ pub mod protected_ifaces;
 pub mod select;
 
 pub mod agreement;
-pub mod inject;
 pub mod nccl_env;
 pub mod plan;
 pub mod view;
@@ -73,4 +70,5 @@ pub mod container;
 pub mod deadline;
 pub mod flow;
 pub mod hook;
+pub mod oci;
 pub mod restore;

@@ -20,8 +20,8 @@ use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::handle::Handle;
-use crate::inject::Injected;
 use crate::journal;
+use crate::oci::edit::Injected;
 use crate::plan::{EnvVar, Plan, rdma_mode};
 use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};

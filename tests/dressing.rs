@@ -17,11 +17,11 @@ use std::path::Path;
 
 use rdma_model::snapshot::Snapshot;
 use rdma_model::tree::Tree;
-use rdmaprep::bundle::Bundle;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host as Policy, SelectConfig};
-use rdmaprep::inject::{self, NoMounts};
 use rdmaprep::nccl_env::Options;
+use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::edit::{self, NoMounts};
 use rdmaprep::plan::Plan;
 use rdmaprep::request::Request;
 use rdmaprep::select::select;
@@ -110,7 +110,7 @@ fn nothing_is_mounted_where_the_host_would_see_it() {
     let why = |edit: &dyn Fn(&mut Value)| {
         let mut config = config();
         edit(&mut config);
-        inject::no_mounts(&config.to_string()).unwrap()
+        edit::no_mounts(&config.to_string()).unwrap()
     };
     assert_eq!(why(&|_| {}), None);
     assert_eq!(why(&|c| c["mounts"] = json!([])), Some(NoMounts::NoSysfs));

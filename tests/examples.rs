@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rdmaprep::cli::{CdiCommand, Cli, Command};
 use rdmaprep::kernel::process::capabilities::KEPT;
-use rdmaprep::state::State;
+use rdmaprep::oci::state::State;
 
 /// Files below a folder of the repository whose names begin like this, with their texts.
 fn files(folder: &str, prefix: &str) -> Vec<(PathBuf, String)> {
@@ -35,7 +35,7 @@ fn hook_definitions_call_a_stage_that_exists() {
         assert_eq!(hook["stages"], serde_json::json!([parsed.stage.name()]), "{}", path.display());
         let when = &hook["when"]["annotations"];
         let (key, value) = when.as_object().unwrap().iter().next().unwrap();
-        assert!(regex::Regex::new(key).unwrap().is_match(rdmaprep::inject::PLAN_ANNOTATION));
+        assert!(regex::Regex::new(key).unwrap().is_match(rdmaprep::oci::edit::PLAN_ANNOTATION));
         assert!(regex::Regex::new(value.as_str().unwrap()).unwrap().is_match("default"));
     }
 }

@@ -20,16 +20,16 @@ use nccl_rules::version::Version;
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
 use rdma_netlink::nexthop;
-use rdmaprep::bundle::Bundle;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::{Config, Host};
-use rdmaprep::inject::{self, Edit};
 use rdmaprep::journal::{Record, remains};
 use rdmaprep::kernel::mount::mountinfo;
+use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::edit::{self, Edit};
+use rdmaprep::oci::state::State;
 use rdmaprep::request::Request;
 use rdmaprep::restore::plan::{reassert, restore};
 use rdmaprep::select::judge;
-use rdmaprep::state::State;
 use rdmaprep::verify::drift;
 use serde_json::json;
 
@@ -119,10 +119,10 @@ fn a_config_json() {
         .to_string();
         let edit = &edit;
         move || {
-            let once = inject::apply(&config, edit).unwrap();
-            black_box(inject::diff(&config, &once.json));
+            let once = edit::apply(&config, edit).unwrap();
+            black_box(edit::diff(&config, &once.json));
             black_box(Bundle::parse(&config, Path::new("/b"), 7, "/views").unwrap());
-            black_box(inject::below_sys(&config).unwrap());
+            black_box(edit::below_sys(&config).unwrap());
         }
     });
 }

@@ -13,7 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rdma_model::error_class::ErrorClass;
-use rdmaprep::inject::{self, Edit, Stage};
+use rdmaprep::oci::edit::{self, Edit, Stage};
 use rdmaprep::plan::Plan;
 
 fn cases() -> Vec<PathBuf> {
@@ -34,7 +34,7 @@ fn golden(file: &Path, actual: Option<&str>) {
     assert_eq!(actual, fs::read_to_string(file).ok().as_deref(), "{}", file.display());
 }
 
-fn says(injected: &inject::Injected) -> String {
+fn says(injected: &edit::Injected) -> String {
     let changes = injected.changes.iter().map(|c| format!("changed: {c}\n"));
     changes.chain(injected.kept.iter().map(|k| format!("kept: {k}\n"))).collect()
 }
@@ -44,12 +44,12 @@ fn golden_cases() {
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
         let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
-        let result = inject::apply(&config, &edit);
+        let result = edit::apply(&config, &edit);
         let error = result.as_ref().err().map(|e| format!("{}: {e:#}\n", ErrorClass::of(e).code()));
         golden(&dir.join("expected.err"), error.as_deref());
         let once = result.ok();
         golden(&dir.join("expected.json"), once.as_ref().map(|i| i.json.as_str()));
-        golden(&dir.join("expected.diff"), once.as_ref().map(|i| inject::diff(&config, &i.json)).as_deref());
+        golden(&dir.join("expected.diff"), once.as_ref().map(|i| edit::diff(&config, &i.json)).as_deref());
         golden(&dir.join("expected.txt"), once.as_ref().map(says).as_deref());
     }
 }
@@ -60,8 +60,8 @@ fn twice_is_once() {
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
         let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
-        let Ok(once) = inject::apply(&config, &edit) else { continue };
-        let twice = inject::apply(&once.json, &edit).unwrap();
+        let Ok(once) = edit::apply(&config, &edit) else { continue };
+        let twice = edit::apply(&once.json, &edit).unwrap();
         assert_eq!(twice.json, once.json, "{}", dir.display());
         assert_eq!(twice.changes, Vec::<String>::new(), "{}", dir.display());
         assert_eq!(twice.kept, once.kept, "{}", dir.display());
@@ -76,7 +76,7 @@ fn nothing_else_changes() {
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
         let edit: Edit = serde_json::from_str(&fs::read_to_string(dir.join("edit.json")).unwrap()).unwrap();
-        let Ok(once) = inject::apply(&config, &edit) else { continue };
+        let Ok(once) = edit::apply(&config, &edit) else { continue };
         let mut after: serde_json::Value = serde_json::from_str(&once.json).unwrap();
         let before: serde_json::Value = serde_json::from_str(&config).unwrap();
         let ours = [
@@ -102,7 +102,7 @@ fn nothing_else_changes() {
             let config: serde_json::Value = serde_json::from_str(text).unwrap();
             let mounts = config.get("mounts").and_then(|m| m.as_array()).cloned().unwrap_or_default();
             let view = |m: &serde_json::Value| {
-                m["source"].as_str().is_some_and(|s| inject::view_name(s, "/run/rdmaprep/views").is_some())
+                m["source"].as_str().is_some_and(|s| edit::view_name(s, "/run/rdmaprep/views").is_some())
             };
             mounts.into_iter().filter(|m| !view(m)).collect()
         };
@@ -114,9 +114,9 @@ fn nothing_else_changes() {
 fn an_empty_edit_returns_the_text_as_it_is() {
     for dir in cases() {
         let config = fs::read_to_string(dir.join("config.json")).unwrap();
-        if let Ok(same) = inject::apply(&config, &Edit::default()) {
+        if let Ok(same) = edit::apply(&config, &Edit::default()) {
             assert_eq!(same.json, config);
-            assert_eq!(inject::diff(&config, &same.json), "");
+            assert_eq!(edit::diff(&config, &same.json), "");
         }
     }
 }
@@ -126,7 +126,7 @@ fn an_empty_edit_returns_the_text_as_it_is() {
 fn truncated_text_is_refused() {
     let text = include_str!("../examples/spec.json");
     for end in 0..text.trim_end().len() {
-        let error = inject::apply(&text[..end], &Edit::default()).unwrap_err();
+        let error = edit::apply(&text[..end], &Edit::default()).unwrap_err();
         assert_eq!(ErrorClass::of(&error), ErrorClass::State);
         assert!(!format!("{error:#}").contains('\n'));
     }
@@ -134,11 +134,11 @@ fn truncated_text_is_refused() {
 
 #[test]
 fn huge_text_is_refused() {
-    let text = format!("{}{}", include_str!("../examples/spec.json"), " ".repeat(inject::MAX_BYTES));
-    let error = inject::apply(&text, &Edit::default()).unwrap_err();
+    let text = format!("{}{}", include_str!("../examples/spec.json"), " ".repeat(edit::MAX_BYTES));
+    let error = edit::apply(&text, &Edit::default()).unwrap_err();
     assert_eq!(ErrorClass::of(&error), ErrorClass::State);
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    assert_eq!(ErrorClass::of(&inject::apply(&deep, &Edit::default()).unwrap_err()), ErrorClass::State);
+    assert_eq!(ErrorClass::of(&edit::apply(&deep, &Edit::default()).unwrap_err()), ErrorClass::State);
 }
 
 #[test]
@@ -169,11 +169,11 @@ fn a_plan_becomes_an_edit() {
     assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);
     assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "55"]);
     // 512 NICs take their time, and so does their undo; a timeout that is asked for stays.
-    let many = |timeout| inject::hooks_for(&plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1);
+    let many = |timeout| edit::hooks_for(&plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1);
     assert_eq!((many(None).timeout, many(None).args[6].as_str()), (119, "62"));
     assert_eq!((many(Some(100)).timeout, many(Some(100)).args[6].as_str()), (100, "50"));
     assert_eq!(edit.annotations, [("rdmaprep.io/plan".to_owned(), "rails".to_owned())]);
-    let injected = inject::apply(include_str!("../examples/spec.json"), &edit).unwrap();
+    let injected = edit::apply(include_str!("../examples/spec.json"), &edit).unwrap();
     serde_json::from_str::<oci_spec::runtime::Spec>(&injected.json).unwrap();
 }
 

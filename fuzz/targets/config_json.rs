@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use rdmaprep::bundle::Bundle;
-use rdmaprep::inject::{self, Edit};
+use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::edit::{self, Edit};
 
 static EDITS: LazyLock<Vec<Edit>> = LazyLock::new(|| {
     let texts = [
@@ -26,14 +26,14 @@ fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
     read(text);
     for edit in EDITS.iter() {
-        let Ok(once) = inject::apply(text, edit) else { continue };
-        let twice = inject::apply(&once.json, edit).expect("what was edited can be edited");
+        let Ok(once) = edit::apply(text, edit) else { continue };
+        let twice = edit::apply(&once.json, edit).expect("what was edited can be edited");
         assert_eq!(twice.json, once.json, "twice is once");
         assert!(twice.changes.is_empty(), "{:?}", twice.changes);
         assert_eq!(once.changes.is_empty(), once.json == text);
-        let (before, after) = (inject::environment(text), inject::environment(&once.json));
+        let (before, after) = (edit::environment(text), edit::environment(&once.json));
         assert!(before.iter().all(|(name, value)| after.get(name) == Some(value)), "the user's value wins");
-        inject::diff(text, &once.json);
+        edit::diff(text, &once.json);
         read(&once.json);
     }
     rdmaprep_fuzz::tell_heap();
@@ -42,11 +42,11 @@ fuzz_target!(|data: &[u8]| {
 /// Everything that looks at one.
 fn read(text: &str) {
     let _ = Bundle::parse(text, Path::new("/bundle"), 7, "/run/rdmaprep/views");
-    inject::annotations(text);
-    inject::has_own_dev(text);
-    inject::netns_path(text);
-    let _ = inject::no_mounts(text);
-    for below in inject::below_sys(text).unwrap_or_default() {
+    edit::annotations(text);
+    edit::has_own_dev(text);
+    edit::netns_path(text);
+    let _ = edit::no_mounts(text);
+    for below in edit::below_sys(text).unwrap_or_default() {
         assert!(below.split('/').all(|part| !matches!(part, "" | "." | "..")), "{below:?}");
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::rail::{self, RailName};
 use super::{FLAG, KIND};
-use crate::inject::{self, Stage};
+use crate::oci::edit::{self, Stage};
 use crate::plan::Plan;
 
 /// The rails that a container's devices name, and no others.
@@ -37,7 +37,7 @@ impl Asked {
     /// # Errors
     /// [`ErrorClass::State`] where config.json has no such hook: what the other devices ask for is not known then.
     pub fn first(config_json: &str, stage: Stage, plan: Option<&str>, mine: &[String]) -> Result<Option<Asked>> {
-        let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
+        let (bytes, most) = (config_json.len(), edit::MAX_BYTES);
         if bytes > most {
             return Err(ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read")));
         }
@@ -59,7 +59,7 @@ impl Asked {
 
     /// Whether a container's devices have brought hooks, which name its rails: then these count, and no plan beside them.
     pub fn any(config_json: &str) -> bool {
-        let within = config_json.len() <= inject::MAX_BYTES;
+        let within = config_json.len() <= edit::MAX_BYTES;
         let config: Option<Config> = within.then(|| serde_json::from_str(config_json).ok()).flatten();
         let hooks = config.and_then(|c| c.hooks).into_iter().flat_map(BTreeMap::into_values).flatten().flatten();
         hooks

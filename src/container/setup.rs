@@ -16,7 +16,6 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
-use crate::bundle::Bundle;
 use crate::container::apply_mounts::dress;
 use crate::container::mounts::{Cover, Dressed, Given, Outfit};
 use crate::hook::Hook;
@@ -25,10 +24,11 @@ use crate::kernel::process::pidfd;
 use crate::kernel::{Live, Scope, World};
 use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
+use crate::oci::bundle::Bundle;
+use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::plan::build::{inside, view_of};
 use crate::report::Report;
-use crate::state::State;
 use crate::view::{self, Keep};
 
 /// What is to be put on a container.

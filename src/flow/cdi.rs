@@ -12,13 +12,13 @@ use super::{request, say, store, warn};
 use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global, SelectArgs};
 use crate::config::Host;
-use crate::inject::{self, HookEdit, hooks_for};
 use crate::install;
 use crate::kernel::host::files;
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
+use crate::oci::edit::{self, HookEdit, hooks_for};
 use crate::plan::build::{held, look, options, plan_of_any};
 use crate::report::{self, DeviceLine};
 use crate::request::Request;
@@ -96,7 +96,7 @@ fn told_of(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine
 }
 
 fn diff(path: &str, before: &str, text: &str) -> String {
-    report::printable_lines(&inject::file_diff([path, &format!("{path} (generated)")], before, text)) + "\n"
+    report::printable_lines(&edit::file_diff([path, &format!("{path} (generated)")], before, text)) + "\n"
 }
 
 /// The rails of the stored plan, as far as the policy allows them by now; else those that would be chosen, and those that are away.

@@ -15,12 +15,12 @@ use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
 use crate::cdi::asked::Asked;
 use crate::cli::{Global, SelectArgs, SpecArgs};
-use crate::inject::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::kernel::netns::Netns;
 use crate::kernel::process::memfd::Kept;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World};
 use crate::nccl_env::{self, topo_file};
+use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::build::{of_namespace, options};
 use crate::plan::{EnvVar, Plan};
 use crate::request::Request;
@@ -93,17 +93,17 @@ pub(super) fn ready_before(
     let flags = if unprepared { flags(&args.select, &decision.plan) } else { Vec::new() };
     let start = Start { timeout: args.hook_timeout, flags: &flags, sandboxed: auto.is_some() };
     let edited = edit_with(text, &decision, &store, &mine, &start)?;
-    warn(&decision.traps(&inject::environment(&edited.injected.json), &mine)?);
+    warn(&decision.traps(&edit::environment(&edited.injected.json), &mine)?);
     Ok(Some(Ready { decision, edited, store }))
 }
 
 /// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
 fn settle(plan: &mut Plan, auto: Option<SysfsMode>, text: &str) -> Result<()> {
-    let (by_annotations, _) = plan.sysfs.for_annotations(&inject::annotations(text));
+    let (by_annotations, _) = plan.sysfs.for_annotations(&edit::annotations(text));
     let Some(sysfs) = auto.filter(|_| plan.sysfs == SysfsMode::Auto && by_annotations != SysfsMode::Off) else {
         return Ok(());
     };
-    if sysfs == SysfsMode::Off || inject::no_mounts(text)?.is_none() {
+    if sysfs == SysfsMode::Off || edit::no_mounts(text)?.is_none() {
         (plan.sysfs, plan.view) = (sysfs, None);
     }
     Ok(())
@@ -111,7 +111,7 @@ fn settle(plan: &mut Plan, auto: Option<SysfsMode>, text: &str) -> Result<()> {
 
 /// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one of `rdmaprep hold`.
 fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
-    let Some(path) = inject::netns_path(text) else { return Ok(None) };
+    let Some(path) = edit::netns_path(text) else { return Ok(None) };
     let Some(netns) = Netns::named(&path)? else { return Ok(None) };
     if netns.inode() == Netns::current()?.inode() {
         let path = path.display();
@@ -189,7 +189,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
     // An earlier edit's file is made anew, or goes.
-    let (place, mut own) = (topo_file::PLACE.to_owned(), inject::environment(text));
+    let (place, mut own) = (topo_file::PLACE.to_owned(), edit::environment(text));
     if own.get(TOPO_VARIABLE) == Some(&place) {
         own.remove(TOPO_VARIABLE);
         edit.stale.push(format!("{TOPO_VARIABLE}={place}"));
@@ -199,7 +199,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     edit.annotations.extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
-    let sandboxed = start.sandboxed || inject::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
+    let sandboxed = start.sandboxed || edit::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
     let blind = sandboxed && mounts.is_empty();
     let by = Circumstances { own: set.map(String::as_str), asked: request.topo, blind };
     let mut topology = None;
@@ -214,7 +214,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     }
     edit.mounts = Some(mounts);
     edit.views = store.views().to_str().unwrap_or_default().to_owned();
-    let mut injected = inject::apply(text, &edit)?;
+    let mut injected = edit::apply(text, &edit)?;
     injected.kept.extend(why.map(|why| format!("no mounts for /sys: {why}")));
     let given = edit.env.into_iter().filter(|v| !own.contains_key(&v.name)).collect();
     Ok(Edited { injected, given, topology })
@@ -234,10 +234,10 @@ fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<O
     if !wanted.file {
         return without(&wanted.why);
     }
-    if let Some(why @ (NoMounts::Shared | NoMounts::Labelled)) = inject::no_mounts(text)? {
+    if let Some(why @ (NoMounts::Shared | NoMounts::Labelled)) = edit::no_mounts(text)? {
         return without(&why);
     }
-    if !inject::has_own_dev(text) {
+    if !edit::has_own_dev(text) {
         return without(&"config.json mounts no tmpfs at /dev, where it would be found");
     }
     // A stored plan is narrowed by a look that leaves PCI out.
@@ -263,7 +263,7 @@ fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<O
 fn mounts(text: &str, decision: &Decision, store: &Store) -> Result<(Vec<MountEdit>, Option<NoMounts>)> {
     let plan = &decision.plan;
     let (Some(name), Some(view)) = (&plan.view, &decision.view) else { return Ok((Vec::new(), None)) };
-    if let Some(why) = inject::no_mounts(text)? {
+    if let Some(why) = edit::no_mounts(text)? {
         return match (plan.sysfs, why) {
             (_, NoMounts::Labelled) | (SysfsMode::Auto, _) => Ok((Vec::new(), Some(why))),
             _ => Err(ErrorClass::Refused.error(format!("--sysfs: {why}"))),

@@ -29,12 +29,12 @@ use crate::kernel::process::pidfd_getfd;
 use crate::kernel::process::signals::Signals;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, boot_id};
+use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::plan::build::{look, options, plan_with, view_of};
 use crate::report::{self, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::run::reclaim;
-use crate::state::State;
 
 /// What is said when all is ready.
 #[derive(Serialize)]

@@ -11,8 +11,8 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::prepare::read_config;
 use super::{look, say};
 use crate::cli::{ExplainArgs, NcclCommand};
-use crate::inject;
 use crate::kernel::host::{files, home_and_hosts};
+use crate::oci::edit;
 use crate::report;
 
 /// Runs one.
@@ -37,7 +37,7 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
         ([], None, None) => Settings::of(own(), "the environment"),
         (pairs, None, Some(bundle)) => {
             let text = read_config(bundle)?;
-            let all = inject::environment(&text).into_iter().map(|(name, value)| format!("{name}={value}"));
+            let all = edit::environment(&text).into_iter().map(|(name, value)| format!("{name}={value}"));
             let all: Vec<String> = all.chain(pairs.iter().map(|pair| (*pair).to_owned())).collect();
             given(&all.iter().map(String::as_str).collect::<Vec<_>>(), None)?
         }

@@ -19,11 +19,11 @@ use self::draft::Look;
 use super::edit::{Ready, ready};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
-use crate::inject::{self, Injected};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World};
+use crate::oci::edit::{self, Injected};
 use crate::plan::Plan;
 use crate::plan::build::{as_agreed, inside, view_of};
 use crate::protected_ifaces;
@@ -69,7 +69,7 @@ impl Decision {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
         self.view = view_of(&self.plan, others, &self.host, live)?;
         if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
-            for dir in inject::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
+            for dir in edit::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
                 view.make_room(dir);
             }
         }
@@ -142,7 +142,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     if let (Some(before), Some(i)) = (&config, &injected) {
         say(&report::injected(i))?;
         if args.dry_run {
-            say(&report::printable_lines(&inject::diff(before, &i.json)))?;
+            say(&report::printable_lines(&edit::diff(before, &i.json)))?;
         }
     }
     say(&report::summary(plan, selection))
@@ -164,7 +164,7 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let watch = Stopwatch::start();
     let text = files::read_or_stdin(Path::new("-")).class(ErrorClass::State, "reading config.json from stdin")?;
     let text = text.unwrap_or_default();
-    let asked = args.plan.is_some() || inject::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
+    let asked = args.plan.is_some() || edit::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
     match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
         Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
         // A container that asks for nothing itself starts whatever we think of its config.json.
@@ -202,7 +202,7 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     }
     as_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
-    let (sysfs, _) = plan.sysfs.for_annotations(&inject::annotations(text));
+    let (sysfs, _) = plan.sysfs.for_annotations(&edit::annotations(text));
     let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none());
     plan.sysfs = sysfs;
     if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
@@ -222,7 +222,7 @@ fn pass(config: &str) -> Result<()> {
 
 /// A request with what the container's annotations take away, and what they show of its runtime.
 pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
-    let annotations = inject::annotations(config);
+    let annotations = edit::annotations(config);
     let mut request = request.narrow(&annotations)?;
     let (sysfs, why) = request.sysfs.for_annotations(&annotations);
     request.sysfs = sysfs;
@@ -232,7 +232,7 @@ pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
 
 /// The namespace that a container joins (a pod's), where it exists before the container.
 fn pod(config: &str) -> Result<Option<Snapshot>> {
-    let named = inject::netns_path(config).map(|path| Netns::named(&path)).transpose()?;
+    let named = edit::netns_path(config).map(|path| Netns::named(&path)).transpose()?;
     let Some(inside) = named.flatten() else { return Ok(None) };
     let look = || Live::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
     Ok(look().ok())

@@ -12,11 +12,11 @@ use super::edit::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::CONFIG;
-use crate::inject;
 use crate::kernel::host::files;
 use crate::kernel::process::memfd::Kept;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
+use crate::oci;
 use crate::report::{self, Report};
 use crate::request::ANNOTATION;
 use crate::shim::{self, Asked, Call, Own, exec};
@@ -101,7 +101,7 @@ fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<SysfsMode>) ->
     // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
     // Where there is none, the runtime says what it thinks of that.
     let Some(before) = files::read(path).class(ErrorClass::State, "reading the bundle")? else { return Ok(None) };
-    let asks = inject::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
+    let asks = oci::edit::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
     let given = own.plan.is_some() || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
     if !asks && !given {
         return Ok(None);

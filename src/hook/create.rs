@@ -16,13 +16,13 @@ use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{Process, start_time};
 use crate::kernel::{Live, Scope, World, boot_id};
+use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::plan::build::{self, fresh_plan};
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::request::Request;
 use crate::restore::run::{self, alive, bring_with, reclaim};
-use crate::state::State;
 
 use super::{Hook, is_of, put_in_order, records, verify_inside};
 

@@ -5,7 +5,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use serde_json::{Map, Value, json};
 
 use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, shim};
-use crate::inject::text;
+use crate::oci::json_rewrite;
 
 /// dockerd(8).
 const DAEMON: &str = "/etc/docker/daemon.json";
@@ -40,7 +40,7 @@ fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
     let text = text.filter(|text| !text.trim().is_empty()).unwrap_or("{}\n");
     let old: Value = serde_json::from_str(text).class(ErrorClass::Usage, "is not JSON")?;
     ensure!(old.is_object(), ErrorClass::Usage.error("is JSON, but not an object"));
-    if let Some(key) = text::duplicate_key(text) {
+    if let Some(key) = json_rewrite::duplicate_key(text) {
         return Err(ErrorClass::Usage.error(format!("has the key {key:?} twice in one object")));
     }
     let mut new = old.clone();
@@ -62,7 +62,7 @@ fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
         );
         new["default-runtime"] = Value::from(NAME);
     }
-    text::rewrite(text, &old, &new)
+    json_rewrite::rewrite(text, &old, &new)
         .filter(|written| serde_json::from_str::<Value>(written).is_ok_and(|v| v == new))
         .ok_or_else(|| ErrorClass::Other.error("cannot be written out"))
 }

@@ -13,7 +13,7 @@ use super::{
     toml_document, toml_text, toml_trouble, units,
 };
 use crate::cdi;
-use crate::inject::text;
+use crate::oci::json_rewrite;
 
 /// Its name, in the folder of the records.
 pub const LEDGER: &str = "installed.json";
@@ -225,7 +225,7 @@ fn json_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> 
     let old = parse(now)?;
     let undo = undo(&parse(before)?, &parse(after)?, &old);
     let new = undo.out_of_json(&old);
-    let text = text::rewrite(now, &old, &new).unwrap_or_else(|| now.to_owned());
+    let text = json_rewrite::rewrite(now, &old, &new).unwrap_or_else(|| now.to_owned());
     Ok((text, undo))
 }
 

@@ -14,11 +14,11 @@ use crate::cli::PrepareArgs;
 use crate::flow::edit::{Edited, edit};
 use crate::flow::peers::Meeting;
 use crate::flow::{recorded, warn};
-use crate::inject;
 use crate::kernel::Live;
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
+use crate::oci::edit;
 use crate::plan::build::{as_agreed, look, moved_away, options, plan_of_any, plan_with};
 use crate::request::Request;
 
@@ -95,7 +95,7 @@ impl<'a> Look<'a> {
         self.request.host.policy.limits(&decision.plan)?;
         let edit = |text| edit(text, &decision, self.store, self.request, args.hook_timeout);
         let edited = self.config.map(edit).transpose()?;
-        let env = |edited: &Edited| inject::environment(&edited.injected.json);
+        let env = |edited: &Edited| edit::environment(&edited.injected.json);
         let told = edited.as_ref().map(|edited| decision.traps(&env(edited), self.request)).transpose()?;
         if !args.dry_run {
             self.store.writable()?;

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::config::Config;
-use super::{HookEdit, MountEdit};
+use super::edit::{HookEdit, MountEdit};
 use crate::plan::EnvVar;
 
 /// A config.json in the making.
@@ -32,7 +32,7 @@ impl Work {
     pub fn env(&mut self, var: &EnvVar) -> Result<()> {
         let EnvVar { name, value, why } = var;
         let env = self.config.process.env.get_or_insert_default();
-        let own = super::pairs(env.iter().map(String::as_str)).remove(name);
+        let own = super::edit::pairs(env.iter().map(String::as_str)).remove(name);
         match own {
             Some(own) if own == *value => {}
             Some(own) => self.kept.push(format!("{name}={own} of the container stays (not {value}: {why})")),

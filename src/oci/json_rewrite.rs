@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::scan::{Kind, Member, Node};
+use super::json_scan::{Kind, Member, Node};
 
 /// `text`, whose value is `old`, changed to say `new`. Absent only where `text` is not the text of `old`.
 pub fn rewrite(text: &str, old: &Value, new: &Value) -> Option<String> {

@@ -2,11 +2,6 @@
 //!
 //! The edit is text to text, and editing twice equals editing once. What the user set stays: it is reported, never overridden.
 
-mod config;
-mod scan;
-pub(crate) mod text;
-mod work;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -15,16 +10,17 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+pub use super::config::MAX_BYTES;
+use super::config::{Config, Mount};
+use super::edits::Work;
+pub use super::edits::view_name;
+use super::json_rewrite;
 use crate::deadline;
 use crate::plan::{EnvVar, Plan};
 use crate::request::ANNOTATION;
-use config::Config;
-pub use config::MAX_BYTES;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::CharDevice;
-use work::Work;
-pub use work::view_name;
 
 /// The annotation by which a container opts in to a plan.
 pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
@@ -217,7 +213,7 @@ pub fn has_own_dev(config_json: &str) -> bool {
 /// The mount points that a config.json has below /sys, from there: `fs/cgroup`.
 pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
     let mounts = Config::read(config_json, &[])?.mounts;
-    let parts = |m: &config::Mount| -> Option<String> {
+    let parts = |m: &Mount| -> Option<String> {
         let mut parts = m.destination.split('/').filter(|part| !matches!(*part, "" | "."));
         let rest: Vec<&str> = (parts.next() == Some("sys")).then(|| parts.collect())?;
         (!rest.is_empty() && !rest.contains(&"..")).then(|| rest.join("/"))
@@ -276,7 +272,7 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.devices.iter().try_for_each(|d| work.device(d))?;
     edit.mounts.iter().try_for_each(|mounts| work.mounts(mounts, &edit.views))?;
     // What we hand back is read again: a runtime would refuse, or misread, a text that says anything else.
-    let json = text::rewrite(config_json, &work.config.value, &work.new)
+    let json = json_rewrite::rewrite(config_json, &work.config.value, &work.new)
         .filter(|json| serde_json::from_str::<serde_json::Value>(json).is_ok_and(|v| v == work.new))
         .ok_or_else(|| ErrorClass::Other.error("the edited config.json could not be written out"))?;
     Ok(Injected {

@@ -13,7 +13,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::{NoMounts, text};
+use super::edit::NoMounts;
+use super::json_rewrite;
 
 /// A config.json larger than this is no config.json.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -93,7 +94,7 @@ impl Config {
         );
         let value: Value = serde_json::from_str(json).class(ErrorClass::State, "config.json is not JSON")?;
         ensure!(value.is_object(), ErrorClass::State.error("config.json is JSON, but not an object"));
-        if let Some(key) = text::duplicate_key(json) {
+        if let Some(key) = json_rewrite::duplicate_key(json) {
             let clash =
                 format!("config.json has the key {key:?} twice in one object; runtimes disagree on which counts");
             return Err(ErrorClass::State.error(clash));

@@ -10,8 +10,8 @@ use rdma_model::snapshot::CharDevice;
 use serde::Deserialize;
 
 use crate::container::mounts::Wearer;
-use crate::inject::{self, view_name};
 use crate::nccl_env::topo_file;
+use crate::oci::edit::{self, view_name};
 
 /// A bundle as far as it matters to what its container finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ struct Device {
 impl Bundle {
     /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours lie in `views`.
     pub fn parse(config_json: &str, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
-        let (bytes, most) = (config_json.len(), inject::MAX_BYTES);
+        let (bytes, most) = (config_json.len(), edit::MAX_BYTES);
         ensure!(
             bytes <= most,
             ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read"))
@@ -103,7 +103,7 @@ impl Bundle {
                 readonly: etc_readonly.unwrap_or(root.readonly),
                 label: linux.mount_label.filter(|label| !label.is_empty()),
             },
-            env: inject::pairs(env.iter().map(String::as_str)),
+            env: edit::pairs(env.iter().map(String::as_str)),
             devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
             view: mounts.iter().filter(|m| in_sys(m)).find_map(ours),
             topology: mounts.iter().filter(|m| m.destination == topo_file::PLACE).find_map(ours),
