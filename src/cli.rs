@@ -1,6 +1,6 @@
 //! The command line as types: every flag with its environment variable, and no logic.
 //!
-//! What selects NICs is kept as text here and read by [`crate::request`]: a hook runs for every container of the host,
+//! What selects NICs is kept as text here and read by [`crate::config::request`]: a hook runs for every container of the host,
 //! and a stray variable in its environment must not fail the containers that never asked for a NIC.
 
 mod cdi;

@@ -21,8 +21,8 @@ use std::fmt;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
+use crate::config::request::Request;
 use crate::plan::Plan;
-use crate::request::Request;
 use crate::select::{Held, absent, judge};
 use nccl_rules::settings::Settings;
 use patient::{Patient, Rail};

@@ -31,7 +31,8 @@ use rdma_model::strict_json;
 
 use crate::cdi::asked::Asked;
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
-use crate::config::{CONFIG, Config, Host};
+use crate::config::host::{CONFIG, Config, Host};
+use crate::config::request::{ANNOTATION, Request};
 use crate::container::setup::config_json;
 use crate::deadline;
 use crate::handle::Handle;
@@ -45,7 +46,6 @@ use crate::oci::edit::Stage;
 use crate::oci::state::{self, State};
 use crate::plan::build;
 use crate::report::{self, Report, Stopwatch};
-use crate::request::{ANNOTATION, Request};
 use crate::shim::Call;
 use crate::verify;
 

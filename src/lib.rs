@@ -37,9 +37,6 @@
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
 pub mod cdi;
 pub mod cli;
-pub mod config;
-pub mod policy;
-pub mod request;
 pub mod shim;
 
 pub mod handle;
@@ -66,6 +63,7 @@ pub mod doctor;
 pub mod picture;
 pub mod report;
 
+pub mod config;
 pub mod container;
 pub mod deadline;
 pub mod flow;

@@ -24,7 +24,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Answer, HostPath, JobAddresses, Netdev, Purpose, Snapshot};
 
-use crate::request::Request;
+use crate::config::request::Request;
 
 use carriers::{spread, underlay_unknown};
 pub use defaults::{leads_everywhere, way_out};

@@ -4,7 +4,7 @@
 pub mod exec;
 mod grammar;
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::Deserialize;
 
-use crate::config::HOOK_LOG;
+use crate::config::host::HOOK_LOG;
 pub use grammar::read;
 
 /// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
@@ -72,11 +72,11 @@ pub enum Wanted {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Own {
-    /// See [`crate::config::Config::runtime`].
+    /// See [`crate::config::host::Config::runtime`].
     pub runtime: Option<String>,
     /// Whether there is a plan for containers that did not opt in.
     pub plan: Option<toml::Value>,
-    /// See [`crate::config::Config::hook_log`].
+    /// See [`crate::config::host::Config::hook_log`].
     pub hook_log: Option<toml::Value>,
 }
 

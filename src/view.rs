@@ -7,7 +7,7 @@
 //! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
 //! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rdma_model::ids::{BusId, HcaName, IfName};

@@ -10,10 +10,10 @@ use nccl_rules::settings::Settings;
 use nix::fcntl::{Flock, FlockArg};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{self, Config};
+use rdmaprep::config::host::{self, Config};
+use rdmaprep::config::request::Request;
 use rdmaprep::doctor::seen::Machine;
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Finding, Severity, doctor};
-use rdmaprep::request::Request;
 use serde_json::Value;
 use support::{Container, Host, alone, sh};
 
@@ -106,7 +106,7 @@ fn cards_that_nobody_means_need_no_rdma_driver() {
         snapshot.pci.iter_mut().find(|f| Some(f.address) == eth0).unwrap().driver = Some(driver.to_owned());
         let args = SelectArgs { ifaces: vec![ifaces.to_owned()], ..SelectArgs::default() };
         let config = Config::default();
-        let host = config::Host::new(&Global::default(), &config);
+        let host = host::Host::new(&Global::default(), &config);
         let request = Request::new(None, &args, host, config.select, |_| None).unwrap();
         let examination = Examination {
             request: &request,

@@ -10,7 +10,7 @@
 )]
 mod support;
 
-use rdmaprep::config::sysfs_mode::SysfsMode;
+use rdmaprep::config::host::sysfs_mode::SysfsMode;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -18,12 +18,12 @@ use std::path::Path;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::tree::Tree;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{Config, Host as Policy, SelectConfig};
+use rdmaprep::config::host::{Config, Host as Policy, SelectConfig};
+use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::oci::bundle::Bundle;
 use rdmaprep::oci::edit::{self, NoMounts};
 use rdmaprep::plan::Plan;
-use rdmaprep::request::Request;
 use rdmaprep::select::select;
 use rdmaprep::view::{self, Keep};
 use serde_json::{Value, json};

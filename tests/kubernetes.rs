@@ -17,8 +17,8 @@ use std::process::Command;
 
 use rdmaprep::cdi::{ALL, KIND};
 use rdmaprep::cli::{Cli, Global, SelectArgs};
-use rdmaprep::config::{Config, Host};
-use rdmaprep::request::{ANNOTATION, Request};
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::request::{ANNOTATION, Request};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{Config, Host};
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::policy::Device;
+use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
-use rdmaprep::policy::Device;
-use rdmaprep::request::Request;
 use rdmaprep::select::{Selection, judge};
 
 const SELECT: &str = "[select]\nexclude = ''\nfamily = 'any'\nib = true\n";

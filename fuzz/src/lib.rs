@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cap::Cap;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{Config, Host};
-use rdmaprep::request::Request;
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::request::Request;
 
 /// What the code under test may hold at once. libFuzzer's own limit counts libFuzzer, too, which takes more than this; its
 /// memory is C++'s, so that here every byte is ours. What asks for more ends the program, which libFuzzer calls a crash.

@@ -11,8 +11,8 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, Guid, HcaName, Hex, IfName, Mac};
 use rdma_model::values::Family;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::{Config, Host, Pattern};
-use rdmaprep::request::{Request, boolean, interface_names};
+use rdmaprep::config::host::{Config, Host, Pattern};
+use rdmaprep::config::request::{Request, boolean, interface_names};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };

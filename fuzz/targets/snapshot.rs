@@ -57,7 +57,7 @@ fn printable(text: &str) {
 }
 
 /// The plan, the way in, and the way home from where the NICs are.
-fn make(request: &rdmaprep::request::Request, selection: &Selection, seen: &Snapshot) {
+fn make(request: &rdmaprep::config::request::Request, selection: &Selection, seen: &Snapshot) {
     let plan = Plan::new("p", request, seen, selection, &Options::default());
     let text = serde_json::to_string(&plan).expect("a plan as JSON");
     assert_eq!(serde_json::from_str::<Plan>(&text).expect("ours"), plan);

@@ -6,8 +6,8 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
 use super::asked::Asked;
+use crate::config::request::Request;
 use crate::plan::{Nic, Plan};
-use crate::request::Request;
 
 impl Request {
     /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.

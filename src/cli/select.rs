@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::request::boolean;
+use crate::config::request::boolean;
 
 /// Which NICs: flags before variables before the config file's `[select]` table. Empty variables count as unset,
 /// except that an empty exclusion regex excludes nothing.

@@ -1,7 +1,7 @@
 //! What of a plan reaches a container besides its NICs: the filtered /sys, NCCL's settings, device nodes. What config.json was
 //! not told before the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

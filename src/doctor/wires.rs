@@ -9,8 +9,8 @@ use rdma_model::snapshot::Snapshot;
 use super::patient::{Wanted, is_infiniband};
 use super::plans::AGAIN;
 use super::{Check, Finding, Patient, Rail, Severity, join};
+use crate::config::request::Request;
 use crate::protected_ifaces::{bootstrap, not_known, uplinks};
-use crate::request::Request;
 
 /// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4).
 const HEADERS: u32 = 96;

@@ -9,7 +9,7 @@ use rdma_model::error_class::ErrorClass;
 use super::status::unreadable;
 use super::{homeward, past, say, store};
 use crate::cli::{Global, RestoreArgs};
-use crate::config::Host;
+use crate::config::host::Host;
 use crate::journal::Record;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;

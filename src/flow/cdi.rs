@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::{request, say, store, warn};
 use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global, SelectArgs};
-use crate::config::Host;
+use crate::config::host::Host;
+use crate::config::request::Request;
 use crate::install;
 use crate::kernel::host::files;
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
@@ -21,7 +22,6 @@ use crate::kernel::{Live, Scope, World, boot_id};
 use crate::oci::edit::{self, HookEdit, hooks_for};
 use crate::plan::build::{held, look, options, plan_of_any};
 use crate::report::{self, DeviceLine};
-use crate::request::Request;
 use crate::select::{Held, Selection};
 
 /// What `generate --json` prints.

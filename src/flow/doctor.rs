@@ -13,6 +13,7 @@ use rdma_model::snapshot::CharDevice;
 use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
+use crate::config::request::Request;
 use crate::doctor::seen::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::{Phase, Record};
@@ -23,7 +24,6 @@ use crate::kernel::store::Store;
 use crate::kernel::{Live, boot_id};
 use crate::plan::{Plan, build};
 use crate::report;
-use crate::request::Request;
 use crate::restore::run;
 
 /// Runs it.

@@ -1,6 +1,6 @@
 //! What a decision makes of a config.json.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
@@ -15,6 +15,7 @@ use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
 use crate::cdi::asked::Asked;
 use crate::cli::{Global, SelectArgs, SpecArgs};
+use crate::config::request::Request;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::memfd::Kept;
 use crate::kernel::store::Store;
@@ -23,7 +24,6 @@ use crate::nccl_env::{self, topo_file};
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::build::{of_namespace, options};
 use crate::plan::{EnvVar, Plan};
-use crate::request::Request;
 use crate::view::{self};
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";

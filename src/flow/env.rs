@@ -9,10 +9,10 @@ use super::edit::edit;
 use super::prepare::{decide, for_container, narrowed, read_config};
 use super::{request, store, warn};
 use crate::cli::{EnvArgs, Global};
+use crate::config::request::Request;
 use crate::kernel::store::Store;
 use crate::nccl_env::{self, format};
 use crate::plan::EnvVar;
-use crate::request::Request;
 
 /// Prints what `prepare` and the hook give to a container of that plan, and stores nothing.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {

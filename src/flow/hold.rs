@@ -1,6 +1,6 @@
 //! `rdmaprep hold`: the only process of ours that waits. NICs are in a namespace before any container is.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use rdma_model::values::PlanName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,6 +16,7 @@ use serde::Serialize;
 use super::{keep, nics, request, say, store, warn};
 use crate::apply::apply;
 use crate::cli::{Global, HoldArgs};
+use crate::config::request::Request;
 use crate::deadline;
 use crate::handle::Handle;
 use crate::hook::{self, Hook, Keeper};
@@ -33,7 +34,6 @@ use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::plan::build::{look, options, plan_with, view_of};
 use crate::report::{self, Report, Stopwatch};
-use crate::request::Request;
 use crate::restore::run::reclaim;
 
 /// What is said when all is ready.

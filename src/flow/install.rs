@@ -9,7 +9,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
-use crate::config::{Host, STATE};
+use crate::config::host::{Host, STATE};
 use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Nic, Target, Wanted};
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::host::{crash_safe, files, runtime_users};

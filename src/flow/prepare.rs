@@ -2,7 +2,7 @@
 
 mod draft;
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -19,6 +19,7 @@ use self::draft::Look;
 use super::edit::{Ready, ready};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
+use crate::config::request::{ANNOTATION, Request};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
@@ -28,7 +29,6 @@ use crate::plan::Plan;
 use crate::plan::build::{as_agreed, inside, view_of};
 use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
-use crate::request::{ANNOTATION, Request};
 use crate::select::Selection;
 
 /// What `prepare --json` prints.

@@ -1,6 +1,6 @@
 //! `rdmaprep-runtime`: what `spec` does, for engines that know nothing but a runtime.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -11,14 +11,14 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::edit::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
-use crate::config::CONFIG;
+use crate::config::host::CONFIG;
+use crate::config::request::ANNOTATION;
 use crate::kernel::host::files;
 use crate::kernel::process::memfd::Kept;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
 use crate::oci;
 use crate::report::{self, Report};
-use crate::request::ANNOTATION;
 use crate::shim::{self, Asked, Call, Own, exec};
 
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{config, say, store, warn};
 use crate::cli::{Global, StatusArgs};
-use crate::config::Host;
+use crate::config::host::Host;
 use crate::journal::{Hold, Phase, Record};
 use crate::kernel::boot_id;
 use crate::kernel::netns::{self, pins};

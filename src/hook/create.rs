@@ -10,6 +10,7 @@ use rdma_model::step::{Side, Step};
 
 use crate::apply::apply;
 use crate::attach::attach;
+use crate::config::request::Request;
 use crate::container::setup::{Dressing, Fitting, fit};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::netns::{self, Netns, pins};
@@ -21,7 +22,6 @@ use crate::plan::Plan;
 use crate::plan::build::{self, fresh_plan};
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
-use crate::request::Request;
 use crate::restore::run::{self, alive, bring_with, reclaim};
 
 use super::{Hook, is_of, put_in_order, records, verify_inside};

@@ -20,7 +20,7 @@ use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
 use crate::cdi;
-use crate::config::CONFIG;
+use crate::config::host::CONFIG;
 use crate::kernel::host::host_tree::{Content, ReadTree};
 pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
 use program::shim;

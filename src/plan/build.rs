@@ -11,13 +11,13 @@ use rdma_model::snapshot::{Hca, JobAddresses, Netdev, Route, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 
+use crate::config::request::Request;
 use crate::journal::{Member, Record};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::protected_ifaces::leads_everywhere;
-use crate::request::Request;
 use crate::restore::run;
 use crate::select::{self, Selection};
 use crate::view;

@@ -10,7 +10,7 @@ pub mod rdma_mode;
 pub mod sysctl_carry;
 pub mod uverbs_minors;
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
 use rdma_model::ids::{HcaName, IfName};
@@ -20,8 +20,8 @@ use rdma_model::step::NicState;
 use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
+use crate::config::request::Request;
 use crate::nccl_env::{self, Options, Told};
-use crate::request::Request;
 use crate::select::{Selection, Verdict, upper_lower};
 use rails::Rails;
 

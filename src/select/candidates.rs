@@ -7,8 +7,8 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
 use rdma_model::values::Family;
 
+use crate::config::request::Request;
 use crate::protected_ifaces::{self, Guarded};
-use crate::request::Request;
 use crate::select::{Held, upper_lower};
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.

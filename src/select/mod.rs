@@ -12,7 +12,7 @@ pub use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
 
 use crate::attach;
-use crate::request::Request;
+use crate::config::request::Request;
 use candidates::Context;
 
 /// Every NIC of a snapshot, kept or dropped.

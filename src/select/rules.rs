@@ -5,7 +5,7 @@ mod stacked;
 use rdma_model::snapshot::Netdev;
 use rdma_model::values::Family;
 
-use crate::policy::Device;
+use crate::config::policy::Device;
 use crate::protected_ifaces::Guarded;
 use crate::select::candidates::{Candidate, Context, choose_gid, counts, port_label};
 use crate::select::{Drop, DropCode, Verdict, upper_lower};

@@ -12,6 +12,7 @@ use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::values::Family;
 
+use crate::config::request::{Narrowing, Request};
 use crate::doctor::seen::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::Record;
@@ -24,7 +25,6 @@ use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::store::Store;
 use crate::kernel::{Live, Scope, World, boot_id};
 use crate::plan::{self, Plan};
-use crate::request::{Narrowing, Request};
 use crate::restore::run;
 
 use super::store;

@@ -11,6 +11,7 @@ use rdma_model::snapshot::Snapshot;
 
 use super::Decision;
 use crate::cli::PrepareArgs;
+use crate::config::request::Request;
 use crate::flow::edit::{Edited, edit};
 use crate::flow::peers::Meeting;
 use crate::flow::{recorded, warn};
@@ -20,7 +21,6 @@ use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::oci::edit;
 use crate::plan::build::{as_agreed, look, moved_away, options, plan_of_any, plan_with};
-use crate::request::Request;
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.
 pub(super) struct Look<'a> {

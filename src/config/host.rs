@@ -1,8 +1,8 @@
 //! What the host's administrator settled: the config file, the policy in it, and the types that its values have.
 
-use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::arp::{ArpChoice, TABLES, TableRange};
 use rdma_model::values::{GidTimeout, PlanName};
+use sysfs_mode::SysfsMode;
 pub mod sysfs_mode;
 
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use regex::RegexBuilder;
 use serde::Deserialize;
 
 use crate::cli::Global;
-use crate::policy::{Ask, Policy};
+use crate::config::policy::{Ask, Policy};
 
 /// The config file that is read unless `--config` names another; this one may be absent.
 pub const CONFIG: &str = "/etc/rdmaprep/config.toml";

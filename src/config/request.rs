@@ -1,7 +1,7 @@
 //! What was asked: flags before variables before the host's config file before the defaults; and what the host's
 //! administrator allows. Annotations of a container come last and can only take away.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::host::sysfs_mode::SysfsMode;
 use rdma_model::arp::ArpChoice;
 use rdma_model::values::{GidTimeout, PlanName};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -17,10 +17,10 @@ use rdma_model::values::Family;
 
 use crate::cdi::asked::Asked;
 use crate::cli::SelectArgs;
-use crate::config::{EXCLUDE, Host, Pattern, SelectConfig};
+use crate::config::host::{EXCLUDE, Host, Pattern, SelectConfig};
+use crate::config::policy::{Ask, Device};
 use crate::nccl_env::HOST_ENV;
 use crate::plan::Plan;
-use crate::policy::{Ask, Device};
 use crate::protected_ifaces::Way;
 
 /// Prefix of our annotations.

@@ -12,7 +12,7 @@ use rdma_model::ids::BusId;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Pattern};
+use crate::config::host::{Config, Pattern};
 use crate::plan::Plan;
 use crate::select::upper_lower;
 

@@ -1,0 +1,5 @@
+//! What is asked: flags, variables, the host's config file and its policy, annotations of a container.
+
+pub mod host;
+pub mod policy;
+pub mod request;
