@@ -31,7 +31,7 @@
 //! agree on the same rails, and its stores).
 //!
 //! Everything decided is data before anything is done, and everything done is written down before it is done. Only
-//! [`kernel`] touches the machine, and `rail-agreement` its stores; [`flow`] and [`hook`] are the only composition.
+//! [`kernel`] touches the machine, and `rail-agreement` its stores; [`commands`] and [`hook`] are the only composition.
 #![forbid(unsafe_code)]
 
 // In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
@@ -63,10 +63,10 @@ pub mod doctor;
 pub mod picture;
 pub mod report;
 
+pub mod commands;
 pub mod config;
 pub mod container;
 pub mod deadline;
-pub mod flow;
 pub mod hook;
 pub mod oci;
 pub mod restore;

@@ -7,11 +7,11 @@ use std::process::ExitCode;
 use rdma_model::error_class::ErrorClass;
 use rdmaprep::cli::{self, Cli};
 use rdmaprep::shim::Call;
-use rdmaprep::{flow, report};
+use rdmaprep::{commands, report};
 
 fn main() -> ExitCode {
     if let Some(call) = Call::of(std::env::args_os()) {
-        return match flow::runtime(&call) {
+        return match commands::runtime(&call) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => fail(&e),
         };
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
             None => e.exit(),
         },
     };
-    match flow::run(cli) {
+    match commands::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => fail(&e),
     }

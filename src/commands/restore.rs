@@ -7,7 +7,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::status::unreadable;
-use super::{homeward, past, say, store};
+use super::{homeward, say, stale_records, store};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::journal::Record;
@@ -92,17 +92,19 @@ fn act(store: &Store, args: &RestoreArgs, found: Found) -> Done {
     // One that cannot be read must not keep the others away.
     for (path, why) in found.damaged {
         match args.how.forget {
-            true => done.attempt(None, |report| past::forget_unread(store, &path, report)),
+            true => done.attempt(None, |report| stale_records::forget_unread(store, &path, report)),
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
     }
     for (path, record) in found.past {
-        done.attempt(Some(&record), |report| past::settle(store, &path, &record, args.how.after_reboot, report));
+        done.attempt(Some(&record), |report| {
+            stale_records::settle(store, &path, &record, args.how.after_reboot, report)
+        });
     }
     for (path, record) in found.now {
         done.attempt(Some(&record.clone()), |report| {
             if args.how.forget {
-                return past::forget(store, &path, &record, report);
+                return stale_records::forget(store, &path, &record, report);
             }
             let bring = if args.how.stale { run::bring_again } else { run::bring };
             let done = bring(store, record)?;
@@ -168,7 +170,7 @@ impl Found {
 /// `restore --dry-run`: the steps, not done.
 fn foretell(store: &Store, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
-    found.past.iter().try_for_each(|(_, r)| past::foretell(r, args.how.after_reboot))?;
+    found.past.iter().try_for_each(|(_, r)| stale_records::foretell(r, args.how.after_reboot))?;
     for (_, record) in &found.now {
         let mut live = Live::open(Netns::current()?, run::namespace(store, record))?;
         let home = run::foreseen(&mut live, store, record)?;

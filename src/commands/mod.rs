@@ -1,19 +1,19 @@
 //! The only composition: one short function per command.
 
-mod away;
 mod cdi;
 mod check;
 mod doctor;
-mod edit;
 mod env;
 mod handle;
 mod hold;
 mod install;
 mod nccl;
-mod past;
 mod peers;
 mod prepare;
+mod restore;
 mod shim;
+mod spec;
+mod stale_records;
 mod status;
 mod sysfs;
 mod topo;
@@ -62,7 +62,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
         Command::Cdi(args) => cdi::run(global, args),
-        Command::Restore(args) => away::restore(global, args),
+        Command::Restore(args) => restore::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
         Command::Nccl(args) => nccl::run(args),

@@ -11,10 +11,10 @@ use rdma_model::snapshot::Snapshot;
 
 use super::Decision;
 use crate::cli::PrepareArgs;
+use crate::commands::peers::Meeting;
+use crate::commands::spec::{Edited, edit};
+use crate::commands::{recorded, warn};
 use crate::config::request::Request;
-use crate::flow::edit::{Edited, edit};
-use crate::flow::peers::Meeting;
-use crate::flow::{recorded, warn};
 use crate::kernel::Live;
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;

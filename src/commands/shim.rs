@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use super::edit::{self, Ready};
+use super::spec::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::host::CONFIG;
@@ -122,7 +122,7 @@ fn edit(global: &Global, path: &Path, before: String, auto: Option<SysfsMode>) -
         state_dir: global.state_dir.clone().or(spec_global.state_dir),
         run_dir: global.run_dir.clone().or(spec_global.run_dir),
     };
-    let Some(ready) = edit::ready_before(auto, &global, &args, &before)? else { return Ok(None) };
+    let Some(ready) = spec::ready_before(auto, &global, &args, &before)? else { return Ok(None) };
     let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
     if edited.ready.json() != edited.before {
         files::replace_keeping_attributes(path, edited.ready.json().as_bytes())?;

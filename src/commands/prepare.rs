@@ -15,8 +15,7 @@ use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 use serde::Serialize;
 
-use self::draft::Look;
-use super::edit::{Ready, ready};
+use super::spec::{Ready, ready};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs, SpecArgs};
 use crate::config::request::{ANNOTATION, Request};
@@ -30,6 +29,7 @@ use crate::plan::build::{as_agreed, inside, view_of};
 use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
 use crate::select::Selection;
+use draft::Look;
 
 /// What `prepare --json` prints.
 #[derive(Serialize)]

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::edit::edit;
 use super::prepare::{decide, for_container, narrowed, read_config};
+use super::spec::edit;
 use super::{request, store, warn};
 use crate::cli::{EnvArgs, Global};
 use crate::config::request::Request;
