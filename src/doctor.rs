@@ -6,15 +6,15 @@
 
 mod arp;
 pub mod collect;
-mod left;
+mod context;
+pub mod facts;
 mod nccl;
+mod network;
 mod node;
-mod paths;
-mod patient;
+mod pcie;
 mod plans;
 mod rails;
-pub mod seen;
-mod wires;
+mod stale_records;
 
 use std::fmt;
 
@@ -24,10 +24,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::request::Request;
 use crate::plan::Plan;
 use crate::select::{Held, absent, judge};
+use context::{Patient, Rail};
+use facts::{Machine, Trace};
 use nccl_rules::settings::Settings;
-use patient::{Patient, Rail};
 use rdma_model::snapshot::Snapshot;
-use seen::{Machine, Trace};
 
 /// Version of [`Diagnosis`]'s JSON form.
 pub const SCHEMA: u32 = 1;
@@ -190,17 +190,17 @@ const RULES: [Rule; 20] = [
     rule(Check::Gids, true, Network, rails::gids),
     rule(Check::LeftOut, true, Devices, rails::left_out),
     rule(Check::Plans, false, Live, plans::plans),
-    rule(Check::Mtu, true, Network, wires::mtu),
+    rule(Check::Mtu, true, Network, network::mtu),
     rule(Check::Arp, true, Network, arp::profiles),
-    rule(Check::FlowControl, true, Network, wires::flow_control),
-    rule(Check::Uplink, false, Routes, wires::uplink),
-    rule(Check::AsymmetricRails, true, Network, wires::asymmetric),
-    rule(Check::Acs, false, Live, paths::acs),
-    rule(Check::Numa, false, Places, paths::numa),
+    rule(Check::FlowControl, true, Network, network::flow_control),
+    rule(Check::Uplink, false, Routes, network::uplink),
+    rule(Check::AsymmetricRails, true, Network, network::asymmetric),
+    rule(Check::Acs, false, Live, pcie::acs),
+    rule(Check::Numa, false, Places, pcie::numa),
     rule(Check::Nccl, true, Network, nccl::pick),
-    rule(Check::StaleRecords, false, Live, left::records),
-    rule(Check::OrphanedRules, false, Network, left::rules),
-    rule(Check::RenameFights, false, Live, left::managers),
+    rule(Check::StaleRecords, false, Live, stale_records::records),
+    rule(Check::OrphanedRules, false, Network, stale_records::rules),
+    rule(Check::RenameFights, false, Live, stale_records::managers),
 ];
 
 impl Rule {
@@ -209,7 +209,7 @@ impl Rule {
             Devices => true,
             Network => patient.has_network(),
             Routes => patient.has_network() && patient.has_routes(),
-            Places => paths::places(patient).is_some(),
+            Places => pcie::places(patient).is_some(),
             Live => patient.of.machine.is_some(),
         }
     }
@@ -249,7 +249,7 @@ fn lenient(examination: &Examination) -> Request {
         // These are the host's.
         (request.bootstrap_address, request.peer_address) = (None, None);
     }
-    wires::unguarded(&mut request, examination.snapshot);
+    network::unguarded(&mut request, examination.snapshot);
     request
 }
 
@@ -265,7 +265,7 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
         RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.can_be_made(&patient));
     let mut findings: Vec<Finding> =
         made.iter().flat_map(|r| (r.run)(&patient).into_iter().map(|f| patient.safe(r, f))).collect();
-    findings.extend(left::unread(&patient));
+    findings.extend(stale_records::unread(&patient));
     findings.sort_by_key(|f| f.severity);
     // Several plans may have the same rails.
     let mut told: Vec<Finding> = Vec::new();

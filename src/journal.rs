@@ -4,7 +4,7 @@
 //! refused by name rather than guessed at. Within a schema fields are added, never required: an older rdmaprep brings home what a
 //! newer one took away, without what it does not know. A field that nobody may leave out is a new schema.
 
-mod remains;
+mod salvage;
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 
-pub use remains::{Remains, remains};
+pub use salvage::{Remains, remains};
 
 /// Version of the stored form.
 pub const SCHEMA: u32 = 1;

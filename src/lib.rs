@@ -60,7 +60,7 @@ pub mod verify;
 pub mod install;
 
 pub mod doctor;
-pub mod picture;
+pub mod drawing;
 pub mod report;
 
 pub mod commands;

@@ -7,9 +7,9 @@ mod cdi;
 mod doctor;
 mod install;
 mod nccl;
+mod safe_json;
 mod stopwatch;
 mod tables;
-mod terminal;
 
 use std::collections::BTreeMap;
 
@@ -29,9 +29,9 @@ pub use doctor::diagnosis_table;
 pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
 pub use rdma_model::escape::{printable, printable_lines};
+pub use safe_json::{json, write_json};
 pub use stopwatch::{Phase, PhaseName, Stopwatch};
 pub use tables::{selection_table, snapshot_table};
-pub use terminal::{json, write_json};
 
 /// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
 pub const WIDTH: u16 = 100;

@@ -2,7 +2,7 @@
 //! passed on as it is; what matters is whether a container is made, of which config.json, and where its engine looks for errors.
 
 pub mod exec;
-mod grammar;
+mod runtime_args;
 
 use crate::config::host::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::Deserialize;
 
 use crate::config::host::HOOK_LOG;
-pub use grammar::read;
+pub use runtime_args::read;
 
 /// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
 pub const NAME: &str = "rdmaprep-runtime";

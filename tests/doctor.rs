@@ -26,7 +26,7 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdmaprep::cli::{self, Cli, Command as Subcommand};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
-use rdmaprep::doctor::seen::{Machine, Trace};
+use rdmaprep::doctor::facts::{Machine, Trace};
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
 use rdmaprep::kernel::probe::access::Node;
 use rdmaprep::kernel::probe::devnode_probe;

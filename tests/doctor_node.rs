@@ -12,7 +12,7 @@ use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{self, Config};
 use rdmaprep::config::request::Request;
-use rdmaprep::doctor::seen::Machine;
+use rdmaprep::doctor::facts::Machine;
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Finding, Severity, doctor};
 use serde_json::Value;
 use support::{Container, Host, alone, sh};

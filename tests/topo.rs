@@ -21,8 +21,8 @@ use std::process::Command;
 
 use nccl_rules::topology_xml::{Circumstances, topology, wanted};
 use rdma_model::snapshot::Snapshot;
+use rdmaprep::drawing::{self, picture};
 use rdmaprep::kernel::sysfs;
-use rdmaprep::picture::{self, picture};
 use serde_json::{Value, json};
 use support::{Said, run};
 use tempfile::TempDir;
@@ -123,7 +123,7 @@ fn captured_trees_give_files_that_nccl_reads() {
         assert_eq!(nets + made.unplaced.len(), hcas, "{name}");
         let leaves = read.all("pci").filter(|p| p.children.iter().all(|c| c.tag != "pci")).count();
         assert!(leaves >= gpus && leaves <= gpus + nets, "{name}: {leaves} leaves");
-        let drawn = picture(&snapshot, &picture::listed(&all, &snapshot));
+        let drawn = picture(&snapshot, &drawing::listed(&all, &snapshot));
         assert_eq!((drawn.gpus.len(), drawn.nics.len()), (gpus, hcas), "{name}");
         println!("{name}: {gpus} GPUs, {nets} NICs placed, {} not, {} elements", made.unplaced.len(), read.count());
     }
@@ -135,7 +135,7 @@ fn the_dgx_a100s_rails_are_paired_as_its_board_is() {
     let (_dir, root) = unpacked(&trees, "dgx-a100");
     let snapshot = sysfs::tree_snapshot(&root).unwrap();
     let all = snapshot.hcas.iter().map(|h| h.name.clone()).collect();
-    let drawn = picture(&snapshot, &picture::listed(&all, &snapshot));
+    let drawn = picture(&snapshot, &drawing::listed(&all, &snapshot));
     let pairs: Vec<_> = drawn.nics.iter().map(|n| (n.hca.as_str(), n.nearest.as_ref().unwrap())).collect();
     let close: Vec<_> = pairs.iter().filter(|(_, n)| n.is_close()).map(|(h, n)| (*h, n.gpu, n.hops)).collect();
     // One NIC beside the switch of its GPU, the other's switch as far from either GPU.
@@ -264,8 +264,8 @@ fn a_picture_is_written_where_it_was_asked_for() {
     // A netdev's name may hold what XML does not take, and what turns the reading direction.
     let hca = json!({"name": "mlx5_0", "ports": [{"number": 1, "netdev": "a<b&\u{202e}c"}]});
     let machine = json!({"schema": 1, "netdevs": [], "hcas": [hca]}).to_string();
-    let drawn = picture(&serde_json::from_str(&machine).unwrap(), &picture::Fates::new());
-    assert!(picture::svg(&drawn).contains(">a&lt;b&amp;\\u{202e}c</text>"), "{}", picture::svg(&drawn));
-    assert!(picture::text(&drawn).contains("NIC mlx5_0 a<b&\\u{202e}c"), "{}", picture::text(&drawn));
+    let drawn = picture(&serde_json::from_str(&machine).unwrap(), &drawing::Fates::new());
+    assert!(drawing::svg(&drawn).contains(">a&lt;b&amp;\\u{202e}c</text>"), "{}", drawing::svg(&drawn));
+    assert!(drawing::text(&drawn).contains("NIC mlx5_0 a<b&\\u{202e}c"), "{}", drawing::text(&drawn));
     rdmaprep(&["topo", "--root", &root, "--svg", "/nonexistent/x.svg"]).fails(2, &["/nonexistent/x.svg"]);
 }

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::snapshot::{PciFunction, Snapshot};
-use rdmaprep::picture::{self, picture};
+use rdmaprep::drawing::{self, picture};
 use serde_json::json;
 use topo_support::{Node, parse, read};
 
@@ -132,12 +132,12 @@ proptest! {
     ) {
         let snapshot = forest(seeds, &nics, circles);
         let kept = snapshot.hcas.iter().step_by(2).map(|h| h.name.clone()).collect();
-        let drawn = picture(&snapshot, &picture::listed(&kept, &snapshot));
-        let text = picture::text(&drawn);
+        let drawn = picture(&snapshot, &drawing::listed(&kept, &snapshot));
+        let text = drawing::text(&drawn);
         for line in text.lines() {
             prop_assert!(line.chars().count() <= 100 && line.trim_end() == line, "{:?}", line);
         }
-        let svg = picture::svg(&drawn);
+        let svg = drawing::svg(&drawn);
         for hca in &snapshot.hcas {
             let line = |l: &&str| l.contains(&format!("NIC {} ", hca.name)) || l.ends_with(&format!("NIC {}", hca.name));
             prop_assert_eq!(text.lines().filter(line).count(), 1, "{}\n{}", hca.name, text);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use rdmaprep::restore::{after_reboot, plan};
 use rdmaprep::plan::{Plan, rdma_mode};
 use rdmaprep::{report, verify};
-use rdmaprep::picture::{self, picture};
+use rdmaprep::drawing::{self, picture};
 
 /// The form of the selection's golden cases, as one document.
 #[derive(Deserialize)]
@@ -62,8 +62,8 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
     let text = serde_json::to_string(&plan).expect("a plan as JSON");
     assert_eq!(serde_json::from_str::<Plan>(&text).expect("ours"), plan);
     printable(&report::summary(&plan, selection));
-    let picture = picture(seen, &picture::fates(selection, seen));
-    printable(&picture::text(&picture));
+    let picture = picture(seen, &drawing::fates(selection, seen));
+    printable(&drawing::text(&picture));
     let _ = rdma_mode::check(&plan.nics, &plan.ib, seen);
     // Without route lookups nothing would be moved.
     let paths = Some(seen.paths.clone().unwrap_or_default());

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use nccl_rules::topology_xml::{Circumstances, topology, wanted};
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::picture::{self, picture};
+use rdmaprep::drawing::{self, picture};
 
 #[path = "../../tests/topo_support/mod.rs"]
 mod topo_support;
@@ -24,8 +24,8 @@ fuzz_target!(|data: &[u8]| {
         topo_support::parse(&xml).unwrap_or_else(|e| panic!("{e}:\n{xml}"));
     }
     wanted(&seen, &all, Circumstances { own: None, asked: None, blind: true });
-    let picture = picture(&seen, &picture::listed(&all, &seen));
-    for text in [picture::text(&picture), picture::svg(&picture)] {
+    let picture = picture(&seen, &drawing::listed(&all, &seen));
+    for text in [drawing::text(&picture), drawing::svg(&picture)] {
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text}");
     }
     rdmaprep_fuzz::tell_heap();

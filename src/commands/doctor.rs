@@ -14,7 +14,7 @@ use super::status::{advice, unreadable};
 use super::{look, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
-use crate::doctor::seen::{Machine, Stale, Trace, Unread};
+use crate::doctor::facts::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::{Phase, Record};
 use crate::kernel::netns::Netns;

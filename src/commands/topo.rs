@@ -11,12 +11,11 @@ use rdma_model::snapshot::Snapshot;
 
 use super::{look, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
+use crate::drawing::{self, Fates, picture};
 use crate::kernel::host::files;
 use crate::kernel::process::memfd;
-use crate::picture::{self, Fates, picture};
 use crate::plan::build;
-use crate::report;
-use crate::select;
+use crate::{report, select};
 
 const TOPO_FILE: &str = "NCCL_TOPO_FILE";
 
@@ -36,10 +35,10 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     }
     let picture = picture(&snapshot, &fates);
     match &output.svg {
-        Some(file) if file == Path::new("-") => say(picture::svg(&picture).trim_end()),
-        Some(file) => files::write(file, picture::svg(&picture).as_bytes()),
+        Some(file) if file == Path::new("-") => say(drawing::svg(&picture).trim_end()),
+        Some(file) => files::write(file, drawing::svg(&picture).as_bytes()),
         None if output.json => say(&report::json(&picture)?),
-        None => say(&picture::text(&picture)),
+        None => say(&drawing::text(&picture)),
     }
 }
 
@@ -50,7 +49,7 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     if let Some(list) = list {
         let all = || snapshot.hcas.iter().map(|h| h.name.clone()).collect();
         let keep = sysfs::hcas(list, snapshot)?.unwrap_or_else(all);
-        return Ok(picture::listed(&keep, snapshot));
+        return Ok(drawing::listed(&keep, snapshot));
     }
     let request = request(global, None, &args.select)?;
     // What is held is held here and now.
@@ -60,7 +59,7 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     if !snapshot.hcas.is_empty() {
         warn(&selection.warnings);
     }
-    Ok(picture::fates(&selection, snapshot))
+    Ok(drawing::fates(&selection, snapshot))
 }
 
 fn kept(fates: &Fates) -> BTreeSet<HcaName> {

@@ -12,7 +12,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
-use crate::doctor::seen::{Machine, Managing, Nvidia, Starter, acs_control};
+use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
 use crate::kernel::link_managers;
 use crate::kernel::probe::access::{Node, User};
 use crate::kernel::probe::devnode_probe;

@@ -6,7 +6,7 @@ use nccl_rules::explain::{Explanation, Trap, explain};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 
-use super::patient::is_infiniband;
+use super::context::is_infiniband;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::select::candidates::port_label;
 

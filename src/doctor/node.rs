@@ -2,7 +2,7 @@
 
 use rdma_model::snapshot::{Netdev, PciFunction};
 
-use super::seen::Starter;
+use super::facts::Starter;
 use super::{Check, Finding, Patient, Severity, join};
 use crate::kernel::probe::access::Node;
 

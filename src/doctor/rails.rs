@@ -4,7 +4,7 @@ use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
 use rdma_model::step::IFA_F_NOPREFIXROUTE;
 use rdma_model::values::Family;
 
-use super::patient::Wanted;
+use super::context::Wanted;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::select::candidates::{counts, port_label};
 use crate::select::{self, Drop, DropCode, Verdict};

@@ -7,12 +7,12 @@ mod containerd;
 mod docker;
 mod hooks_d;
 mod imports;
-mod keepoff;
-mod ledger;
+mod manifest;
 mod program;
+mod revert;
 mod target;
-mod undo;
 mod units;
+mod unmanaged;
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::cdi;
 use crate::config::host::CONFIG;
 use crate::kernel::host::host_tree::{Content, ReadTree};
-pub use ledger::{Entry, LEDGER, Ledger, Removal, uninstall};
+pub use manifest::{Entry, LEDGER, Ledger, Removal, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
 pub use target::Target;
@@ -164,7 +164,7 @@ pub fn install(wanted: &Wanted, look: &dyn ReadTree, ledger: &Ledger) -> Result<
             Target::Docker => docker::part(wanted, &ground)?,
             Target::Containerd => containerd::part(wanted, &ground)?,
             Target::Systemd => units::part(wanted, &ground),
-            Target::NetworkManagers => keepoff::part(wanted),
+            Target::NetworkManagers => unmanaged::part(wanted),
         };
         done.notes.extend(part.notes);
         part.rooms.iter().for_each(|path| done.ledger.make_room(path, look));

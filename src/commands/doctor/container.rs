@@ -13,7 +13,7 @@ use rdma_model::step::Side;
 use rdma_model::values::Family;
 
 use crate::config::request::{Narrowing, Request};
-use crate::doctor::seen::{Machine, Unread};
+use crate::doctor::facts::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};

@@ -6,7 +6,7 @@ use nccl_rules::levels::Levels;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 
-use super::patient::{Wanted, is_infiniband};
+use super::context::{Wanted, is_infiniband};
 use super::plans::AGAIN;
 use super::{Check, Finding, Patient, Rail, Severity, join};
 use crate::config::request::Request;

@@ -6,7 +6,7 @@ use nccl_rules::levels::{Distance, Levels};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{PciFunction, RdmaMode, Snapshot};
 
-use super::seen::Stale;
+use super::facts::Stale;
 use super::{Check, Finding, Patient, Severity, join};
 
 /// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR, PCI_ACS_CR in

@@ -8,7 +8,7 @@ use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};
 use rdma_model::values::Family;
 use rdma_model::values::GidTimeout;
 
-use super::seen::Stale;
+use super::facts::Stale;
 use super::{Check, Examination, Finding, Rule};
 use crate::config::request::Request;
 use crate::kernel::probe::access::Node;

@@ -7,7 +7,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::undo::{Undo, undo};
+use super::revert::{Undo, undo};
 use super::{
     Change, Content, Ground, How, Installation, NAME, ReadTree, Target, about, containerd, docker, is_runtime, next,
     toml_document, toml_text, toml_trouble, units,

@@ -3,13 +3,13 @@
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Rule, Snapshot};
 
-use super::seen::{Stale, Unread};
+use super::facts::{Stale, Unread};
 use super::{Check, Finding, Patient, Severity, join};
 use crate::kernel::link_managers::advice::{self, Present};
 
 /// Records that nobody will end.
 pub(super) fn records(patient: &Patient) -> Vec<Finding> {
-    let one = |t: &super::seen::Trace| {
+    let one = |t: &super::facts::Trace| {
         let nics = t.nics.join(" ");
         let (severity, seen, why) = match t.stale? {
             Stale::Damaged => (
@@ -63,7 +63,7 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
 }
 
 /// What is known of NICs that did not return whole: no other container gets them like that.
-fn held_back(t: &super::seen::Trace) -> Option<(String, &'static str)> {
+fn held_back(t: &super::facts::Trace) -> Option<(String, &'static str)> {
     let tried = matches!(t.stale, Some(Stale::Abandoned | Stale::Lingering | Stale::Unfinished));
     let seen = format!("{} of container {} are held back: {}", t.nics.join(" "), t.id, t.held_back.join("; "));
     let why = "no container gets them before they are what they were";
@@ -160,7 +160,7 @@ pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
     for name in patient.of.request.ifaces.iter().chain(planned).chain(held).map(IfName::as_str) {
         all.extend((!all.contains(&name)).then_some(name));
     }
-    let one = |m: &super::seen::Managing| {
+    let one = |m: &super::facts::Managing| {
         let present = Present { manager: m.manager, spares: m.spares.clone() };
         let (who, its, _) = advice::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
