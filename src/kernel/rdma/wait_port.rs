@@ -9,11 +9,13 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, RdmaMode};
 use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use rdma_netlink::nldev::CharKind;
 
 use super::Rdma;
 use crate::kernel::mount::fsmount;
@@ -39,6 +41,8 @@ enum Lack {
     State(String),
     /// It is, but its table does not have what is wanted.
     Gid(String),
+    /// Its table has it at another index than the container is told; or has one GID twice, so that all behind it are off.
+    Elsewhere { text: String, is_doubled: bool },
 }
 
 /// Waits for it, until the deadline for the port, and for its GIDs no longer than `patience` after it became ACTIVE.
@@ -50,11 +54,17 @@ pub(in crate::kernel) fn wait(
     deadline: Instant,
 ) -> Result<()> {
     let sys = sysfs_of(rdma, netns)?;
-    let (mut pause, mut active) = (Duration::from_micros(500), None);
+    let (mut pause, mut active, mut is_remade) = (Duration::from_micros(500), None, false);
     loop {
         let now = Instant::now();
         let (text, until) = match lacking(rdma, netns, &sys, wanted)? {
             None => return Ok(()),
+            Some(Lack::Elsewhere { is_doubled: true, .. }) if !is_remade => {
+                is_remade = true;
+                remake(rdma, wanted)?;
+                continue;
+            }
+            Some(Lack::Elsewhere { text, .. }) => return Err(ErrorClass::Refused.error(text)),
             Some(Lack::State(text)) => (text, deadline),
             Some(Lack::Gid(text)) => (text, deadline.min(*active.get_or_insert(now) + patience)),
         };
@@ -84,14 +94,38 @@ fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: ExpectedPort) 
         return Ok(Some(Lack::Gid(text)));
     }
     let elsewhere = |ip: &&IpAddr| index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index);
-    match (addresses.iter().find(elsewhere), index) {
-        (Some(ip), Some(index)) => Err(ErrorClass::Refused.error(format!(
-            "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
-             set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
-            table(&gids)
-        ))),
-        _ => Ok(None),
+    let (Some(ip), Some(index)) = (addresses.iter().find(elsewhere), index) else { return Ok(None) };
+    let text = format!(
+        "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
+         set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
+        table(&gids)
+    );
+    Ok(Some(Lack::Elsewhere { text, is_doubled: is_doubled(&gids) }))
+}
+
+/// Whether two entries are the same but for their index. The kernel looks for an equal one before it adds one
+/// (__ib_cache_gid_add() in drivers/infiniband/core/cache.c), the default entry at index 0 aside, which it writes whatever there is.
+fn is_doubled(gids: &[Gid]) -> bool {
+    let same = |a: &Gid, b: &Gid| (a.address, a.kind, &a.netdev) == (b.address, b.kind, &b.netdev);
+    gids.iter().enumerate().any(|(at, gid)| gids.iter().skip(at + 1).any(|other| same(gid, other)))
+}
+
+/// Makes a soft-RoCE device again. A work queue of the kernel had not done with the netdev's departure from the host when the device
+/// came: it took the new GIDs for the old ones, and added them again in another order (del_netdev_ips() in roce_gid_mgmt.c).
+fn remake(rdma: &mut Rdma, wanted: ExpectedPort) -> Result<()> {
+    let node = |rdma: &mut Rdma| {
+        let device = rdma.index(wanted.hca)?.with_context(|| format!("{} has gone", wanted.hca))?;
+        Ok::<_, anyhow::Error>((device, rdma.chardev(CharKind::Uverbs { device })?))
+    };
+    let (device, before) = node(rdma)?;
+    // Hardware refuses that: its table is then judged as it is.
+    if rdma.link_delete(device).is_err() {
+        return Ok(());
     }
+    rdma.link_add(wanted.hca, "rxe", wanted.dev)?;
+    let (_, after) = node(rdma)?;
+    ensure!(before == after, "{} got {after:?} as its verbs node, and had {before:?}", wanted.hca);
+    Ok(())
 }
 
 /// A GID table for a sentence: an entry each of index, address, type and netdev.
@@ -122,4 +156,24 @@ fn sysfs_of(rdma: &mut Rdma, netns: &Netns) -> Result<OwnedFd> {
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, "/sys", flags, Mode::empty()).context("opening /sys")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// As seen of Linux 7.3 under load.
+    #[test]
+    fn table_with_a_gid_in_two_places_is_doubled() {
+        let entry = |index: u32, gid: &str| json!({ "index": index, "address": gid, "kind": "RoCE v2", "netdev": "v1" });
+        let doubled = |gids: &[&str]| {
+            let all: Vec<Gid> =
+                gids.iter().zip(0..).map(|(gid, index)| serde_json::from_value(entry(index, gid)).unwrap()).collect();
+            is_doubled(&all)
+        };
+        assert!(doubled(&["fe80::708b:1bff:fe72:4ca7", "fe80::708b:1bff:fe72:4ca7", "::ffff:198.51.100.2"]));
+        assert!(!doubled(&["fe80::708b:1bff:fe72:4ca7", "::ffff:198.51.100.2"]));
+    }
 }
