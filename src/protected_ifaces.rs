@@ -12,6 +12,7 @@ mod defaults;
 mod internet;
 mod questions;
 mod reasons;
+mod selectors;
 #[cfg(test)]
 mod tests;
 mod ways;
@@ -28,8 +29,9 @@ use crate::config::request::Request;
 
 use carriers::{spread, underlay_unknown};
 pub use defaults::{leads_everywhere, way_out};
-pub use questions::{Facts, Selectors, Socket, TunnelFacts, ask_all};
-use reasons::{is_about, rdma_reason, reason, service, socket_reason};
+pub use questions::{Facts, Socket, TunnelFacts, ask_all};
+use reasons::{bound_reason, is_about, rdma_reason, reason, service, socket_reason};
+pub use selectors::Selectors;
 use ways::Ways;
 pub use ways::leads;
 
@@ -66,6 +68,8 @@ fn of_host(allow_bootstrap: bool, ways: &Ways) -> Result<Guarded> {
     for path in ways.asked().filter(|path| is_about(path.purpose, false)) {
         if let Some(dev) = ways.owner(path) {
             seeds.entry(dev.clone()).or_insert_with(|| socket_reason(path, dev));
+        } else if let Some(dev) = ways.bound_without_route(path) {
+            seeds.entry(dev.clone()).or_insert_with(|| bound_reason(path, dev));
         }
         add_leaving(ways, path, &mut seeds);
     }

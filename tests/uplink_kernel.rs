@@ -267,6 +267,170 @@ fn segments_of_srv6_are_followed() {
     });
 }
 
+/// What the kernel says with another selector than the destination, where all else goes by r2.
+fn goes_by_a_rule(to: &str, rule: &str) {
+    sh(&format!("ip route add {to} via 10.0.0.254 table 100; ip rule add {rule} lookup 100"));
+    let way = get(&format!("{to} {rule}"));
+    assert!(way.contains("dev r0 "), "{way}");
+    assert!(get(to).contains("dev r2 "), "{}", get(to));
+}
+
+#[test]
+fn tunnel_is_asked_for_as_its_packets_go() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip route add 10.66.0.0/16 via 10.2.0.254
+            ip link add vx0 type vxlan id 5 dstport 4789 remote 10.66.0.9; ip link set vx0 up
+            ip address add 10.9.0.1/24 dev vx0; ip route add default via 10.9.0.254");
+        goes_by_a_rule("10.66.0.9", "ipproto udp dport 4789");
+        case.refuses("is tied to vx0, which carries the default route 0.0.0.0/0 with metric 0");
+    });
+}
+
+/// EVPN: the address of the tunnel is the host's own, on lo.
+#[test]
+fn ends_of_a_forwarding_table_are_asked_for_from_the_tunnels_address() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip address add 10.44.0.1/32 dev lo; ip route add 10.66.0.0/16 via 10.2.0.254
+            ip link add vx0 type vxlan id 5 dstport 4789 local 10.44.0.1 nolearning
+            bridge fdb append 00:00:00:00:00:00 dev vx0 dst 10.66.0.9; ip link set vx0 up
+            ip address add 10.9.0.1/24 dev vx0; ip route add default via 10.9.0.254");
+        goes_by_a_rule("10.66.0.9", "from 10.44.0.1");
+        case.refuses("is tied to vx0, which carries the default route 0.0.0.0/0 with metric 0");
+    });
+}
+
+#[test]
+fn name_server_is_asked_for_by_its_port() {
+    alone(|host| {
+        let case = Case::new(host);
+        let file = host.run.parent().unwrap().join("resolv");
+        fs::write(&file, "nameserver 10.66.0.53\n").unwrap();
+        sh(&format!("mount --bind {} /etc/resolv.conf; ip route add default via 10.2.0.254", file.display()));
+        goes_by_a_rule("10.66.0.53", "ipproto udp dport 53");
+        case.refuses("leads to the name server 10.66.0.53 (via 10.0.0.254 dev r0, table 100)");
+    });
+}
+
+/// A connected UDP socket that some options are set of; it lives until it is dropped.
+fn udp(from: &str, to: &str, options: &str) -> Alive {
+    let script = format!(
+        "import socket, sys\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n{options}\ns.bind(('{from}', 0))\n\
+         s.connect(('{to}', 5000))\nprint(flush=True)\nsys.stdin.read()"
+    );
+    let mut process =
+        Command::new("python3").args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "\n", "the socket could not be made");
+    Alive(process)
+}
+
+struct Alive(std::process::Child);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn socket_with_a_type_of_service_goes_by_the_rule_for_it() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip address add 10.44.0.1/32 dev lo; ip route add 10.60.0.0/16 via 10.2.0.254");
+        goes_by_a_rule("10.60.0.1", "tos 0x10");
+        // The lowest bits are ECN's.
+        let _socket = udp("10.44.0.1", "10.60.0.1", "s.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 0x12)");
+        case.refuses("is in use: a connection to 10.60.0.1 goes by r0 (UDP from 10.44.0.1:");
+    });
+}
+
+#[test]
+fn default_of_a_route_for_a_type_of_service_is_kept() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip route add default via 10.2.0.254; ip route add 0.0.0.0/1 tos 0x10 via 10.0.0.254");
+        let why = "leads out to the internet (9.9.9.9 with TOS 0x10: via 10.0.0.254 dev r0, table main)";
+        case.keeps("9.9.9.9 tos 0x10", "r0", why);
+    });
+}
+
+#[test]
+fn socket_that_sends_to_a_group_is_kept() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip route add 224.0.0.0/4 dev r0");
+        let _socket = udp("0.0.0.0", "239.2.11.71", "");
+        case.keeps("239.2.11.71", "r0", "is in use: a connection to 239.2.11.71 goes by r0 (UDP from 10.0.0.1:");
+    });
+}
+
+/// Its local route is another host's for now.
+#[test]
+fn standby_address_that_another_host_has_is_far() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip link add d0 type bridge; ip link set d0 up; ip address add 10.0.0.9/32 dev d0
+            ip route delete table local local 10.0.0.9 dev d0");
+        let _socket = udp("0.0.0.0", "10.0.0.9", "");
+        case.keeps("10.0.0.9", "r0", "is in use: a connection to 10.0.0.9 goes by r0 (UDP from 10.0.0.1:");
+    });
+}
+
+#[test]
+fn socket_bound_to_a_link_without_a_route_is_kept() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip address add 10.0.0.1/32 dev lo");
+        let bound = "s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'r0')";
+        let _socket = udp("10.0.0.1", "10.99.0.1", bound);
+        case.keeps(
+            "10.99.0.1 oif r0",
+            "r0",
+            "is in use: a connection to 10.99.0.1 goes by r0, to which it is bound (UDP",
+        );
+    });
+}
+
+/// One half of the internet by r0 where `host` sends by r2.
+fn half(of: &str, table: &str) -> String {
+    format!("ip route add 0.0.0.0/1 via 10.{of}.0.254 table {table}")
+}
+
+#[test]
+fn packets_that_a_negated_rule_leaves_out_are_asked_for() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh(&format!("{}; ip route add default via 10.2.0.254 table 100", half("0", "main")));
+        for (rule, packet) in [("not fwmark 7", "mark 7"), ("not ipproto tcp", "ipproto tcp dport 443")] {
+            sh(&format!("ip rule add {rule} lookup 100"));
+            assert!(get("9.9.9.9").contains("dev r2 "));
+            case.keeps(&format!("9.9.9.9 {packet}"), "r0", "leads out to the internet (9.9.9.9");
+            sh(&format!("ip rule delete {rule} lookup 100"));
+        }
+    });
+}
+
+#[test]
+fn last_port_of_a_range_is_asked_for() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh(&format!(
+            "{}; ip route add default via 10.2.0.254; ip rule add pref 10 ipproto tcp dport 443 lookup main
+             ip rule add pref 20 ipproto tcp dport 443-8443 lookup 100",
+            half("0", "100")
+        ));
+        case.keeps(
+            "9.9.9.9 ipproto tcp dport 8443",
+            "r0",
+            "leads out to the internet (9.9.9.9 of protocol 6 to port 8443",
+        );
+    });
+}
+
 #[test]
 fn default_of_marked_packets_is_kept() {
     alone(|host| {

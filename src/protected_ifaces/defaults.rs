@@ -8,7 +8,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
 
 use super::Guarded;
-use super::questions::{FRA_FLOW, FRA_FWMASK, FRA_UID_RANGE};
+use super::selectors::selects_by_attributes;
 
 /// Routing tables (RT_TABLE_*).
 const DEFAULT: u32 = 253;
@@ -82,8 +82,7 @@ fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
 fn is_open(rule: &Rule) -> bool {
     let comes_in = rule.iif.as_deref().is_some_and(|iif| iif != "lo");
     let selects = rule.source.is_some() || rule.destination.is_some() || comes_in || rule.oif.is_some();
-    let marked = FRA_FLOW.iter().chain([&FRA_FWMASK, &FRA_UID_RANGE]).any(|kind| rule.other.contains_key(kind));
-    let other = selects || marked || rule.tos != 0 || rule.flags & INVERT != 0;
+    let other = selects || selects_by_attributes(rule) || rule.tos != 0 || rule.flags & INVERT != 0;
     !other && rule.action == TO_TABLE
 }
 

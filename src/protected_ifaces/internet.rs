@@ -7,7 +7,8 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Answer, HostPath, Leg, Netdev, Purpose, Question, Snapshot};
 
 use super::carriers::carriers;
-use super::questions::{Asking, Selectors};
+use super::questions::Asking;
+use super::selectors::Selectors;
 use super::ways::Ways;
 
 /// An address out on the internet in each eighth of IPv4's space and each half of what IPv6 gives out, so that no few wide routes

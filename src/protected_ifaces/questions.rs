@@ -3,21 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-use nix::libc::IPPROTO_TCP;
-use rdma_model::ids::{Hex, IfName};
+use nix::libc::{IPPROTO_TCP, IPPROTO_UDP};
+use rdma_model::ids::IfName;
 use rdma_model::snapshot::{
-    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Purpose, Question, RdmaUse, Rule, Snapshot, TunnelPath,
+    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Purpose, Question, RdmaUse, Snapshot, TunnelPath,
 };
 
-use super::defaults::INVERT;
 use super::internet;
-
-/// FRA_FWMARK, FRA_FWMASK, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE, FRA_DPORT_RANGE (include/uapi/linux/fib_rules.h).
-const FRA_FWMARK: u16 = 10;
-/// A rule that looks at marks has a mask, and no mark where that is 0 (fib_nl_fill_rule() in net/core/fib_rules.c).
-pub(super) const FRA_FWMASK: u16 = 16;
-pub(super) const FRA_UID_RANGE: u16 = 20;
-pub(super) const FRA_FLOW: [u16; 3] = [22, 23, 24];
+use super::selectors::Selectors;
 
 /// A socket with another end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +28,8 @@ pub struct TunnelFacts {
     pub link: IfName,
     /// The link that it is tied to.
     pub below: Option<IfName>,
+    /// How its packets are looked up, whatever end they go to.
+    pub packets: Question,
     /// Its other ends.
     pub ends: Vec<Question>,
     /// Whether it sends to the gateway of the route that leads into it.
@@ -44,9 +39,15 @@ pub struct TunnelFacts {
 }
 
 impl TunnelFacts {
+    /// The lookup of its packets to one end.
+    pub fn towards(&self, to: IpAddr) -> Question {
+        Question { to, from: self.packets.from.filter(|from| from.is_ipv4() == to.is_ipv4()), ..self.packets.clone() }
+    }
+
     /// One of which nothing is known yet.
     pub fn of(link: &IfName) -> TunnelFacts {
-        TunnelFacts { link: link.clone(), below: None, ends: Vec::new(), by_gateway: false, unknown: None }
+        let packets = Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        TunnelFacts { link: link.clone(), below: None, packets, ends: Vec::new(), by_gateway: false, unknown: None }
     }
 }
 
@@ -65,75 +66,6 @@ pub struct Facts {
     pub rdma: Vec<RdmaUse>,
     /// What could not be seen, and why.
     pub not_asked: Vec<String>,
-}
-
-/// The selectors of FIB rules that a packet of the host's may or may not fit.
-pub struct Selectors {
-    /// Packets that rules of a family are about.
-    pub(super) variants: Vec<(u8, Question)>,
-    /// Whether rules look at marks.
-    pub by_mark: bool,
-    by_uid: bool,
-    by_flow: bool,
-}
-
-impl Selectors {
-    /// Those of these rules.
-    pub fn of(rules: &[Rule]) -> Selectors {
-        let has = |kinds: &[u16]| rules.iter().any(|r| kinds.iter().any(|k| r.other.contains_key(k)));
-        let mut seen = HashSet::new();
-        let variants = rules.iter().filter_map(|r| Some((r.family, variant(r)?)));
-        let variants = variants.filter(|v| seen.insert(v.clone())).collect();
-        Selectors { variants, by_mark: has(&[FRA_FWMASK]), by_uid: has(&[FRA_UID_RANGE]), by_flow: has(&FRA_FLOW) }
-    }
-
-    /// A socket's question with no more in it than rules look at: many sockets then have one question.
-    pub fn plain(&self, question: Question, connection: Connection) -> Question {
-        Question {
-            mark: if self.by_mark { question.mark } else { 0 },
-            uid: question.uid.filter(|_| self.by_uid),
-            // RDMA has no number among the protocols over IP.
-            flow: Some(connection).filter(|c| self.by_flow && c.protocol != 0),
-            ..question
-        }
-    }
-}
-
-/// A packet that a rule is about, where it looks at marks, types of service, owners, protocols or ports. A negated rule is about all
-/// packets but those: of them only the ones are asked about that differ from any other question.
-fn variant(rule: &Rule) -> Option<Question> {
-    let word = |kind: u16| Some(u32::from_ne_bytes(rule.other.get(&kind)?.0.get(..4)?.try_into().ok()?));
-    let port = |kind: u16| Some(u16::from_ne_bytes(rule.other.get(&kind)?.0.get(..2)?.try_into().ok()?));
-    let [proto, sport, dport] = FRA_FLOW;
-    let protocol = rule.other.get(&proto).and_then(|Hex(bytes)| bytes.first().copied());
-    let any = Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let is_flow = FRA_FLOW.iter().any(|kind| rule.other.contains_key(kind));
-    let flow = is_flow.then(|| Connection {
-        protocol: protocol.unwrap_or(IPPROTO_TCP as u8),
-        local_port: port(sport).unwrap_or(0),
-        remote_port: port(dport).unwrap_or(0),
-    });
-    let mark = word(FRA_FWMARK).unwrap_or(0);
-    let question = match rule.flags & INVERT {
-        0 => Question { mark, tos: rule.tos, uid: word(FRA_UID_RANGE), flow, ..any.clone() },
-        _ => Question { mark: other_mark(rule, mark), uid: other_user(rule), ..any.clone() },
-    };
-    (question != any).then_some(question)
-}
-
-/// A mark that a negated rule is about: packets have none unless one is set.
-fn other_mark(rule: &Rule, mark: u32) -> u32 {
-    let mask = rule.other.get(&FRA_FWMASK).and_then(|Hex(bytes)| bytes.as_slice().try_into().ok());
-    let mask = mask.map_or(u32::MAX, u32::from_ne_bytes);
-    let is_about_marks = rule.other.contains_key(&FRA_FWMASK) && mark == 0;
-    if is_about_marks { mask & mask.wrapping_neg() } else { 0 }
-}
-
-/// A user whom a negated rule is about, where it leaves out root, who asks (struct fib_rule_uid_range).
-fn other_user(rule: &Rule) -> Option<u32> {
-    let Hex(bytes) = rule.other.get(&FRA_UID_RANGE)?;
-    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    word(4).filter(|_| word(0) == Some(0))?.checked_add(1).filter(|uid| *uid != u32::MAX)
 }
 
 /// The kernel, or what stands for it, with the answers that it has given already.
@@ -177,17 +109,15 @@ pub fn ask_all(
     ask: &mut dyn FnMut(&Question) -> Answer,
 ) -> HostPaths {
     let mut asking = Asking { ask, answered: HashMap::new() };
-    let selectors = Selectors::of(&host.rules);
+    let selectors = Selectors::of(host);
     let mut paths: Vec<HostPath> = of_job(job).into_iter().map(|(purpose, q)| asking.path(purpose, q)).collect();
     paths.extend(internet::ways_out(host, &selectors, &mut asking));
-    let own = Own::of(host);
-    let is_far = |q: &Question| own.is_far(q);
-    let servers = facts.name_servers.into_iter().filter(is_far);
+    let servers = facts.name_servers.into_iter().filter(|q| is_far(q.to)).flat_map(|q| queries(q, &selectors));
     paths.extend(servers.map(|q| asking.path(Purpose::NameServer, q)));
-    let ends = facts.ipsec.into_iter().filter(is_far);
+    let ends = facts.ipsec.into_iter().filter(|q| is_far(q.to));
     paths.extend(ends.map(|q| asking.path(Purpose::Ipsec, q)));
     for socket in distinct(facts.sockets, &selectors) {
-        if is_far(&socket.question) {
+        if is_far(socket.question.to) {
             paths.push(asking.path(Purpose::Connection(socket.connection), socket.question));
         }
     }
@@ -198,7 +128,7 @@ pub fn ask_all(
         _ => Vec::new(),
     };
     let legs: Vec<Leg> = paths.iter().flat_map(legs).collect();
-    let tunnels = facts.tunnels.into_iter().map(|tunnel| through(tunnel, &legs, &mut asking)).collect();
+    let tunnels = facts.tunnels.into_iter().map(|tunnel| through(tunnel, &legs, &selectors, &mut asking)).collect();
     HostPaths { job: job.clone(), paths, tunnels, rdma: facts.rdma, not_asked: facts.not_asked }
 }
 
@@ -234,35 +164,28 @@ fn follow(paths: &[HostPath], asking: &mut Asking) -> Vec<HostPath> {
     found
 }
 
-/// This host's addresses, with the links that have each.
-struct Own(HashMap<IpAddr, Vec<u32>>);
+/// Whether packets for it may leave this host. Of its own addresses the kernel says so itself: one may be another machine's on another
+/// link, or be sent over the wire.
+fn is_far(to: IpAddr) -> bool {
+    !to.is_loopback() && !to.is_unspecified()
+}
 
-impl Own {
-    fn of(host: &Snapshot) -> Own {
-        let mut all: HashMap<IpAddr, Vec<u32>> = HashMap::new();
-        for netdev in &host.netdevs {
-            netdev.addresses.iter().for_each(|a| all.entry(a.address).or_default().push(netdev.ifindex));
-        }
-        Own(all)
-    }
-
-    /// Whether it is another machine's address. A link-local one is this host's on the link alone that has it: another link's
-    /// `fe80::1` may be a router's.
-    fn is_far(&self, question: &Question) -> bool {
-        let to = question.to;
-        let special = to.is_loopback() || to.is_unspecified() || to.is_multicast();
-        let is_local = matches!(to, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let on = question.oif.filter(|_| is_local);
-        let links = self.0.get(&to).map_or(&[][..], Vec::as_slice);
-        !special && !links.iter().any(|index| on.is_none_or(|on| *index == on))
-    }
+/// The queries of a resolver.
+fn queries(server: Question, selectors: &Selectors) -> Vec<Question> {
+    let to_port = |protocol: i32| {
+        let flow = Some(Connection { protocol: protocol as u8, local_port: 0, remote_port: 53 });
+        selectors.plain(Question { flow, ..server.clone() })
+    };
+    let mut all = vec![server.clone(), to_port(IPPROTO_UDP), to_port(IPPROTO_TCP)];
+    all.dedup();
+    all
 }
 
 /// Sockets with one question each; of those that have the same, the one that says most.
 fn distinct(sockets: Vec<Socket>, selectors: &Selectors) -> Vec<Socket> {
     let mut best: HashMap<Question, Connection> = HashMap::new();
     for Socket { question, connection } in sockets {
-        let plain = selectors.plain(question, connection);
+        let plain = selectors.plain(Question { flow: Some(connection), ..question });
         let known = best.entry(plain).or_insert(connection);
         if rank(connection) < rank(*known) {
             *known = connection;
@@ -284,12 +207,11 @@ fn rank(connection: Connection) -> (u8, Connection) {
 }
 
 /// The ways to a tunnel's other ends.
-fn through(facts: TunnelFacts, legs: &[Leg], asking: &mut Asking) -> TunnelPath {
+fn through(facts: TunnelFacts, legs: &[Leg], selectors: &Selectors, asking: &mut Asking) -> TunnelPath {
     let gateways = legs.iter().filter(|leg| facts.by_gateway && leg.dev == facts.link).filter_map(|leg| leg.gateway);
-    let mut ends = facts.ends;
-    ends.extend(gateways.map(Question::to));
+    let by_gateway: Vec<Question> = gateways.map(|to| facts.towards(to)).collect();
     let mut seen = HashSet::new();
-    ends.retain(|end| seen.insert(end.clone()));
-    let remotes = ends.into_iter().map(|q| asking.path(Purpose::Underlay, q)).collect();
+    let ends = facts.ends.into_iter().chain(by_gateway).map(|q| selectors.plain(q)).filter(|q| seen.insert(q.clone()));
+    let remotes = ends.map(|q| asking.path(Purpose::Underlay, q)).collect();
     TunnelPath { link: facts.link, below: facts.below, remotes, unknown: facts.unknown }
 }

@@ -66,6 +66,13 @@ pub(super) fn socket_reason(path: &HostPath, dev: &IfName) -> String {
     }
 }
 
+/// Why the link is guarded that a connection without a route is bound to.
+pub(super) fn bound_reason(path: &HostPath, dev: &IfName) -> String {
+    let Purpose::Connection(connection) = path.purpose else { return format!("is bound to {:?}", path.question.oif) };
+    let (sentence, ends) = (sentence(connection, path, dev), connection_text(connection, path));
+    format!("{sentence}, to which it is bound ({ends})")
+}
+
 /// `is in use: ssh from 10.0.0.9 comes in by rdma3`.
 fn sentence(connection: Connection, path: &HostPath, dev: &IfName) -> String {
     let (to, local, remote) = (path.question.to, connection.local_port, connection.remote_port);

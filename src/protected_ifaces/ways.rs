@@ -58,6 +58,14 @@ impl<'a> Ways<'a> {
         Some(alone)
     }
 
+    /// The link that a connection is bound to, where its packets have no route: they leave by it all the same (RT_SCOPE_LINK in
+    /// ip_route_output_key_hash_rcu() in net/ipv4/route.c).
+    pub(super) fn bound_without_route(&self, path: &HostPath) -> Option<&'a IfName> {
+        let has_none = matches!((path.purpose, &path.answer), (Purpose::Connection(_), Answer::Unreachable(_)));
+        let link = self.links.get(&path.question.oif.filter(|_| has_none)?)?;
+        (link.kind.as_deref() != Some("vrf")).then_some(&link.name)
+    }
+
     /// The links that packets to a destination leave by: the legs of the FIB entry, those of its equals where the kernel changes
     /// between routers (any of IPv6: find_rr_leaf() in net/ipv6/route.c; of IPv4 those of a default route: fib_select_path() in
     /// net/ipv4/fib_semantics.c), and the link that a socket is bound to. Rails in one subnet are no such equals: the first serves.

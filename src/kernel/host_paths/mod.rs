@@ -126,7 +126,7 @@ fn sockets(host: &Snapshot, facts: &mut Facts) {
         Err(e) => return facts.not_asked.push(format!("the sockets of this host: {e}")),
     };
     // The kernel tells marks to whoever has CAP_NET_ADMIN; they matter where rules look at them.
-    if Selectors::of(&host.rules).by_mark && all.list.iter().any(|s| s.mark.is_none()) {
+    if Selectors::of(host).by_mark && all.list.iter().any(|s| s.mark.is_none()) {
         facts
             .not_asked
             .push("the marks of sockets, which rules of routing look at: that takes CAP_NET_ADMIN".to_owned());
@@ -154,6 +154,7 @@ fn socket(sock: &Sock, oif: Option<u32>) -> Socket {
         from: Some(from).filter(|from| !from.is_unspecified()),
         oif,
         mark: sock.mark.unwrap_or(0),
+        tos: sock.tos,
         uid: Some(sock.uid),
         ..Question::to(to)
     };
@@ -185,7 +186,7 @@ mod tests {
         let host = Snapshot { netdevs: serde_json::from_value(netdevs).unwrap(), ..Snapshot::default() };
         let bound = |local: &str, remote: &str| {
             let (local, remote) = ((local.parse().unwrap(), 1), (remote.parse().unwrap(), 2));
-            implied_link(&Sock { protocol: 6, local, remote, oif: None, mark: None, uid: 0 }, &host)
+            implied_link(&Sock { protocol: 6, local, remote, oif: None, mark: None, tos: 0, uid: 0 }, &host)
         };
         assert_eq!(bound("10.0.0.1", "10.0.0.9"), Some(5));
         assert_eq!(bound("10.1.0.1", "10.1.0.9"), None);

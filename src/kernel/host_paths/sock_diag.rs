@@ -16,6 +16,9 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const WITH_ANOTHER_END: [u32; 3] = [1, 2, 3];
 /// The length of inet_diag_msg.
 const INET_DIAG_MSG: usize = 72;
+/// IPv4's and IPv6's types of service, which are given where they are asked for (idiag_ext).
+const INET_DIAG_TOS: u16 = 5;
+const INET_DIAG_TCLASS: u16 = 6;
 /// Told to whoever has CAP_NET_ADMIN.
 const INET_DIAG_MARK: u16 = 15;
 
@@ -32,6 +35,8 @@ pub(crate) struct Sock {
     pub(crate) oif: Option<u32>,
     /// Its mark, where it is known.
     pub(crate) mark: Option<u32>,
+    /// Its type of service, without the bits of ECN, which no route looks at; 0 where it is not known.
+    pub(crate) tos: u8,
     /// Its owner.
     pub(crate) uid: u32,
 }
@@ -59,7 +64,8 @@ fn by_netlink() -> io::Result<Vec<Sock>> {
     for family in [AF_INET, AF_INET6] {
         for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
             // inet_diag_req_v2 with an empty inet_diag_sockid, which fits every socket.
-            let mut body = vec![family as u8, protocol as u8, 0, 0];
+            let extensions = 1 << (INET_DIAG_TOS - 1) | 1 << (INET_DIAG_TCLASS - 1);
+            let mut body = vec![family as u8, protocol as u8, extensions, 0];
             body.extend(WITH_ANOTHER_END.iter().fold(0, |all, state| all | 1u32 << state).to_ne_bytes());
             body.extend([0; 48]);
             let told = socket.dump(SOCK_DIAG_BY_FAMILY, &body)?;
@@ -79,9 +85,12 @@ fn sock(payload: &[u8], protocol: u8) -> Option<Sock> {
         _ => Some(IpAddr::from(<[u8; 16]>::try_from(message.get(at..at + 16)?).ok()?).to_canonical()),
     };
     let oif = word(message.get(40..44)?).filter(|index| *index != 0);
-    let mark = attributes(rest).ok().and_then(|all| word(&all.get(&INET_DIAG_MARK)?.0));
+    let all = attributes(rest).unwrap_or_default();
+    let mark = all.get(&INET_DIAG_MARK).and_then(|value| word(&value.0));
+    let of_family = if i32::from(message[0]) == AF_INET { INET_DIAG_TOS } else { INET_DIAG_TCLASS };
+    let tos = all.get(&of_family).and_then(|value| value.0.first()).map_or(0, |tos| tos & 0xfc);
     let (local, remote) = ((address(8)?, port(4)?), (address(24)?, port(6)?));
-    Some(Sock { protocol, local, remote, oif, mark, uid: word(message.get(64..68)?)? })
+    Some(Sock { protocol, local, remote, oif, mark, tos, uid: word(message.get(64..68)?)? })
 }
 
 fn by_proc() -> io::Result<Vec<Sock>> {
@@ -116,7 +125,7 @@ fn line_of_proc(line: &str, protocol: u8) -> Option<Sock> {
     let [_, local, remote, state, _, _, _, uid, ..] = fields[..] else { return None };
     WITH_ANOTHER_END.contains(&u32::from_str_radix(state, 16).ok()?).then_some(())?;
     let (local, remote) = (end(local)?, end(remote)?);
-    Some(Sock { protocol, local, remote, oif: None, mark: None, uid: uid.parse().ok()? })
+    Some(Sock { protocol, local, remote, oif: None, mark: None, tos: 0, uid: uid.parse().ok()? })
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 //! (include/uapi/linux/if_link.h, if_tunnel.h), and the remote ends of a VXLAN's forwarding table.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use nix::libc::AF_BRIDGE;
+use nix::libc::{AF_BRIDGE, IPPROTO_UDP};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Nexthop, Question, Snapshot};
+use rdma_model::snapshot::{Connection, Netdev, Nexthop, Question, Snapshot};
 use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{Attributes, attributes, ip, word};
 
@@ -21,6 +21,7 @@ const NDMSG: usize = 12;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_DATA: u16 = 2;
 const NDA_DST: u16 = 1;
+const NDA_PORT: u16 = 6;
 const NDA_IFINDEX: u16 = 8;
 const NDA_NH_ID: u16 = 13;
 
@@ -29,6 +30,8 @@ struct Layout {
     link: Option<u16>,
     local: &'static [u16],
     remote: &'static [u16],
+    /// The port of UDP that its packets go to.
+    port: Option<u16>,
     /// Its packets name their other ends themselves.
     external: u16,
     mark: Option<u16>,
@@ -43,14 +46,18 @@ const fn layout(
     external: u16,
     mark: Option<u16>,
 ) -> Layout {
-    Layout { link, local, remote, external, mark, by_gateway: mark.is_some() }
+    Layout { link, local, remote, port: None, external, mark, by_gateway: mark.is_some() }
+}
+
+const fn over_udp(port: u16, layout: Layout) -> Layout {
+    Layout { port: Some(port), ..layout }
 }
 
 /// None of a kind that is no tunnel.
 fn layout_of(kind: &str) -> Option<Layout> {
     Some(match kind {
-        "vxlan" => layout(Some(3), &[4, 17], &[2, 16], 25, None),
-        "geneve" => layout(None, &[], &[2, 7], 6, None),
+        "vxlan" => over_udp(15, layout(Some(3), &[4, 17], &[2, 16], 25, None)),
+        "geneve" => over_udp(5, layout(None, &[], &[2, 7], 6, None)),
         "ipip" | "sit" | "ip6tnl" => layout(Some(1), &[2], &[3], 19, Some(20)),
         "gre" | "gretap" | "erspan" | "ip6gre" | "ip6gretap" | "ip6erspan" => layout(Some(1), &[6], &[7], 18, Some(20)),
         "vti" | "vti6" => layout(Some(1), &[4], &[5], u16::MAX, Some(6)),
@@ -108,19 +115,32 @@ fn facts(link: &IfName, kind: &str, layout: &Layout, data: &Attributes, host: &S
     // A flag in some kinds, a byte in others.
     let external = data.get(&layout.external).is_some_and(|v| v.0.first().is_none_or(|b| *b != 0));
     let remote = address(layout.remote);
-    let question = |to: IpAddr| Question {
-        from: address(layout.local).filter(|from| from.is_ipv4() == to.is_ipv4()),
+    let packets = Question {
+        from: address(layout.local),
         oif: below,
         mark: layout.mark.and_then(number).unwrap_or(0),
-        ..Question::to(to)
+        flow: layout.port.and_then(|at| Some(udp_to(port(&data.get(&at)?.0)?))),
+        ..Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
     };
-    TunnelFacts {
+    let facts = TunnelFacts {
         below: below.and_then(|index| Some(host.netdevs.iter().find(|n| n.ifindex == index)?.name.clone())),
-        ends: remote.filter(|to| !to.is_multicast()).map(question).into_iter().collect(),
+        packets,
         by_gateway: layout.by_gateway && remote.is_none() && !external,
         unknown: external.then(|| format!("this {kind} learns its other ends from each packet")),
         ..TunnelFacts::of(link)
-    }
+    };
+    let ends = remote.filter(|to| !to.is_multicast()).map(|to| facts.towards(to)).into_iter().collect();
+    TunnelFacts { ends, ..facts }
+}
+
+/// A port in the order of the network.
+fn port(bytes: &[u8]) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// What a tunnel over UDP sends: its own port is another one for each flow inside.
+fn udp_to(port: u16) -> Connection {
+    Connection { protocol: IPPROTO_UDP as u8, local_port: 0, remote_port: port }
 }
 
 /// The other ends in a VXLAN's forwarding table (`bridge fdb`, `dst`).
@@ -136,7 +156,12 @@ fn forwarding(socket: &mut NetlinkSocket, host: &Snapshot, tunnels: &mut [Tunnel
         let number = |at: u16| all.get(&at).and_then(|v| word(&v.0));
         let end = all.get(&NDA_DST).and_then(|v| ip(&v.0)).filter(|to| !to.is_unspecified() && !to.is_multicast());
         let ends = end.into_iter().chain(number(NDA_NH_ID).into_iter().flat_map(|id| object(id, host)));
-        let new = ends.map(|to| Question { oif: number(NDA_IFINDEX), ..Question::to(to) });
+        let flow = all.get(&NDA_PORT).and_then(|v| port(&v.0)).map(udp_to);
+        let own = tunnel.clone();
+        let new = ends.map(|to| {
+            let packets = own.towards(to);
+            Question { oif: number(NDA_IFINDEX).or(packets.oif), flow: flow.or(packets.flow), ..packets }
+        });
         let new: Vec<Question> = new.filter(|q| !tunnel.ends.contains(q)).collect();
         tunnel.ends.extend(new);
     }

@@ -5,9 +5,9 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_core::NlasIterator;
-use nix::libc::{AF_INET, AF_INET6};
+use nix::libc::{AF_INET, AF_INET6, IPPROTO_UDP};
 use rdma_model::ids::Hex;
-use rdma_model::snapshot::{Netdev, Question};
+use rdma_model::snapshot::{Connection, Netdev, Question};
 use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{Attributes, attributes, emitted, of_word, word};
 
@@ -23,6 +23,7 @@ const FAMILY_NAME: u16 = 2;
 const GENLMSGHDR: usize = 4;
 const GET_DEVICE: u8 = 0;
 const WGDEVICE_A_IFINDEX: u16 = 1;
+const WGDEVICE_A_LISTEN_PORT: u16 = 6;
 const WGDEVICE_A_FWMARK: u16 = 7;
 const WGDEVICE_A_PEERS: u16 = 8;
 const WGPEER_A_ENDPOINT: u16 = 4;
@@ -51,24 +52,31 @@ fn ends(ifindex: u32) -> io::Result<Vec<Question>> {
     let told = socket.dump(id.ok_or_else(malformed)?, &body(GET_DEVICE, &device))?;
     let told: Vec<Attributes> = told.iter().filter_map(|payload| read(payload)).collect();
     let mark = told.iter().find_map(|all| word(&all.get(&WGDEVICE_A_FWMARK)?.0)).unwrap_or(0);
+    let own = told
+        .iter()
+        .find_map(|all| Some(u16::from_ne_bytes(all.get(&WGDEVICE_A_LISTEN_PORT)?.0.as_slice().try_into().ok()?)));
+    let own = own.unwrap_or(0);
     let ends = told.iter().filter_map(|all| all.get(&WGDEVICE_A_PEERS)).flat_map(|peers| endpoints(&peers.0));
-    Ok(ends.map(|to| Question { mark, ..Question::to(to) }).collect())
+    let to_port = |port: u16| Connection { protocol: IPPROTO_UDP as u8, local_port: own, remote_port: port };
+    Ok(ends.map(|(to, port)| Question { mark, flow: Some(to_port(port)), ..Question::to(to) }).collect())
 }
 
-/// The addresses of a list of peers; one that has never been heard of has none.
-fn endpoints(peers: &[u8]) -> Vec<IpAddr> {
+/// The addresses and ports of a list of peers; one that has never been heard of has none.
+fn endpoints(peers: &[u8]) -> Vec<(IpAddr, u16)> {
     // All of them have the number 0 (get_peer() in drivers/net/wireguard/netlink.c).
     let peers = NlasIterator::new(peers).flatten().map(|peer| peer.value().to_vec());
     peers.filter_map(|peer| address(&attributes(&peer).ok()?.get(&WGPEER_A_ENDPOINT)?.0)).collect()
 }
 
 /// sockaddr_in or sockaddr_in6.
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    match i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?)) {
+fn address(bytes: &[u8]) -> Option<(IpAddr, u16)> {
+    let port = u16::from_be_bytes(bytes.get(2..4)?.try_into().ok()?);
+    let ip = match i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?)) {
         AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?)),
         AF_INET6 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes.get(8..24)?).ok()?).to_canonical()),
         _ => None,
-    }
+    };
+    Some((ip?, port))
 }
 
 #[cfg(test)]
@@ -82,7 +90,7 @@ mod tests {
         let peer = |endpoint: Vec<u8>| Hex(emitted(&Attributes::from([(WGPEER_A_ENDPOINT, Hex(endpoint))])));
         let all = [peer(v4), peer(v6), Hex(Vec::new())].map(|peer| emitted(&Attributes::from([(0, peer)])));
         let peers = all.concat();
-        let read: Vec<String> = endpoints(&peers).iter().map(ToString::to_string).collect();
-        assert_eq!(read, ["192.0.2.7", "2020:2020:2020:2020:2020:2020:2020:2020"]);
+        let read: Vec<String> = endpoints(&peers).iter().map(|(ip, port)| format!("{ip} {port}")).collect();
+        assert_eq!(read, ["192.0.2.7 51820", "2020:2020:2020:2020:2020:2020:2020:2020 51820"]);
     }
 }
