@@ -7,7 +7,7 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 
 use rdmaprep::kernel::netns::Netns;
@@ -632,6 +632,34 @@ fn connection_that_is_tried_is_kept() {
         client.wait().unwrap();
         until("the socket is gone", || !tried());
         prepare(host, "again", "r0", &[]).ok();
+    });
+}
+
+#[test]
+fn connection_that_one_end_has_shut_down_is_kept() {
+    alone(|host| {
+        let case = Case::new(host);
+        let peer = Peer::new();
+        let is_in = |state: &str| fs::read_to_string("/proc/net/tcp").unwrap().contains(&format!(" {state} "));
+        let why = "is in use: a connection to 10.0.0.9 goes by r0 (TCP from 10.0.0.1:";
+        let (stream, listener) = peer.connect("10.0.0.9:7777");
+        let (accepted, _) = listener.accept().unwrap();
+        accepted.shutdown(Shutdown::Write).unwrap();
+        until("the host alone may send", || is_in("08"));
+        case.keeps("10.0.0.9", "r0", why);
+        drop(stream);
+        drop(accepted);
+        until("the connection is gone", || !is_in("08") && !is_in("09"));
+        let (stream, listener) = peer.connect("10.0.0.9:7778");
+        let accepted = listener.accept().unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        until("the peer alone may send", || is_in("05"));
+        case.keeps("10.0.0.9", "r0", why);
+        // The kernel waits for the other end; no process does.
+        drop(stream);
+        assert!(is_in("05"));
+        prepare(host, "again", "r0", &[]).ok();
+        drop(accepted);
     });
 }
 

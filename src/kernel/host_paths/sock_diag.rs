@@ -13,7 +13,10 @@ const NETLINK_SOCK_DIAG: isize = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// TCP_ESTABLISHED, which is also the state of a UDP socket that is connected, TCP_SYN_SENT and TCP_SYN_RECV: a mount may wait for
 /// its server for hours. Sockets that are to be accepted have the last one, too (inet_diag_dump_icsk() in net/ipv4/inet_diag.c).
-const WITH_ANOTHER_END: [u32; 3] = [1, 2, 3];
+/// TCP_CLOSE_WAIT, TCP_FIN_WAIT1 and TCP_FIN_WAIT2: one end has said that it sends no more, and the other may (shutdown(2)).
+const WITH_ANOTHER_END: [u32; 6] = [1, 2, 3, 8, 4, 5];
+/// In these a socket stays for a while after its owner closed it: it then has no inode (inet_twsk_diag_fill()).
+const AFTER_CLOSE: [u32; 2] = [4, 5];
 /// The length of inet_diag_msg.
 const INET_DIAG_MSG: usize = 72;
 /// IPv4's and IPv6's types of service, which are given where they are asked for (idiag_ext).
@@ -75,10 +78,16 @@ fn by_netlink() -> io::Result<Vec<Sock>> {
     Ok(all)
 }
 
+/// Whether a socket has another end that it can still talk with.
+fn is_open(state: u32, inode: u32) -> bool {
+    WITH_ANOTHER_END.contains(&state) && (inode != 0 || !AFTER_CLOSE.contains(&state))
+}
+
 /// inet_diag_msg: family, state, timer, retrans; inet_diag_sockid: ports, addresses, the link, a cookie; expires, rqueue,
 /// wqueue, uid, inode.
 fn sock(payload: &[u8], protocol: u8) -> Option<Sock> {
     let (message, rest) = payload.split_at_checked(INET_DIAG_MSG)?;
+    is_open(u32::from(message[1]), word(message.get(68..72)?)?).then_some(())?;
     let port = |at: usize| Some(u16::from_be_bytes(message.get(at..at + 2)?.try_into().ok()?));
     let address = |at: usize| match i32::from(message[0]) {
         AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(message.get(at..at + 4)?).ok()?)),
@@ -122,8 +131,8 @@ fn line_of_proc(line: &str, protocol: u8) -> Option<Sock> {
         };
         Some((ip, u16::from_str_radix(port, 16).ok()?))
     };
-    let [_, local, remote, state, _, _, _, uid, ..] = fields[..] else { return None };
-    WITH_ANOTHER_END.contains(&u32::from_str_radix(state, 16).ok()?).then_some(())?;
+    let [_, local, remote, state, _, _, _, uid, _, inode, ..] = fields[..] else { return None };
+    is_open(u32::from_str_radix(state, 16).ok()?, inode.parse().ok()?).then_some(())?;
     let (local, remote) = (end(local)?, end(remote)?);
     Some(Sock { protocol, local, remote, oif: None, mark: None, tos: 0, uid: uid.parse().ok()? })
 }
