@@ -1005,6 +1005,49 @@ fn default_that_no_packet_comes_to_guards_nothing() {
 }
 
 #[test]
+fn default_without_a_rule_that_leads_to_it_guards_nothing() {
+    alone(|host| {
+        let case = Case::new(host);
+        // Without a rule for main the kernel finds no router by itself: the routes name its link.
+        sh("ip route add default via 10.0.0.254 dev r0 onlink; ip route add default via 10.0.0.254 dev r0 onlink table 253
+            ip route add default via 10.2.0.254 table 100; ip rule add lookup 100 priority 40000");
+        case.refuses("carries the default route 0.0.0.0/0 with metric 0");
+        sh("ip rule delete lookup main; ip rule delete lookup default");
+        let way = get("9.9.9.9");
+        assert!(way.contains("dev r2 table 100 "), "{way}");
+        prepare(host, "again", "r0", &[]).ok();
+        let mut used = asking("used", "used");
+        used.create(host).ok();
+        used.stop(host).ok();
+        prepare(host, "again", "r2", &[]).fails(4, &["r2 carries the default route"]);
+    });
+}
+
+#[test]
+fn rule_that_jumps_is_followed() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip route add default via 10.0.0.254 table 100; ip rule add lookup 100 priority 150
+            ip route add default via 10.2.0.254; ip rule add goto 32766 priority 100");
+        assert!(get("9.9.9.9").contains("dev r2 "));
+        prepare(host, "again", "r0", &[]).ok();
+        let mut used = asking("used", "used");
+        used.create(host).ok();
+        used.stop(host).ok();
+        // To where no rule is: it is passed over. As is one that is for some packets alone, by the others.
+        for jump in ["goto 200", "to 10.66.0.0/16 goto 32766"] {
+            sh(&format!("ip rule delete priority 100; ip rule add {jump} priority 100"));
+            case.keeps("9.9.9.9", "r0", "carries the default route 0.0.0.0/0 with metric 0 of table 100");
+        }
+        // What it jumps over hides nothing behind it.
+        sh("ip rule delete priority 100; ip rule add goto 32766 priority 100
+            ip route replace default via 10.2.0.254 table 100; ip route delete default
+            ip route add blackhole default metric 5; ip route add default via 10.0.0.254 metric 10");
+        case.refuses("carries the default route 0.0.0.0/0 with metric 10");
+    });
+}
+
+#[test]
 fn default_that_a_router_advertises_is_kept_and_can_be_insisted_on() {
     alone(|host| {
         let ends = "ip route add default via 10.2.0.254; ip address add fd00::1/64 dev r0 nodad";

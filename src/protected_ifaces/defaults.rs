@@ -17,13 +17,13 @@ pub(super) const MAIN: u32 = 254;
 pub(super) const UNICAST: u8 = 1;
 /// RTPROT_RA: a router advertises it.
 const ADVERTISED: u8 = 9;
-/// FR_ACT_TO_TBL; FIB_RULE_INVERT; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN (include/uapi/linux/fib_rules.h).
+/// FR_ACT_TO_TBL and FR_ACT_GOTO; FIB_RULE_INVERT; FRA_GOTO; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN
+/// (include/uapi/linux/fib_rules.h).
 const TO_TABLE: u8 = 1;
+const GOTO: u8 = 2;
 pub(super) const INVERT: u32 = 2;
+const FRA_GOTO: u16 = 4;
 const SUPPRESSES: [u16; 2] = [13, 14];
-/// The priorities of the kernel's own rules (fib_default_rules_init() in net/ipv4/fib_rules.c).
-const OF_MAIN: u32 = 32766;
-const OF_DEFAULT: u32 = 32767;
 
 /// The links of the default routes of the tables that packets of this host are looked up in, whatever their source.
 pub(super) fn of_host(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guarded> {
@@ -63,18 +63,37 @@ pub(super) fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
 /// The tables of rules without selectors in the order of the rules, up to the first with a default route: no packet is looked up
 /// behind it (fib_rules_lookup() in net/core/fib_rules.c). Of tables with selectors the kernel's answers decide.
 fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
-    let rules = || snapshot.rules.iter().filter(move |r| r.family == of);
-    // A recording may lack the kernel's own rules.
-    let own = [(OF_MAIN, MAIN), (OF_DEFAULT, DEFAULT)].into_iter();
-    let own =
-        own.filter(|(_, table)| rules().all(|r| r.table != *table)).map(|(priority, table)| (priority, table, true));
-    let written = rules().filter(|r| is_open(r)).map(|r| (r.priority, r.table, is_final(r)));
-    let mut lookups: Vec<(u32, u32, bool)> = written.chain(own).collect();
-    lookups.sort_by_key(|(priority, ..)| *priority);
     let plain = |r: &Route| family(r) == of && r.source.is_none() && r.tos == 0;
     let has_default = |table: u32| snapshot.routes.iter().any(|r| r.table == table && plain(r) && is_default(r));
-    let end = lookups.iter().position(|(_, table, is_final)| *is_final && has_default(*table));
-    lookups.iter().take(end.map_or(lookups.len(), |at| at + 1)).map(|(_, table, _)| *table).collect()
+    let lookups = lookups(snapshot, of);
+    let end = lookups.iter().position(|(table, is_final)| *is_final && has_default(*table));
+    lookups.iter().take(end.map_or(lookups.len(), |at| at + 1)).map(|(table, _)| *table).collect()
+}
+
+/// The tables of rules without selectors, and whether a default route there is taken. A rule that jumps forward leaves out those
+/// between; the kernel passes over one whose target is not there. A recording may lack all rules, as does a kernel without
+/// CONFIG_IP_MULTIPLE_TABLES: packets are then looked up in the kernel's own tables.
+fn lookups(snapshot: &Snapshot, of: u8) -> Vec<(u32, bool)> {
+    let mut rules: Vec<&Rule> = snapshot.rules.iter().filter(|r| r.family == of).collect();
+    if rules.is_empty() {
+        return vec![(MAIN, true), (DEFAULT, true)];
+    }
+    rules.sort_by_key(|r| r.priority);
+    let (mut found, mut from) = (Vec::new(), 0);
+    for rule in rules.iter().filter(|r| is_open(r)) {
+        match (rule.action, target(rule)) {
+            _ if rule.priority < from => {}
+            (TO_TABLE, _) => found.push((rule.table, is_final(rule))),
+            (GOTO, Some(to)) if rules.iter().any(|r| r.priority == to) => from = to,
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The priority of the rule that a rule jumps to.
+fn target(rule: &Rule) -> Option<u32> {
+    rule.other.get(&FRA_GOTO).and_then(|value| Some(u32::from_ne_bytes(value.0.as_slice().try_into().ok()?)))
 }
 
 /// Whether a rule is for every packet that this host sends: `iif lo` is for all of them (ip_route_output_key_hash() in
@@ -82,8 +101,7 @@ fn open_tables(snapshot: &Snapshot, of: u8) -> Vec<u32> {
 fn is_open(rule: &Rule) -> bool {
     let comes_in = rule.iif.as_deref().is_some_and(|iif| iif != "lo");
     let selects = rule.source.is_some() || rule.destination.is_some() || comes_in || rule.oif.is_some();
-    let other = selects || selects_by_attributes(rule) || rule.tos != 0 || rule.flags & INVERT != 0;
-    !other && rule.action == TO_TABLE
+    !(selects || selects_by_attributes(rule) || rule.tos != 0 || rule.flags & INVERT != 0)
 }
 
 /// Whether a default route of a rule's table is taken: `suppress_prefixlength 0` passes it over. The kernel tells −1 where nothing
