@@ -515,6 +515,48 @@ fn vxlan_that_the_host_does_not_use_guards_nothing() {
     });
 }
 
+/// It sends in the namespace where it was made.
+#[test]
+fn vxlan_of_another_namespace_guards_nothing_below_it() {
+    alone(|host| {
+        Case::new(host);
+        let other = Container::new("other");
+        let r0 = sh("ip -o link show r0 | cut -d: -f1");
+        other.sh(&format!(
+            "ip link add d0 index {} type veth peer name d1; ip link add vx0 type vxlan id 5 dstport 4789 remote 10.0.0.9 dev d0
+             ip link set vx0 netns {}",
+            r0.trim(),
+            std::process::id()
+        ));
+        sh("ip link set vx0 up; ip address add 10.9.0.1/24 dev vx0; ip route add default via 10.9.0.254");
+        assert!(get("9.9.9.9").contains("dev vx0 "));
+        prepare(host, "again", "r0", &[]).ok();
+        let mut used = asking("used", "used");
+        used.create(host).ok();
+        used.stop(host).ok();
+        prepare(host, "again", "vx0", &[]).fails(4, &["vx0 carries the default route"]);
+    });
+}
+
+#[test]
+fn veth_whose_other_end_is_here_is_followed() {
+    alone(|host| {
+        let case = Case::new(host);
+        sh("ip link add v0 type veth peer name v1; ip link set v0 up; ip link set v1 up
+            ip link add vx0 type vxlan id 5 dstport 4789 remote 10.0.0.9; ip link set vx0 up
+            ip link add br0 type bridge; ip link set br0 up; ip link set v1 master br0; ip link set vx0 master br0
+            ip link add br1 type bridge; ip link set p1 master br1
+            ip address add 10.9.0.1/24 dev v0; ip route add default via 10.9.0.254");
+        let why = "is tied to v0, which carries the default route";
+        case.keeps("9.9.9.9", "v0", why);
+        prepare(host, "again", "r2", &[]).ok();
+        sh("ip link set p2 master br0");
+        prepare(host, "again", "r2", &[]).fails(4, &[&format!("r2 {why}")]);
+        sh("ip link set v1 nomaster");
+        prepare(host, "again", "r0 r2", &[]).ok();
+    });
+}
+
 #[test]
 fn external_vxlan_that_the_host_uses_is_not_known() {
     alone(|host| {

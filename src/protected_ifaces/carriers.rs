@@ -29,7 +29,8 @@ pub(super) fn carriers<'a>(ways: &Ways<'a>, name: &IfName) -> impl Iterator<Item
     all.into_keys().filter_map(move |name| snapshot.netdev(&name))
 }
 
-/// The lower device, the master, the members of a master, the links below a tunnel; and of a VF its PF, whose link is that of the VF.
+/// The lower device, the other end of a pair, the master, the members of a master, the links below a tunnel; and of a VF its PF, whose
+/// link is that of the VF.
 /// A VRF carries none of its members: it is a routing table with a name (Documentation/networking/vrf.rst).
 fn relatives(ways: &Ways, name: &IfName) -> Vec<IfName> {
     let snapshot = ways.snapshot;
@@ -43,7 +44,10 @@ fn relatives(ways: &Ways, name: &IfName) -> Vec<IfName> {
     let pfs = snapshot.netdevs.iter().filter(|n| pf.is_some() && n.pci == pf).map(|n| n.name.clone());
     let tunnels = snapshot.paths.iter().flat_map(|paths| &paths.tunnels).filter(|t| t.link == *name);
     let below = tunnels.flat_map(|t| below(ways, t));
-    lower.chain(master).chain(members).chain(pfs).chain(below).collect()
+    let pair =
+        device.filter(|d| d.is_paired()).and_then(|d| snapshot.netdevs.iter().find(|n| d.link == Some(n.ifindex)));
+    let peer = pair.map(|n| n.name.clone());
+    lower.chain(peer).chain(master).chain(members).chain(pfs).chain(below).collect()
 }
 
 /// The links that a tunnel's packets leave by.

@@ -19,6 +19,7 @@ const RTM_GETNEIGH: u16 = 30;
 const IFINFOMSG: usize = 16;
 const NDMSG: usize = 12;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_DATA: u16 = 2;
 const NDA_DST: u16 = 1;
 const NDA_PORT: u16 = 6;
@@ -78,31 +79,41 @@ pub(super) fn tunnels(socket: &mut NetlinkSocket, host: &Snapshot) -> io::Result
         return Ok(Vec::new());
     }
     let links = socket.dump(RTM_GETLINK, &[0; IFINFOMSG])?;
-    let mut found: Vec<TunnelFacts> = links.iter().filter_map(|link| tunnel(link, &netdevs, host)).collect();
+    let all = links.iter().filter_map(|link| tunnel(link, &netdevs, host));
+    let (moved_in, own): (Vec<_>, Vec<_>) = all.partition(|(is_moved_in, _)| *is_moved_in);
+    let [moved_in, mut found] = [moved_in, own].map(|all| all.into_iter().map(|(_, facts)| facts).collect::<Vec<_>>());
     if netdevs.iter().any(|n| n.kind.as_deref() == Some("vxlan")) {
         forwarding(socket, host, &mut found)?;
     }
+    found.extend(moved_in);
     for netdev in netdevs.iter().filter(|n| n.kind.as_deref() == Some("wireguard")) {
         found.push(wireguard::tunnel(netdev));
     }
     Ok(found)
 }
 
-fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<TunnelFacts> {
+/// A tunnel, and whether it was moved in from another namespace: there it sends, so that what it is tied to and its other ends
+/// are none of this host's (vxlan_changelink() in drivers/net/vxlan/vxlan_core.c goes by `vxlan->net`, ip_tunnel_xmit() by
+/// `tunnel->net`).
+fn tunnel(link: &[u8], netdevs: &[&Netdev], host: &Snapshot) -> Option<(bool, TunnelFacts)> {
     let index = word(link.get(4..8)?)?;
     let netdev = netdevs.iter().find(|n| n.ifindex == index)?;
     let kind = netdev.kind.as_deref()?;
     let layout = layout_of(kind)?;
     let all = attributes(link.get(IFINFOMSG..)?).ok()?;
+    if all.contains_key(&IFLA_LINK_NETNSID) {
+        return Some((true, TunnelFacts::of(&netdev.name)));
+    }
     let data = all.get(&IFLA_LINKINFO).and_then(|info| Some(attributes(&info.0).ok()?.remove(&IFLA_INFO_DATA)?.0));
     let data = data.and_then(|data| attributes(&data).ok());
-    Some(match data {
+    let facts = match data {
         Some(data) => facts(&netdev.name, kind, &layout, &data, host),
         None => TunnelFacts {
             unknown: Some(format!("the kernel tells nothing of this {kind}")),
             ..TunnelFacts::of(&netdev.name)
         },
-    })
+    };
+    Some((false, facts))
 }
 
 fn facts(link: &IfName, kind: &str, layout: &Layout, data: &Attributes, host: &Snapshot) -> TunnelFacts {
