@@ -7,6 +7,7 @@
 //! tunnel's other ends are reached by. Over PCI they spread from a VF to its PF, which has to be up for it: another port or
 //! virtual function of an uplink's card can be taken without harm to it.
 
+mod asking;
 mod carriers;
 mod defaults;
 mod internet;

@@ -28,13 +28,10 @@ pub use cdi::{DeviceLine, device_table};
 pub use doctor::diagnosis_table;
 pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
-pub use rdma_model::escape::{printable, printable_lines};
+pub use rdma_model::escape::{WIDTH, printable, printable_lines};
 pub use safe_json::{json, write_json};
 pub use stopwatch::{Phase, PhaseName, Stopwatch};
 pub use tables::{selection_table, snapshot_table};
-
-/// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
-pub const WIDTH: u16 = 100;
 
 /// Version of [`Report`]'s JSON form.
 pub const SCHEMA: u32 = 1;

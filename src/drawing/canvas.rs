@@ -1,6 +1,6 @@
 //! SVG as text: shapes with classes, and the two style sheets.
 
-use crate::report::printable;
+use rdma_model::escape::printable;
 
 /// A proportional font.
 pub const SANS: &str = "";

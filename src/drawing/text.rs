@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rdma_model::ids::BusId;
 
 use super::{Gpu, Nic, Picture, Place, cut, numa_name, wrapped};
-use crate::report::{WIDTH, printable};
+use rdma_model::escape::{WIDTH, printable};
 
 /// One device of the tree.
 enum Leaf<'p> {

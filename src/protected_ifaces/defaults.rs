@@ -8,7 +8,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
 
 use super::Guarded;
-use super::selectors::selects_by_attributes;
+use super::selectors::{INVERT, selects_by_attributes};
 
 /// Routing tables (RT_TABLE_*).
 const DEFAULT: u32 = 253;
@@ -17,11 +17,10 @@ pub(super) const MAIN: u32 = 254;
 pub(super) const UNICAST: u8 = 1;
 /// RTPROT_RA: a router advertises it.
 const ADVERTISED: u8 = 9;
-/// FR_ACT_TO_TBL and FR_ACT_GOTO; FIB_RULE_INVERT; FRA_GOTO; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN
+/// FR_ACT_TO_TBL and FR_ACT_GOTO; FRA_GOTO; FRA_SUPPRESS_IFGROUP and FRA_SUPPRESS_PREFIXLEN
 /// (include/uapi/linux/fib_rules.h).
 const TO_TABLE: u8 = 1;
 const GOTO: u8 = 2;
-pub(super) const INVERT: u32 = 2;
 const FRA_GOTO: u16 = 4;
 const SUPPRESSES: [u16; 2] = [13, 14];
 

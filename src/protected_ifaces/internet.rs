@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Answer, HostPath, Leg, Netdev, Purpose, Question, Snapshot};
 
+use super::asking::Asking;
 use super::carriers::carriers;
-use super::questions::Asking;
 use super::selectors::Selectors;
 use super::ways::Ways;
 

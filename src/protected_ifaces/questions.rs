@@ -9,6 +9,7 @@ use rdma_model::snapshot::{
     Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Purpose, Question, RdmaUse, Snapshot, TunnelPath,
 };
 
+use super::asking::Asking;
 use super::internet;
 use super::selectors::Selectors;
 
@@ -68,39 +69,6 @@ pub struct Facts {
     pub not_asked: Vec<String>,
 }
 
-/// The kernel, or what stands for it, with the answers that it has given already.
-pub(super) struct Asking<'a> {
-    ask: &'a mut dyn FnMut(&Question) -> Answer,
-    answered: HashMap<Question, Answer>,
-}
-
-impl Asking<'_> {
-    fn ask(&mut self, question: &Question) -> Answer {
-        if let Some(answer) = self.answered.get(question) {
-            return answer.clone();
-        }
-        let answer = (self.ask)(question);
-        self.answered.insert(question.clone(), answer.clone());
-        answer
-    }
-
-    /// The kernel takes no source that is not this host's; what a socket is bound to may have gone from it.
-    fn with_any_source(&mut self, question: &Question) -> Answer {
-        match self.ask(question) {
-            Answer::Unreachable(_) if question.from.is_some() => self.ask(&Question { from: None, ..question.clone() }),
-            answer => answer,
-        }
-    }
-
-    pub(super) fn path(&mut self, purpose: Purpose, question: Question) -> HostPath {
-        let answer = match purpose {
-            Purpose::Internet => self.ask(&question),
-            _ => self.with_any_source(&question),
-        };
-        HostPath { purpose, question, answer }
-    }
-}
-
 /// Asks for everything that the host talks to.
 pub fn ask_all(
     host: &Snapshot,
@@ -108,7 +76,7 @@ pub fn ask_all(
     facts: Facts,
     ask: &mut dyn FnMut(&Question) -> Answer,
 ) -> HostPaths {
-    let mut asking = Asking { ask, answered: HashMap::new() };
+    let mut asking = Asking::new(ask);
     let selectors = Selectors::of(host);
     let mut paths: Vec<HostPath> = of_job(job).into_iter().map(|(purpose, q)| asking.path(purpose, q)).collect();
     paths.extend(internet::ways_out(host, &selectors, &mut asking));

@@ -7,8 +7,6 @@ use nix::libc::IPPROTO_TCP;
 use rdma_model::ids::Hex;
 use rdma_model::snapshot::{Connection, Question, Route, Rule, Snapshot};
 
-use super::defaults::INVERT;
-
 /// Attributes of a rule (include/uapi/linux/fib_rules.h).
 const FRA_FWMARK: u16 = 10;
 /// A rule that looks at marks has a mask, and no mark where that is 0 (fib_nl_fill_rule() in net/core/fib_rules.c).
@@ -21,6 +19,9 @@ const FRA_DSCP: u16 = 25;
 /// Attributes that select no packet: FRA_GOTO, FRA_FLOW (a realm), FRA_SUPPRESS_IFGROUP, FRA_SUPPRESS_PREFIXLEN, FRA_TABLE, FRA_PAD,
 /// FRA_PROTOCOL.
 const NO_SELECTORS: [u16; 7] = [4, 11, 13, 14, 15, 18, 21];
+
+/// FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
+pub(super) const INVERT: u32 = 2;
 
 /// The selectors of FIB rules that a packet of the host's may or may not fit.
 pub struct Selectors {
@@ -66,7 +67,7 @@ impl Selectors {
     }
 }
 
-/// Whether a rule looks at nothing of a packet but what its other fields have.
+/// Whether a rule looks at what only its attributes have.
 pub(super) fn selects_by_attributes(rule: &Rule) -> bool {
     let is_selector = |kind: &&u16| !NO_SELECTORS.contains(kind);
     rule.other.keys().any(|kind| is_selector(&kind))

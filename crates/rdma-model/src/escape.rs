@@ -1,5 +1,8 @@
 //! Text from elsewhere, escaped for a terminal or a log.
 
+/// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
+pub const WIDTH: u16 = 100;
+
 /// Escapes one line: every character that could steer a terminal or forge a line becomes Rust's escape of it (`\n`, `\u{1b}`).
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
