@@ -2,6 +2,7 @@
 
 mod sock_diag;
 mod storage;
+mod tun;
 mod tunnels;
 mod wireguard;
 mod xfrm;
@@ -61,7 +62,9 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
     }
     let known = Known::of(host);
     let mut ask = |q: &Question| route_lookup::answer(q, socket.ask(RTM_GETROUTE, &route_lookup::message(q)), &known);
-    ask_all(host, job, facts, &mut ask)
+    let mut paths = ask_all(host, job, facts, &mut ask);
+    tun::observe(host, &mut paths);
+    paths
 }
 
 fn name_servers(host: &Snapshot, facts: &mut Facts) {
