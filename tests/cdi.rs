@@ -10,6 +10,7 @@
     reason = "a test fails by panicking"
 )]
 mod support;
+mod support_golden;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -52,10 +53,7 @@ fn made(case: &Path) -> Result<Value> {
 
 #[test]
 fn golden_cases() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/cdi");
-    let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|e| e.unwrap().path()).collect();
-    cases.sort();
-    assert!(cases.len() >= 5, "cases are missing");
+    let cases = support_golden::cases("cdi", 5);
     let mut wrong = Vec::new();
     for case in &cases {
         let (name, text) = match made(case) {

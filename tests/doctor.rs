@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 mod support;
+mod support_golden;
 mod trees_support;
 
 use std::collections::BTreeMap;
@@ -378,9 +379,8 @@ fn infiniband(name: &str, state: &str) -> Value {
 fn every_planted_fault_is_found() {
     let mut wrong = Vec::new();
     let mut untested: Vec<String> = ALL.iter().map(Check::to_string).collect();
-    let mut found: Vec<_> = fs::read_dir(cases()).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut found = support_golden::cases("doctor", 2);
     found.retain(|path| !path.ends_with("healthy"));
-    found.sort();
     for case in &found {
         let name = case.file_name().unwrap().to_str().unwrap();
         let planted: Planted = serde_json::from_value(read(case.join("planted.json"))).unwrap();
@@ -409,7 +409,7 @@ fn every_planted_fault_is_found() {
         }
     }
     assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
-    assert!(untested.is_empty(), "checks without a case: {untested:?}");
+    assert!(untested.is_empty() || !support_golden::are_all(), "checks without a case: {untested:?}");
 }
 
 const ALL: [Check; 20] = [

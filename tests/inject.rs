@@ -8,6 +8,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod support_golden;
+
 use rdma_model::arp::ArpProfile;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,11 +19,7 @@ use rdmaprep::oci::edit::{self, Edit, Stage};
 use rdmaprep::plan::Plan;
 
 fn cases() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/inject");
-    let mut dirs: Vec<PathBuf> = fs::read_dir(root).unwrap().map(|e| e.unwrap().path()).collect();
-    dirs.sort();
-    assert!(dirs.len() > 30);
-    dirs
+    support_golden::cases("inject", 31)
 }
 
 fn golden(file: &Path, actual: Option<&str>) {

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 mod support;
+mod support_golden;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -62,10 +63,7 @@ fn all(root: &Path) -> BTreeMap<PathBuf, String> {
 
 #[test]
 fn golden_cases() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/install");
-    let mut cases: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
-    cases.sort();
-    assert!(cases.len() > 40, "cases are missing");
+    let cases = support_golden::cases("install", 41);
     let (mut wrong, mut installed) = (Vec::new(), 0);
     for case in &cases {
         let args = fs::read_to_string(case.join("args")).unwrap();

@@ -11,6 +11,7 @@
 )]
 
 mod support;
+mod support_golden;
 mod topo_support;
 mod trees_support;
 
@@ -51,11 +52,7 @@ fn golden(path: &Path, now: &str) -> Option<String> {
 }
 
 fn cases() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/topo");
-    let mut cases: Vec<_> = fs::read_dir(&root).unwrap().map(|e| e.unwrap().path()).collect();
-    cases.sort();
-    assert!(cases.len() >= 10, "cases are missing");
-    cases
+    support_golden::cases("topo", 10)
 }
 
 /// The /sys of a case and what is kept of it.
