@@ -56,10 +56,11 @@ fn below(ways: &Ways, tunnel: &TunnelPath) -> Vec<IfName> {
     tunnel.below.iter().cloned().chain(ends).collect()
 }
 
-/// Why it is not known what a link sits on; none for hardware, for what is known, and for kinds that end in this host or, as a pair, in another namespace.
+/// Why it is not known what a link sits on; none for hardware, for what is known, and for kinds that end in this host or, as a pair, in
+/// another namespace.
 pub(super) fn underlay_unknown(snapshot: &Snapshot, paths: &HostPaths, netdev: &Netdev) -> Option<String> {
-    const ENDS_HERE: [&str; 10] =
-        ["veth", "netkit", "dummy", "ifb", "bridge", "bond", "team", "vrf", "openvswitch", "nlmon"];
+    const ENDS_HERE: [&str; 11] =
+        ["veth", "netkit", "dummy", "tun", "ifb", "bridge", "bond", "team", "vrf", "openvswitch", "nlmon"];
     // What it sits on is here, or in another namespace, where this host's packets do not see it.
     const SITS_ON_A_LINK: [&str; 8] = ["vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec", "ipoib", "rmnet"];
     let kind = netdev.kind.as_deref()?;

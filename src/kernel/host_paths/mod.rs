@@ -63,7 +63,7 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
     let known = Known::of(host);
     let mut ask = |q: &Question| route_lookup::answer(q, socket.ask(RTM_GETROUTE, &route_lookup::message(q)), &known);
     let mut paths = ask_all(host, job, facts, &mut ask);
-    tun::observe(host, &mut paths);
+    tun::observe(host, &mut paths, &mut ask);
     paths
 }
 
