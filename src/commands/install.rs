@@ -92,8 +92,8 @@ impl Site {
     }
 
     /// Carries out an installation. What is to be undone is written down first.
-    fn install(&self, plan: &Installation) -> Result<()> {
-        let mut ledger = plan.ledger.clone();
+    fn install(&self, installation: &Installation) -> Result<()> {
+        let mut ledger = installation.ledger.clone();
         ledger.make_room(&format!("{}/{LEDGER}", self.state), &self.etc);
         // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the way to the ledger itself.
         let folders = ledger.folders().iter().filter(|f| **f != self.state);
@@ -101,12 +101,12 @@ impl Site {
         let make = |folders: &[&String]| folders.iter().try_for_each(|folder| self.etc.make_folder(folder));
         let done = make(&first)
             .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
-            .and_then(|()| self.save(&ledger.with(&plan.gone)))
+            .and_then(|()| self.save(&ledger.with(&installation.gone)))
             .and_then(|()| make(&others))
-            .and_then(|()| self.change(&plan.changes))
-            .and_then(|()| match plan.gone.is_empty() {
+            .and_then(|()| self.change(&installation.changes))
+            .and_then(|()| match installation.gone.is_empty() {
                 true => Ok(()),
-                false => self.settle(&ledger).map_err(|e| self.back(&plan.changes, e)),
+                false => self.settle(&ledger).map_err(|e| self.back(&installation.changes, e)),
             });
         // What could not be undone is still written down: `uninstall` tries again.
         let Err(e) = done.as_ref() else { return done };
@@ -149,22 +149,22 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         command: command(args)?,
         cdi: args.cdi,
     };
-    let mut plan = install::install(&wanted, &site.etc, &site.ledger)?;
+    let mut installation = install::install(&wanted, &site.etc, &site.ledger)?;
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         notes.extend(wanted.nics.iter().filter_map(managed));
     }
-    plan.notes.append(&mut notes);
-    let goes = |path: &str| plan.changes.iter().any(|c| c.path == path && c.after.is_none());
-    if site.is_host && plan.changes.iter().any(|c| install::is_runtime(&c.path) && goes(&c.path)) {
+    installation.notes.append(&mut notes);
+    let goes = |path: &str| installation.changes.iter().any(|c| c.path == path && c.after.is_none());
+    if site.is_host && installation.changes.iter().any(|c| install::is_runtime(&c.path) && goes(&c.path)) {
         nobody_calls(goes)?;
     }
     if !args.tree.dry_run {
         site.tidy()?;
     }
-    if !args.tree.dry_run && (!plan.changes.is_empty() || plan.ledger != site.ledger) {
-        site.install(&plan)?;
+    if !args.tree.dry_run && (!installation.changes.is_empty() || installation.ledger != site.ledger) {
+        site.install(&installation)?;
     }
-    tell(&args.tree, &Installed::new(&found, &plan.changes, &plan.notes, &plan.next))
+    tell(&args.tree, &Installed::new(&found, &installation.changes, &installation.notes, &installation.next))
 }
 
 /// `rdmaprep uninstall`.

@@ -64,17 +64,18 @@ pub(super) fn decide(
 }
 
 impl Decision {
-    /// Makes the view.
-    fn show(&mut self, config: Option<&str>, live: &mut Live) -> Result<()> {
+    /// With the view.
+    fn shown(self, config: Option<&str>, live: &mut Live) -> Result<Decision> {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
-        self.view = view_of(&self.plan, others, &self.host, live)?;
-        if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut self.view, self.plan.sysfs, config) {
+        let mut view = view_of(&self.plan, others, &self.host, live)?;
+        if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut view, self.plan.sysfs, config) {
             for dir in edit::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
                 view.make_room(dir);
             }
         }
-        self.plan.view = self.view.as_ref().map(Store::view_name).transpose()?;
-        Ok(())
+        let sysfs = self.plan.sysfs;
+        let plan = self.plan.with_sysfs(sysfs, view.as_ref().map(Store::view_name).transpose()?);
+        Ok(Decision { plan, view, ..self })
     }
 
     /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
@@ -196,23 +197,22 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     let mut live = Live::open(Netns::current()?, None)?;
     let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
     let seen = live.observe(Side::Host, &scope)?;
-    let mut plan = mine.narrowed_plan(plan, &seen);
+    let plan = mine.narrowed_plan(plan, &seen);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
     }
     as_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
     let (sysfs, _) = plan.sysfs.for_annotations(&edit::annotations(text));
-    let stored = plan.view.take_if(|_| sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none());
-    plan.sysfs = sysfs;
-    if let Some((name, view)) = stored.and_then(|name| Some((name.clone(), store.view(&name).ok().flatten()?))) {
-        plan.view = Some(name);
-        return Ok(Decision { plan, selection, view: Some(view), pod, host: seen, recorded: false });
+    let serves = sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none();
+    let name = plan.view.clone().filter(|_| serves);
+    let view = name.as_ref().and_then(|name| store.view(name).ok().flatten());
+    let plan = plan.with_sysfs(sysfs, name.filter(|_| view.is_some()));
+    if view.is_some() {
+        return Ok(Decision { plan, selection, view, pod, host: seen, recorded: false });
     }
     let host = live.observe(Side::Host, &Scope::full())?;
-    let mut decision = Decision { plan, selection, view: None, pod, host, recorded: false };
-    decision.show(Some(text), &mut live)?;
-    Ok(decision)
+    Decision { plan, selection, view: None, pod, host, recorded: false }.shown(Some(text), &mut live)
 }
 
 /// What the engine reads: not a byte more than that.

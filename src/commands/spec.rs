@@ -84,11 +84,11 @@ pub(super) fn ready_before(
     let name = given.as_ref().map_or(name.as_str(), |plan| plan.name.as_str()).to_owned();
     let stored = store.plan(&name)?;
     let unprepared = stored.is_none();
-    let mut plan = match given.or(stored) {
+    let plan = match given.or(stored) {
         Some(plan) => plan,
         None => decide(&request, &name, None, None, &store)?.plan,
     };
-    settle(&mut plan, auto, text)?;
+    let plan = for_sandbox(plan, auto, text)?;
     let decision = for_container(plan, &mine, text, &store)?;
     let flags = if unprepared { flags(&args.select, &decision.plan) } else { Vec::new() };
     let start = Start { timeout: args.hook_timeout, flags: &flags, sandboxed: auto.is_some() };
@@ -98,15 +98,13 @@ pub(super) fn ready_before(
 }
 
 /// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
-fn settle(plan: &mut Plan, auto: Option<SysfsMode>, text: &str) -> Result<()> {
+fn for_sandbox(plan: Plan, auto: Option<SysfsMode>, text: &str) -> Result<Plan> {
     let (by_annotations, _) = plan.sysfs.for_annotations(&edit::annotations(text));
     let Some(sysfs) = auto.filter(|_| plan.sysfs == SysfsMode::Auto && by_annotations != SysfsMode::Off) else {
-        return Ok(());
+        return Ok(plan);
     };
-    if sysfs == SysfsMode::Off || edit::no_mounts(text)?.is_none() {
-        (plan.sysfs, plan.view) = (sysfs, None);
-    }
-    Ok(())
+    let takes_it = sysfs == SysfsMode::Off || edit::no_mounts(text)?.is_none();
+    Ok(if takes_it { plan.with_sysfs(sysfs, None) } else { plan })
 }
 
 /// The plan by which the namespace that a config.json names has its NICs already: a pod's, or one of `rdmaprep hold`.

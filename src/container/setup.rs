@@ -26,8 +26,8 @@ use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
-use crate::plan::Plan;
 use crate::plan::build::{inside, view_of};
+use crate::plan::{EnvVar, Plan};
 use crate::report::Report;
 use crate::view::{self, Keep};
 
@@ -35,6 +35,8 @@ use crate::view::{self, Keep};
 pub struct Fitting {
     bundle: Bundle,
     outfit: Outfit,
+    /// The plan's environment, with where to meet.
+    env: Vec<EnvVar>,
     /// Device nodes that config.json does not have: the engine may have made them in another way.
     nodes: Vec<CharDevice>,
     sysfs: SysfsMode,
@@ -42,11 +44,11 @@ pub struct Fitting {
     sandboxed: bool,
 }
 
-/// Finds out what is lacking; where to meet is decided here, and goes into the plan. Nothing where there is no config.json, which
+/// Finds out what is lacking; where to meet is decided here. Nothing where there is no config.json, which
 /// a hook that is called by hand may not have.
 pub fn fit(
     hook: &Hook,
-    plan: &mut Plan,
+    plan: &Plan,
     pid: i32,
     within: &Snapshot,
     live: &mut Live,
@@ -80,15 +82,16 @@ pub fn fit(
         }
         None => covers(plan, view(hook, plan, within, live, report)?),
     };
+    let mut env = plan.env.clone();
     // A namespace has lo at least: of one that was not looked at nothing is guessed.
     if !within.netdevs.is_empty() {
-        nccl_env::meet(&mut plan.env, &bundle.env, &plan.nics, Some(within));
+        nccl_env::meet(&mut env, &bundle.env, &plan.nics, Some(within));
     }
-    let mut conf = plan.env.clone();
+    let mut conf = env.clone();
     nccl_env::yield_to(&mut conf, &bundle.env);
     conf.retain(|v| !bundle.env.contains_key(&v.name));
     let nodes = bundle.lacking(&plan.devices);
-    Ok(Some(Fitting { bundle, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
+    Ok(Some(Fitting { bundle, env, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
 }
 
 /// The bundle's folder and its config.json.
@@ -224,9 +227,12 @@ impl Fitting {
         told.into_iter().map(|told| format!("NCCL in this container: {told}; {more}")).collect()
     }
 
-    /// Whether the container's own environment has another value for it than we would give.
-    pub fn overrides(&self, name: &str, ours: &str) -> bool {
-        self.bundle.env.get(name).is_some_and(|own| own != ours)
+    /// The plan as this container gets it: with where to meet, and without a GID index that its own environment overrides, which then
+    /// need not be proven.
+    pub fn container_plan(&self, plan: &Plan) -> Plan {
+        let overrides =
+            |ours: &u32| self.bundle.env.get("NCCL_IB_GID_INDEX").is_some_and(|own| *own != ours.to_string());
+        plan.for_container(self.env.clone(), plan.gid_index.filter(|index| !overrides(index)))
     }
 
     /// Does it. What was only tried for [`SysfsMode::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is

@@ -74,17 +74,15 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         Joined::Now(record) => return dress_too(hook, request, &record, &process, &mut live, report),
         Joined::Nobody => {}
     }
-    let (mut plan, outside) = chosen(hook, request, name, &mut live)?;
+    let (plan, outside) = chosen(hook, request, name, &mut live)?;
     // Reclaiming has told of each record that cannot be read.
     if damaged {
         build::unclaimed(hook.store, netns, &plan)?;
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
-    let fitting = fit(hook, &mut plan, process.pid(), &within, &mut live, report)?;
-    let overridden =
-        |index: &mut u32| fitting.as_ref().is_some_and(|f| f.overrides("NCCL_IB_GID_INDEX", &index.to_string()));
-    plan.gid_index.take_if(overridden);
+    let fitting = fit(hook, &plan, process.pid(), &within, &mut live, report)?;
+    let plan = fitting.as_ref().map(|fitting| fitting.container_plan(&plan)).unwrap_or(plan);
     report.notes.extend(fitting.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
     let attach = attach(&plan, &outside, &within)?;
     report.notes.extend(attach.notes);
@@ -154,10 +152,10 @@ fn dress_too(
 ) -> Result<()> {
     if let Some(given) = &record.given {
         let host = if given.ib.is_empty() { Snapshot::default() } else { live.observe(Side::Host, &Scope::links())? };
-        let mut plan = request.share(given, &host);
+        let plan = request.share(given, &host);
         // Its netdevs are those that the plan gave.
         let within = Snapshot::default();
-        if let Some(fitting) = fit(hook, &mut plan, process.pid(), &within, live, report)? {
+        if let Some(fitting) = fit(hook, &plan, process.pid(), &within, live, report)? {
             Dressing::begin(fitting).end(hook, record.netns, report)?;
         }
     }

@@ -133,6 +133,21 @@ impl Plan {
         }
     }
 
+    /// As one container gets it, which has an environment of its own.
+    pub fn for_container(&self, env: Vec<EnvVar>, gid_index: Option<u32>) -> Plan {
+        Plan { env, gid_index, ..self.clone() }
+    }
+
+    /// With that /sys, and the stored view that shows it, if there is one.
+    pub fn with_sysfs(self, sysfs: SysfsMode, view: Option<String>) -> Plan {
+        Plan { sysfs, view, ..self }
+    }
+
+    /// By what all nodes agreed on.
+    pub fn agreed(self, agreement: Option<Agreement>) -> Plan {
+        Plan { agreement, ..self }
+    }
+
     /// The NICs that other nodes have to have as well: not what comes along with one.
     pub fn rails(&self) -> impl Iterator<Item = &Nic> {
         self.nics.iter().filter(|n| !upper_lower::is_along(n, &self.nics))

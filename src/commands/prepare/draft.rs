@@ -71,8 +71,8 @@ impl<'a> Look<'a> {
             (request.peer_ifaces, request.agreed) = (ifaces.clone(), ifaces);
             request.agreed_ib = Some(agreement.hcas().cloned().collect());
         }
-        let (mut plan, selection) = plan_with(&request, self.name, &self.seen, self.store, options(&request))?;
-        plan.agreement = agreement.cloned();
+        let (plan, selection) = plan_with(&request, self.name, &self.seen, self.store, options(&request))?;
+        let plan = plan.agreed(agreement.cloned());
         as_agreed(&plan, None)?;
         if agreement.is_none() {
             warn(&self.seen.warnings);
@@ -81,12 +81,12 @@ impl<'a> Look<'a> {
         warn(&missing_topology(self.request));
         warn(&moved_away(&plan, &request, &self.seen).into_iter().collect::<Vec<_>>());
         let (host, pod) = (self.seen.clone(), self.pod.clone());
-        let mut decision = Decision { plan, selection, view: None, pod, host, recorded: self.live.is_none() };
-        // Of a recorded machine there is no /sys to filter: the hook makes the view.
-        if let Some(live) = &mut self.live {
-            decision.show(self.config, live)?;
+        let decision = Decision { plan, selection, view: None, pod, host, recorded: self.live.is_none() };
+        match &mut self.live {
+            Some(live) => decision.shown(self.config, live),
+            // Of a recorded machine there is no /sys to filter: the hook makes the view.
+            None => Ok(decision),
         }
-        Ok(decision)
     }
 
     /// All that there is to decide, and whatever could stand against it.
