@@ -12,7 +12,6 @@ mod install;
 mod nccl;
 mod peers;
 mod restore;
-mod select;
 mod sysfs;
 
 use std::ffi::{OsStr, OsString};
@@ -22,6 +21,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rdma_model::error_class::ErrorClass;
 
+pub use crate::config::options::{Global, SelectArgs};
 use crate::nccl_env::format::Format;
 use crate::oci::edit::Stage;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
@@ -33,7 +33,6 @@ pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use peers::{MeetArgs, PeersArgs, RendezvousArgs};
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
-pub use select::SelectArgs;
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 
 /// Gives a container its RDMA network cards, and the host everything back.
@@ -49,22 +48,6 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// Flags of every command.
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Global options")]
-pub struct Global {
-    /// The host's config file; without this flag a missing file means the defaults
-    /// [default: /etc/rdmaprep/config.toml]
-    #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Where the records of NICs that are away are kept: it must survive a reboot [default: /var/lib/rdmaprep]
-    #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// Where plans, reports, the lock and the pins of network namespaces are kept [default: /run/rdmaprep]
-    #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
-    pub run_dir: Option<PathBuf>,
 }
 
 /// The commands.

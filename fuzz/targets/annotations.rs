@@ -8,11 +8,11 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use rdma_model::snapshot::Snapshot;
+use rdmaprep::config::policy::Device;
+use rdmaprep::config::request::{ANNOTATION, Request};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::select::{Selection, judge};
-use rdmaprep::config::policy::Device;
-use rdmaprep::config::request::{ANNOTATION, Request};
 
 /// Machines of the selection's golden cases, with VLANs, bonds, InfiniBand and soft-RoCE.
 static HOSTS: LazyLock<Vec<(Snapshot, Plan)>> = LazyLock::new(|| {

@@ -1,7 +1,7 @@
 //! The host's config file, and the values that flags and variables have: bad ones are told in a line, good ones are kept.
 #![no_main]
 
-use rdma_model::arp::{ArpChoice};
+use rdma_model::arp::ArpChoice;
 use rdma_model::values::{GidTimeout, PlanName};
 use std::str::FromStr;
 

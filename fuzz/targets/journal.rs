@@ -3,12 +3,12 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::{Netdev, Snapshot};
+use rdmaprep::journal::{Record, remains};
+use rdmaprep::plan::rails;
+use rdmaprep::restore::{after_reboot, plan};
+use rdmaprep::verify;
 use serde::Deserialize;
 use serde_json::Value;
-use rdmaprep::restore::{after_reboot, plan};
-use rdmaprep::plan::rails;
-use rdmaprep::verify;
-use rdmaprep::journal::{Record, remains};
 
 /// A record, and what there is of its NICs by now.
 #[derive(Deserialize)]

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::attach::attach;
-use rdmaprep::nccl_env::Options;
-use rdmaprep::select::{Held, Selection, judge};
-use serde::Deserialize;
-use rdmaprep::restore::{after_reboot, plan};
-use rdmaprep::plan::{Plan, rdma_mode};
-use rdmaprep::{report, verify};
 use rdmaprep::drawing::{self, picture};
+use rdmaprep::nccl_env::Options;
+use rdmaprep::plan::{Plan, rdma_mode};
+use rdmaprep::restore::{after_reboot, plan};
+use rdmaprep::select::{Held, Selection, judge};
+use rdmaprep::{report, verify};
+use serde::Deserialize;
 
 /// The form of the selection's golden cases, as one document.
 #[derive(Deserialize)]

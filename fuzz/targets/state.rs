@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
-use rdmaprep::report::{Report, Stopwatch, json};
-use rdmaprep::oci::state::State;
 use rdmaprep::config::request::ANNOTATION;
+use rdmaprep::oci::state::State;
+use rdmaprep::report::{Report, Stopwatch, json};
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     rdmaprep_fuzz::json::mutate(data, size, max_size, seed)

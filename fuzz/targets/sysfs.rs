@@ -11,10 +11,10 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Hca, Snapshot};
+use rdmaprep::kernel::mount::mountinfo;
+use rdmaprep::kernel::sysfs::{Survey, tree_snapshot};
 use rdmaprep::report;
 use rdmaprep::view::{self, Keep};
-use rdmaprep::kernel::sysfs::{Survey, tree_snapshot};
-use rdmaprep::kernel::mount::mountinfo;
 
 /// `PATH CONTENTS`, or `PATH -> TARGET`.
 const MACHINE: &str = include_str!("../machine.txt");

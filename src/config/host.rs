@@ -17,7 +17,7 @@ use rdma_model::values::Family;
 use regex::RegexBuilder;
 use serde::Deserialize;
 
-use crate::cli::Global;
+use crate::config::options::Global;
 use crate::config::policy::{Ask, Policy};
 
 /// The config file that is read unless `--config` names another; this one may be absent.

@@ -13,7 +13,6 @@ use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::host::{Config, Pattern};
-use crate::plan::Plan;
 use crate::select::upper_lower;
 
 /// The config file's policy.
@@ -25,7 +24,7 @@ pub struct Policy {
     /// The annotations that count; absent: all that there are.
     annotations: Option<Vec<Ask>>,
     /// The most NICs that a container gets.
-    max_nics: Option<usize>,
+    pub(crate) max_nics: Option<usize>,
 }
 
 /// Two lists of regexes on one property of a NIC.
@@ -150,22 +149,6 @@ impl Policy {
         }
         let text = format!("annotation {annotation:?} is not among `annotations` in the host's config file");
         Err(ErrorClass::Refused.error(text))
-    }
-
-    /// Whether a container may have that many.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`] where it may not; which ones to leave out is not ours to choose.
-    pub fn limits(&self, plan: &Plan) -> Result<()> {
-        let count = plan.rails().count() + plan.ib.len();
-        match self.max_nics {
-            Some(most) if count > most => Err(ErrorClass::Refused.error(format!(
-                "plan {} gives a container {count} NICs, `max_nics` of the host's config file allows {most}: choose by \
-                 --ifaces, or the container by its annotation rdmaprep.io/ifaces",
-                plan.name
-            ))),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -12,15 +12,13 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{JobAddresses, Snapshot};
+use rdma_model::snapshot::JobAddresses;
 use rdma_model::values::Family;
 
 use crate::cdi::asked::Asked;
-use crate::cli::SelectArgs;
 use crate::config::host::{EXCLUDE, Host, Pattern, SelectConfig};
-use crate::config::policy::{Ask, Device};
-use crate::nccl_env::HOST_ENV;
-use crate::plan::Plan;
+use crate::config::options::{HOST_ENV, SelectArgs};
+use crate::config::policy::Ask;
 use crate::protected_ifaces::Way;
 
 /// Prefix of our annotations.
@@ -236,28 +234,6 @@ impl Request {
             }
         }
         Ok(narrowed)
-    }
-
-    /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
-    /// what is not in the snapshot, the name alone is judged: it cannot be moved either.
-    pub fn narrowed_plan(&self, plan: Plan, host: &Snapshot) -> Plan {
-        let policy = &self.host.policy;
-        let denied = |name: &str, device: Option<Device>| match device {
-            Some(device) => policy.forbids(&device),
-            None => policy.forbids_name(name),
-        };
-        let out = |name: &str, device: Option<Device>| {
-            self.narrowing.excludes(name).is_some() || denied(name, device).is_some()
-        };
-        plan.narrowed(
-            |n| self.narrowing.forbids(n).is_some(),
-            |n| out(n.as_str(), host.netdev(n).map(|dev| Device::new(dev.name.as_str(), Some(dev), None, host))),
-            |h| {
-                self.narrowing.forbids_hca(h.as_str()).is_some()
-                    || out(h.as_str(), host.hca(h).map(|hca| Device::new(hca.name.as_str(), None, Some(hca), host)))
-            },
-            host,
-        )
     }
 
     /// Takes the annotation's plan, unless the host named another for this very container.

@@ -13,33 +13,11 @@ use nccl_rules::version::Version;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Address, Snapshot};
 
+use crate::config::options::HOST_ENV;
 use crate::plan::{EnvVar, Nic};
 use crate::protected_ifaces;
 
-/// Variables of the host's own environment that this module reads; the caller need not pass any other.
-pub const HOST_ENV: &[&str] = &[
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_PKEY",
-    "NCCL_IB_SL",
-    "NCCL_IB_TC",
-    "NCCL_IB_TIMEOUT",
-    "NCCL_IB_RETRY_CNT",
-    "NCCL_IB_ADDR_FAMILY",
-    "NCCL_IB_MERGE_VFS",
-    "NCCL_IGNORE_NET_MISMATCH",
-    "NCCL_DEBUG",
-    "NCCL_DEBUG_SUBSYS",
-    "NCCL_DEBUG_FILE",
-    "NCCL_TOPO_DUMP_FILE",
-    "NCCL_TOPO_FILE",
-    "RUNSC_DEBUG",
-    "RUNSC_DEBUG_COMMAND",
-    "RUNSC_STRACE",
-    "RUNSC_STRACE_SYSCALLS",
-    "RUNSC_STRACE_LOG_SIZE",
-];
-
-/// How many of them are settings of the host's fabric, passed on as they are.
+/// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.
 const FABRIC: usize = 9;
 
 /// Why what the host's own environment sets is passed on.

@@ -5,6 +5,7 @@
 //! has to come back is the state at the move, not at `prepare`.
 
 pub mod build;
+mod limits;
 pub mod rails;
 pub mod rdma_mode;
 pub mod sysctl_carry;

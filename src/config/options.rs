@@ -1,8 +1,26 @@
-//! Which NICs, and what their containers get with them.
+//! Options that more than one command has: where things are, which NICs, and what their containers get with them.
+
+use std::path::PathBuf;
 
 use clap::Args;
 
 use crate::config::request::boolean;
+
+/// Flags of every command.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Global options")]
+pub struct Global {
+    /// The host's config file; without this flag a missing file means the defaults
+    /// [default: /etc/rdmaprep/config.toml]
+    #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where the records of NICs that are away are kept: it must survive a reboot [default: /var/lib/rdmaprep]
+    #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Where plans, reports, the lock and the pins of network namespaces are kept [default: /run/rdmaprep]
+    #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+}
 
 /// Which NICs: flags before variables before the config file's `[select]` table. Empty variables count as unset,
 /// except that an empty exclusion regex excludes nothing.
@@ -118,3 +136,26 @@ impl SelectArgs {
         said.chain(texts.into_iter().filter_map(text)).chain(halves.into_iter().filter_map(half)).collect()
     }
 }
+
+/// Variables of the host's own environment that become a container's; the caller need not pass any other.
+pub const HOST_ENV: &[&str] = &[
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_PKEY",
+    "NCCL_IB_SL",
+    "NCCL_IB_TC",
+    "NCCL_IB_TIMEOUT",
+    "NCCL_IB_RETRY_CNT",
+    "NCCL_IB_ADDR_FAMILY",
+    "NCCL_IB_MERGE_VFS",
+    "NCCL_IGNORE_NET_MISMATCH",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_DEBUG_FILE",
+    "NCCL_TOPO_DUMP_FILE",
+    "NCCL_TOPO_FILE",
+    "RUNSC_DEBUG",
+    "RUNSC_DEBUG_COMMAND",
+    "RUNSC_STRACE",
+    "RUNSC_STRACE_SYSCALLS",
+    "RUNSC_STRACE_LOG_SIZE",
+];

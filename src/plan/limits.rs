@@ -1,0 +1,51 @@
+//! A stored plan, held against what one container may have now.
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
+
+use super::Plan;
+use crate::config::policy::{Device, Policy};
+use crate::config::request::Request;
+
+impl Request {
+    /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
+    /// what is not in the snapshot, the name alone is judged: it cannot be moved either.
+    pub fn narrowed_plan(&self, plan: Plan, host: &Snapshot) -> Plan {
+        let policy = &self.host.policy;
+        let denied = |name: &str, device: Option<Device>| match device {
+            Some(device) => policy.forbids(&device),
+            None => policy.forbids_name(name),
+        };
+        let out = |name: &str, device: Option<Device>| {
+            self.narrowing.excludes(name).is_some() || denied(name, device).is_some()
+        };
+        plan.narrowed(
+            |n| self.narrowing.forbids(n).is_some(),
+            |n| out(n.as_str(), host.netdev(n).map(|dev| Device::new(dev.name.as_str(), Some(dev), None, host))),
+            |h| {
+                self.narrowing.forbids_hca(h.as_str()).is_some()
+                    || out(h.as_str(), host.hca(h).map(|hca| Device::new(hca.name.as_str(), None, Some(hca), host)))
+            },
+            host,
+        )
+    }
+}
+
+impl Policy {
+    /// Whether a container may have that many.
+    ///
+    /// # Errors
+    /// [`ErrorClass::Refused`] where it may not; which ones to leave out is not ours to choose.
+    pub fn limits(&self, plan: &Plan) -> Result<()> {
+        let count = plan.rails().count() + plan.ib.len();
+        match self.max_nics {
+            Some(most) if count > most => Err(ErrorClass::Refused.error(format!(
+                "plan {} gives a container {count} NICs, `max_nics` of the host's config file allows {most}: choose by \
+                 --ifaces, or the container by its annotation rdmaprep.io/ifaces",
+                plan.name
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
