@@ -17,7 +17,9 @@ use inside::inside_state;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
-use rdma_model::step::{Made, NicState, Side, Step, configure, connect, generated, kernel_address, leave_groups};
+use rdma_model::step::{
+    NicState, Side, Step, VirtualLink, configure, connect, generated, kernel_address, leave_groups,
+};
 
 /// What one container's create takes.
 pub struct Attach {
@@ -58,8 +60,8 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     let order: BTreeMap<IfName, _> = held.iter().map(|h| (h.nic.identity.name.clone(), move_order(h))).collect();
     held.sort_by_key(|h| {
         (
-            order.get(&upper_lower::root(&h.nic, &plan.nics).identity.name).copied(),
-            upper_lower::turn(&h.nic, &plan.nics),
+            order.get(&upper_lower::moved_root(&h.nic, &plan.nics).identity.name).copied(),
+            upper_lower::move_rank(&h.nic, &plan.nics),
         )
     });
     Ok(Attach { steps: steps(&held, plan, host), held, notes })
@@ -86,11 +88,11 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         if let Some(bond) = held.iter().find(whole).filter(|b| !dissolved.contains(&&b.nic.identity.name)) {
             dissolved.push(&bond.nic.identity.name);
             let link = bond.nic.hca.as_ref().filter(|_| bond.nic.rxe);
-            steps.extend(upper_lower::dissolve(Side::Host, &bond.nic.identity.name, link));
+            steps.extend(upper_lower::delete_steps(Side::Host, &bond.nic.identity.name, link));
         }
-        steps.extend(move_in(h, upper_lower::made(h, held, host), plan.exclusive));
+        steps.extend(move_in(h, upper_lower::virtual_link(h, held, host), plan.exclusive));
     }
-    steps.extend(rdma_mode::enter(plan, host));
+    steps.extend(rdma_mode::move_inside(plan, host));
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
         if !orphans.contains(&rule) {
@@ -105,7 +107,9 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
 
 /// Device nodes went into config.json by number: a driver that was reloaded since has handed out others.
 fn rdma_is_as_planned(plan: &Plan, host: &Snapshot, minors: &Minors) -> Result<()> {
-    if plan.exclusive != rdma_mode::is(host) && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty()) {
+    if plan.exclusive != rdma_mode::is_exclusive(host)
+        && (plan.nics.iter().any(|n| n.hca.is_some()) || !plan.ib.is_empty())
+    {
         return refuse(plan, "the RDMA namespace mode is another one now");
     }
     rdma_mode::check(&plan.nics, &plan.ib, host)?;
@@ -296,18 +300,18 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
     Ok(())
 }
 
-fn move_in(held: &MovedNic, made: Option<Made>, exclusive: bool) -> Vec<Step> {
+fn move_in(held: &MovedNic, made: Option<VirtualLink>, exclusive: bool) -> Vec<Step> {
     let (side, state) = (Side::Inside, &held.inside);
     let dev = &held.nic.identity.name;
     let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
     let mut steps = Vec::new();
     if let Some(made) = made.filter(|_| upper_lower::is_bond(&held.before.netdev)) {
-        steps.extend(upper_lower::make(side, held, Made { ifindex: None, ..made }));
+        steps.extend(upper_lower::create_steps(side, held, VirtualLink { ifindex: None, ..made }));
     } else {
         steps.extend(link.map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() }));
         steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
     }
-    steps.extend(configure(side, &upper_lower::free(state), state.netdev.sysctls.clone()));
+    steps.extend(configure(side, &upper_lower::without_master_up(state), state.netdev.sysctls.clone()));
     if let Some(hca) = link {
         // Whoever makes it, a new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
         let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);

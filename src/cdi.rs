@@ -122,7 +122,7 @@ pub struct Hook {
 impl Spec {
     /// Devices for these rails; `hooks` are a container's that gets all of them, without a word on which rails. Rails whose name
     /// cannot be a device's are in [`ALL`] alone: the second value says so.
-    pub fn of(rails: &[Rail], hooks: &[HookEdit]) -> (Spec, Vec<String>) {
+    pub fn from_rails(rails: &[Rail], hooks: &[HookEdit]) -> (Spec, Vec<String>) {
         let (mut devices, mut told): (Vec<Device>, Vec<String>) = (Vec::new(), Vec::new());
         for rail in rails {
             let name = rail.name.as_str();

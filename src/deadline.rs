@@ -34,7 +34,7 @@ pub fn before(timeout: u32, nics: usize) -> u32 {
 
 /// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a port may take or its
 /// NICs need; else what these need.
-pub fn of(told: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
+pub fn for_hook(told: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
     let within = |timeout| before(timeout, nics).min(PORT.max(attach(nics)));
     told.unwrap_or_else(|| timeout.map_or(attach(nics), within))
 }
@@ -52,7 +52,7 @@ mod tests {
     fn a_deadline_and_its_undo_fit_into_the_timeout() {
         for nics in [0, 1, 8, 64, 256, 512, 1024] {
             for timeout in [timeout(nics), 300] {
-                let deadline = of(None, Some(timeout), nics);
+                let deadline = for_hook(None, Some(timeout), nics);
                 assert!(deadline + undo(nics) <= timeout, "{nics} NICs: {deadline} of {timeout} s");
                 assert!(deadline >= attach(nics), "{nics} NICs: {deadline} of {timeout} s");
             }
@@ -61,8 +61,14 @@ mod tests {
 
     #[test]
     fn few_nics_have_what_they_had() {
-        assert_eq!((timeout(8), before(60, 8), of(None, None, 0)), (60, 54, 10));
-        assert_eq!((of(None, Some(60), 50), of(None, Some(300), 8), of(Some(7), Some(300), 512)), (50, 50, 7));
-        assert_eq!((timeout(512), before(timeout(512), 512), of(None, None, 512), hold(None, 512)), (119, 62, 62, 62));
+        assert_eq!((timeout(8), before(60, 8), for_hook(None, None, 0)), (60, 54, 10));
+        assert_eq!(
+            (for_hook(None, Some(60), 50), for_hook(None, Some(300), 8), for_hook(Some(7), Some(300), 512)),
+            (50, 50, 7)
+        );
+        assert_eq!(
+            (timeout(512), before(timeout(512), 512), for_hook(None, None, 512), hold(None, 512)),
+            (119, 62, 62, 62)
+        );
     }
 }

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
 use crate::plan::Plan;
-use crate::select::{Held, absent, judge};
-use context::{Patient, Rail};
+use crate::select::{BusyNic, absent, judge};
+use context::{CheckContext, Rail};
 use facts::{Machine, Trace};
 use nccl_rules::settings::Settings;
 use rdma_model::snapshot::Snapshot;
@@ -39,7 +39,7 @@ pub struct Examination<'a> {
     /// The node's network namespace, or the container's.
     pub snapshot: &'a Snapshot,
     /// What containers hold.
-    pub held: &'a [Held],
+    pub held: &'a [BusyNic],
     /// What a snapshot does not have; absent where there is no live machine.
     pub machine: Option<&'a Machine>,
     /// Records of NICs that are away.
@@ -152,7 +152,7 @@ pub struct Diagnosis {
 /// A check, and where it can be made.
 struct Rule {
     check: Check,
-    run: fn(&Patient) -> Vec<Finding>,
+    run: fn(&CheckContext) -> Vec<Finding>,
     /// Also for a container.
     inside: bool,
     needs: Needs,
@@ -175,7 +175,7 @@ enum Needs {
 
 use Needs::{Devices, Live, Network, Places, Routes};
 
-const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&Patient) -> Vec<Finding>) -> Rule {
+const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&CheckContext) -> Vec<Finding>) -> Rule {
     Rule { check, run, inside, needs }
 }
 
@@ -204,13 +204,13 @@ const RULES: [Rule; 20] = [
 ];
 
 impl Rule {
-    fn can_be_made(&self, patient: &Patient) -> bool {
+    fn can_be_made(&self, context: &CheckContext) -> bool {
         match self.needs {
             Devices => true,
-            Network => patient.has_network(),
-            Routes => patient.has_network() && patient.has_routes(),
-            Places => pcie::places(patient).is_some(),
-            Live => patient.of.machine.is_some(),
+            Network => context.has_network(),
+            Routes => context.has_network() && context.has_routes(),
+            Places => pcie::places(context).is_some(),
+            Live => context.of.machine.is_some(),
         }
     }
 }
@@ -260,12 +260,12 @@ fn lenient(examination: &Examination) -> Request {
 pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     let request = lenient(examination);
     let selection = judge(&request, examination.snapshot, examination.held)?;
-    let patient = Patient { of: examination, selection: &selection };
+    let context = CheckContext { of: examination, selection: &selection };
     let (made, skipped): (Vec<&Rule>, Vec<&Rule>) =
-        RULES.iter().filter(|r| r.inside || !patient.is_inside()).partition(|r| r.can_be_made(&patient));
+        RULES.iter().filter(|r| r.inside || !context.is_inside()).partition(|r| r.can_be_made(&context));
     let mut findings: Vec<Finding> =
-        made.iter().flat_map(|r| (r.run)(&patient).into_iter().map(|f| patient.safe(r, f))).collect();
-    findings.extend(stale_records::unread(&patient));
+        made.iter().flat_map(|r| (r.run)(&context).into_iter().map(|f| context.safe(r, f))).collect();
+    findings.extend(stale_records::unread(&context));
     findings.sort_by_key(|f| f.severity);
     // Several plans may have the same rails.
     let mut told: Vec<Finding> = Vec::new();

@@ -10,18 +10,19 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
-use crate::journal::{Hold, Member, Record};
+use crate::journal::{HeldNetns, Member, Record};
 use crate::kernel::netns::{self, Netns};
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id};
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::state::State;
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::restore::arrange::arrange;
+use crate::restore::nic_names;
 use crate::restore::plan::reassert;
-use crate::restore::run::{self, alive, reclaim};
+use crate::restore::run::{self, is_alive, reclaim};
 use crate::verify;
 
 pub use create::create;
@@ -39,17 +40,17 @@ pub struct Hook<'a> {
     /// The digest that config.json was edited for: all nodes agreed on it.
     pub agreed: Option<&'a str>,
     /// Set where there is no container yet, and this very process keeps the namespace.
-    pub keeper: Option<&'a Keeper<'a>>,
+    pub keeper: Option<&'a NetnsKeeper<'a>>,
 }
 
 /// A namespace that waits for containers.
-pub struct Keeper<'a> {
+pub struct NetnsKeeper<'a> {
     /// The namespace.
     pub netns: &'a Netns,
     /// What was rendered: the plan is not read again.
     pub plan: &'a Plan,
     /// What goes into its record.
-    pub hold: &'a Hold,
+    pub hold: &'a HeldNetns,
 }
 
 /// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where it is told.
@@ -67,7 +68,7 @@ fn states_inside(record: &Record) -> Vec<NicState> {
 }
 
 /// Gives equal routes and rules inside the order that they had on the host; what cannot have it is reported.
-fn put_in_order(live: &mut Live, record: &Record, report: &mut Report) -> Result<()> {
+fn put_in_order(live: &mut Kernel, record: &Record, report: &mut Report) -> Result<()> {
     let order = record.precedence.inside(&record.held);
     if order.is_empty() {
         return Ok(());
@@ -82,7 +83,7 @@ fn put_in_order(live: &mut Live, record: &Record, report: &mut Report) -> Result
     Ok(())
 }
 
-fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Result<Snapshot> {
+fn verify_inside(live: &mut Kernel, record: &Record, report: &mut Report) -> Result<Snapshot> {
     let states = states_inside(record);
     let now = live.observe(Side::Inside, &Scope::against(&states))?;
     let mut drift = verify::drift(&states, &now);
@@ -91,7 +92,7 @@ fn verify_inside(live: &mut Live, record: &Record, report: &mut Report) -> Resul
     if let Some(plan) = record.given.as_ref().filter(|plan| plan.exclusive) {
         drift.extend(rdma_mode::drift(plan, &live.observe(Side::Host, &Scope::links())?, &now));
     }
-    report.rails = rails::told(&states, &now);
+    report.rails = rails::describe(&states, &now);
     report.drift = drift.iter().map(ToString::to_string).collect();
     if drift.is_empty() {
         return Ok(now);
@@ -131,15 +132,15 @@ pub fn start(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<
     watch.lap(PhaseName::Lock);
     let Some(record) = of_container(hook)? else { return Ok(()) };
     report.plan = Some(record.plan.clone());
-    report.nics = run::names(&record.held);
-    let inside = run::namespace(hook.store, &record)
+    report.nics = nic_names(&record.held);
+    let inside = run::open_netns(hook.store, &record)
         .ok_or_else(|| ErrorClass::State.error("the container's network namespace has gone"))?;
-    let mut live = Live::open(Netns::current()?, Some(inside))?;
+    let mut live = Kernel::open(Netns::current()?, Some(inside))?;
     let states = states_inside(&record);
     let now = live.observe(Side::Inside, &Scope::against(&states))?;
     // A runtime writes config.json's sysctls after the create hooks: whoever set conf/all there wants it so.
     report.notes = rails::drift(&states, &now).iter().map(ToString::to_string).collect();
-    report.rails = rails::told(&states, &now);
+    report.rails = rails::describe(&states, &now);
     let steps = reassert(&record.held, &now);
     watch.lap(PhaseName::Observe);
     if steps.is_empty() {
@@ -170,14 +171,14 @@ pub fn nics_of(state: &State, store: &Store) -> usize {
 
 /// Whether this very process is a member of that namespace's record.
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
-    let pid = Process::own()?.pid();
-    let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && alive(m));
+    let pid = Process::current()?.pid();
+    let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && is_alive(m));
     Ok(records(hook.store)?.iter().any(ours))
 }
 
 /// Whether other containers that live have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
-    let of_others = |r: &Record| r.members.iter().any(|m| !is_of(m, hook.state) && alive(m));
+    let of_others = |r: &Record| r.members.iter().any(|m| !is_of(m, hook.state) && is_alive(m));
     of_container(hook).is_ok_and(|record| record.is_some_and(|r| of_others(&r)))
 }
 
@@ -197,8 +198,8 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
     // Another hook may have brought them home while we waited.
     let Some(mut record) = of_container(hook)? else { return Ok(()) };
     report.plan = Some(record.plan.clone());
-    report.nics = run::names(&record.held);
-    let others = record.members.iter().filter(|m| !is_of(m, hook.state) && alive(m)).count();
+    report.nics = nic_names(&record.held);
+    let others = record.members.iter().filter(|m| !is_of(m, hook.state) && is_alive(m)).count();
     if others > 0 {
         report.notes.push(format!("{others} other containers keep the NICs"));
         record.members.retain(|m| !is_of(m, hook.state));
@@ -209,7 +210,7 @@ pub fn stop(hook: &Hook, report: &mut Report, watch: &mut Stopwatch) -> Result<(
         report.notes.push(format!("process {pid} is still in the namespace and keeps the NICs"));
         return Ok(());
     }
-    let done = run::bring(hook.store, record)?;
+    let done = run::restore(hook.store, record)?;
     report.steps_done = done.steps;
     report.notes.extend(done.notes);
     watch.lap(PhaseName::Undo);

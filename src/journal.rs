@@ -18,7 +18,7 @@ use crate::handle::Handle;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
 
-pub use salvage::{Remains, remains};
+pub use salvage::{PartialRecord, salvage};
 
 /// Version of the stored form.
 pub const SCHEMA: u32 = 1;
@@ -53,7 +53,7 @@ pub struct Member {
 
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hold {
+pub struct HeldNetns {
     /// Where runtimes find it.
     pub path: PathBuf,
     /// What that process keeps open, by name.
@@ -85,7 +85,7 @@ pub struct Record {
     pub held_back: Vec<String>,
     /// Where no container made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Hold>,
+    pub hold: Option<HeldNetns>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<MovedNic>,
     /// The order that the host's equal routes and rules had; that of older versions has none.

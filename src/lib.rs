@@ -1,72 +1,91 @@
-//! Gives a container its RDMA network cards, and the host everything back.
+//! Gives a container its RDMA NICs, and returns them to the host unchanged.
 //!
-//! Data goes one way; each stage is a file, a public noun and a public verb, takes values made above it and returns one:
+//! Each stage takes values and returns one:
 //!
 //! ```text
-//! stdin + flags + config file ─► Request, State
-//!                                Snapshot  ◄─ observe (route netlink, RDMA netlink, sysfs)
-//! Request + Snapshot         ─► Selection  every NIC kept or dropped, each with a reason
-//! Request + Selection        ─► Plan       the stored decision: NICs, environment, device nodes
-//! Selections of all nodes    ─► Agreement  the same rails everywhere, or none
-//! kept NICs' state           ─► Rails      ARP profile, and a routing table per rail where one for all will not do
-//! Plan + Tree of /sys        ─► View       what the container sees: a Tree, too
-//! Snapshot + the kept HCAs   ─► Topology   NCCL_TOPO_FILE; Picture: the same for people
-//! Plan + View + config.json  ─► config.json                                  before the runtime reads it; `shim` is that moment
-//!                                                                            where an engine knows nothing but a runtime
-//! rails of a Plan            ─► cdi::Spec  devices that engines add to config.json; what they ask for together comes back
-//!                                          to the hook as `asked`
-//! Plan + View + Bundle       ─► Outfit     what config.json lacks: the hook mounts it while the NICs move
-//! Plan + fresh Snapshots     ─► Attach { steps, what is held }               when the namespaces exist
-//! what is held               ─► Record     written and synced before the first step
-//! steps                      ─► apply      ─► observe again ─► Drift (must be empty)
-//! Settings + Snapshot        ─► Explanation   what NCCL makes of it
-//! Snapshot, Machine, Records ─► Diagnosis     known failures, each with its fix
-//! Record + fresh Snapshots   ─► Homecoming { steps }    the way home is a plan, too, for the same executor
-//! Record of an earlier boot  ─► Aftermath { steps }     what nobody has configured since
-//! files of engines + Wanted  ─► Installation { changes }  and back, by the Ledger of what was there
+//! flags + variables + config file ─► Request             config/, cli
+//! route netlink, RDMA netlink, sysfs ─► Snapshot         kernel/
+//! Request + Snapshot         ─► Selection                select/      every NIC kept or dropped, each with a reason
+//! Selections of all nodes    ─► Agreement                agreement    the same rails on every node, or none
+//! Request + Selection        ─► Plan                     plan/        the stored decision: NICs, environment, device nodes
+//! kept NICs' state           ─► Rails                    plan/rails   ARP profile, a routing table per rail where needed
+//! Plan + Tree of /sys        ─► Tree                     view         the /sys that the container sees
+//! Plan + config.json         ─► config.json              oci/edit     before the runtime reads it: `prepare`, `spec`, the shim
+//! rails of a Plan            ─► cdi::Spec                cdi          devices that engines add to config.json
+//! Plan + Bundle              ─► ContainerMounts          container/   what config.json lacks; mounted while NICs move
+//! Plan + fresh Snapshots     ─► Attach { steps, held }   attach       checked against the host as it is now
+//! held                       ─► Record                   journal      written and synced before the first step
+//! steps                      ─► apply, observe, Drift    apply, verify; Drift must be empty
+//! Record + fresh Snapshots   ─► RestorePlan { steps }    restore/     for the same executor
+//! Record of an earlier boot  ─► RebootPlan { steps }     restore/after_reboot
+//! Snapshot, Machine, Records ─► Diagnosis                doctor/      known failures, each with its fix
+//! files of engines           ─► Installation { changes } install/     undone by the Manifest of what was there
 //! ```
 //!
-//! Four crates below this one know nothing of it: `rdma-model` (names, snapshots, trees, steps, error classes), `rdma-netlink`
-//! (codecs and one socket), `nccl-rules` (what NCCL makes of its settings), `rail-agreement` (the protocol by which all nodes
-//! agree on the same rails, and its stores).
+//! A room imports from its own floor and from those below it; `scripts/check-layers` keeps that, by `scripts/layers.toml`:
 //!
-//! Everything decided is data before anything is done, and everything done is written down before it is done. Only
-//! [`kernel`] touches the machine, and `rail-agreement` its stores; [`commands`] and [`hook`] are the only composition.
+//! ```text
+//! commands, hook                       composition: one file per command, one function per hook
+//! report, doctor, install, shim        what people, engines and runtimes see
+//! restore, container, cli              return NICs; mount what a container gets; the command line as types
+//! kernel, handle, apply                the host: netlink, sysfs, mounts, namespaces, files; the only floor that touches it
+//! journal, attach, verify, precedence  what is written down, lowered to steps, compared
+//! view, oci, cdi, drawing              trees, config.json, device specifications, pictures
+//! plan, nccl_env, agreement            the decision
+//! select, protected_ifaces             which NICs, and which links the host needs itself
+//! config, deadline                     what is asked
+//! ```
+//!
+//! Below them are crates that know nothing of this one: `rdma-model` (names, snapshots, trees, steps, error classes),
+//! `rdma-netlink` (codecs and one socket), `nccl-rules` (what NCCL makes of its settings), `rail-agreement` (the protocol by
+//! which all nodes agree on the same rails, and its stores) and `bpf-hooks`.
+//!
+//! Every decision is a value before anything is done, and every change is written down before it is made.
 #![forbid(unsafe_code)]
 
-// In the order of the flow: what is asked, what is seen, what is decided, what is done, what is told.
-pub mod cdi;
-pub mod cli;
-pub mod shim;
+// By floors, the lowest first.
 
-pub mod handle;
+// What is asked.
+pub mod config;
+pub mod deadline;
 
+// Which NICs.
 pub mod protected_ifaces;
 pub mod select;
 
+// The decision.
 pub mod agreement;
 pub mod nccl_env;
 pub mod plan;
+
+// What it becomes for a container.
+pub mod cdi;
+pub mod drawing;
+pub mod oci;
 pub mod view;
 
+// What is written down, lowered to steps, compared.
 pub mod attach;
 pub mod journal;
 pub mod precedence;
-
-pub mod apply;
-pub mod kernel;
 pub mod verify;
 
-pub mod install;
+// The host.
+pub mod apply;
+pub mod handle;
+pub mod kernel;
 
-pub mod doctor;
-pub mod drawing;
-pub mod report;
-
-pub mod commands;
-pub mod config;
+// NICs and mounts, there and back; the command line.
+pub mod cli;
 pub mod container;
-pub mod deadline;
-pub mod hook;
-pub mod oci;
 pub mod restore;
+
+// What people, engines and runtimes see.
+pub mod doctor;
+pub mod install;
+pub mod report;
+pub mod shim;
+
+// Composition.
+pub mod commands;
+pub mod hook;

@@ -10,7 +10,7 @@ use rdmaprep::shim::Call;
 use rdmaprep::{commands, report};
 
 fn main() -> ExitCode {
-    if let Some(call) = Call::of(std::env::args_os()) {
+    if let Some(call) = Call::parse(std::env::args_os()) {
         return match commands::runtime(&call) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => fail(&e),

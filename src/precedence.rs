@@ -92,7 +92,7 @@ fn rules_of(snapshot: &Snapshot) -> BTreeMap<Level, Vec<&Rule>> {
 impl Precedence {
     /// The equals of NICs' routes and rules on a host. What other records know of the same keys is part of it: their NICs will
     /// return to their places, too.
-    pub fn of<'a>(
+    pub fn from_host<'a>(
         host: &Snapshot,
         states: impl Iterator<Item = &'a NicState> + Clone,
         others: &[Precedence],

@@ -49,7 +49,7 @@ pub struct Call {
 
 /// What a command line asks a runtime for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RuntimeCommand {
     /// The config.json of the container that is to be made; none for every other command.
     pub config: Option<PathBuf>,
     /// The file in which the engine looks for errors.
@@ -60,7 +60,7 @@ pub struct Asked {
 
 /// Which program is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum RuntimeChoice {
     /// This one.
     Path(PathBuf),
     /// The first of these that is found.
@@ -71,7 +71,7 @@ pub enum Wanted {
 /// have to be stopped.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Own {
+pub struct ShimConfig {
     /// See [`crate::config::host::Config::runtime`].
     pub runtime: Option<String>,
     /// Whether there is a plan for containers that did not opt in.
@@ -83,7 +83,7 @@ pub struct Own {
 impl Call {
     /// Nothing where the program was called by its own name and as no runtime. `rdmaprep runtime` is read here, too: options that
     /// follow are the runtime's, though some of ours have the same names.
-    pub fn of(args: impl IntoIterator<Item = OsString>) -> Option<Call> {
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Call> {
         let mut args = args.into_iter();
         let name = PathBuf::from(args.next()?);
         let named = match name.file_name()?.to_str()?.strip_prefix(NAME) {
@@ -95,7 +95,7 @@ impl Call {
     }
 }
 
-impl Own {
+impl ShimConfig {
     /// The log of the hooks, if there is to be one.
     pub fn log(&self) -> Option<&Path> {
         let path = self.hook_log.as_ref().map_or(Some(HOOK_LOG), toml::Value::as_str);
@@ -106,18 +106,18 @@ impl Own {
     ///
     /// # Errors
     /// [`ErrorClass::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
-    pub fn parse(text: &str) -> Result<Own> {
+    pub fn parse(text: &str) -> Result<ShimConfig> {
         toml::from_str(text).map_err(|e| ErrorClass::Usage.error(e.message().replace('\n', ", ")))
     }
 
     /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
     /// there are several, or that line says something else, nobody knows.
-    pub fn salvage(text: &str) -> Option<Own> {
+    pub fn salvage(text: &str) -> Option<ShimConfig> {
         let is_it = |line: &&str| line.trim_start().trim_start_matches(['"', '\'']).starts_with("runtime");
         let mut lines = text.lines().filter(is_it);
         match (lines.next(), lines.next()) {
-            (None, _) => Some(Own::default()),
-            (Some(line), None) => toml::from_str(line).ok().filter(|own: &Own| own.runtime.is_some()),
+            (None, _) => Some(ShimConfig::default()),
+            (Some(line), None) => toml::from_str(line).ok().filter(|own: &ShimConfig| own.runtime.is_some()),
             (Some(_), Some(_)) => None,
         }
     }
@@ -127,7 +127,7 @@ impl Own {
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] for a name that is none, and for a path that depends on the folder of who calls.
-pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
+pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<RuntimeChoice> {
     if let Some(name) = configured {
         let good = if name.contains('/') { name.starts_with('/') } else { !name.is_empty() };
         ensure!(good, ErrorClass::Usage.error(format!("`runtime` is {name:?}: neither a name nor an absolute path")));
@@ -135,9 +135,9 @@ pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
     let path = configured.filter(|name| name.contains('/')).map(PathBuf::from);
     let Some(suffix) = named else {
         return Ok(match (path, configured) {
-            (Some(path), _) => Wanted::Path(path),
-            (None, Some(name)) => Wanted::Names(vec![name.to_owned()]),
-            (None, None) => Wanted::Names(DEFAULT.map(str::to_owned).to_vec()),
+            (Some(path), _) => RuntimeChoice::Path(path),
+            (None, Some(name)) => RuntimeChoice::Names(vec![name.to_owned()]),
+            (None, None) => RuntimeChoice::Names(DEFAULT.map(str::to_owned).to_vec()),
         });
     };
     let all = || NAMED.map(|(name, _)| name).join(", ");
@@ -145,7 +145,7 @@ pub fn wanted(named: Option<&str>, configured: Option<&str>) -> Result<Wanted> {
     let unknown = || anyhow::anyhow!("{NAME}-{suffix} is before no runtime that is known: {}", all());
     let program = program.ok_or_else(unknown).class(ErrorClass::Usage, "our own name")?;
     let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
-    Ok(path.filter(is_it).map_or_else(|| Wanted::Names(vec![program.to_owned()]), Wanted::Path))
+    Ok(path.filter(is_it).map_or_else(|| RuntimeChoice::Names(vec![program.to_owned()]), RuntimeChoice::Path))
 }
 
 /// Whether a runtime's process can hold something for its hooks, without more of the container's processes holding it.

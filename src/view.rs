@@ -36,7 +36,7 @@ pub struct Keep {
 
 impl Keep {
     /// What a plan gives to a container.
-    pub fn of(plan: &Plan) -> Keep {
+    pub fn for_plan(plan: &Plan) -> Keep {
         let anew = |n: &Nic| Some((n.hca.clone().filter(|_| n.rxe || plan.exclusive)?, n.uverbs.clone()?));
         Keep {
             hcas: plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect(),
@@ -75,7 +75,7 @@ pub fn of_plan(
     links: impl FnOnce() -> Tree,
     whole: impl FnOnce() -> Tree,
 ) -> Option<Tree> {
-    let keep = Keep { functions: others, ..Keep::of(plan) };
+    let keep = Keep { functions: others, ..Keep::for_plan(plan) };
     match plan.sysfs {
         SysfsMode::Off => None,
         SysfsMode::Auto | SysfsMode::Live => Some(live(&keep, seen, &links())),
@@ -85,7 +85,7 @@ pub fn of_plan(
 
 /// What is left of the whole tree (`kernel::sysfs::Survey::whole`): the snapshot carrier.
 pub fn snapshot(keep: &Keep, seen: &Snapshot, whole: Tree) -> Tree {
-    let mut hidden = Hidden::of(keep, seen, &whole);
+    let mut hidden = Hidden::find(keep, seen, &whole);
     let kept: BTreeSet<&str> = keep.netdevs.iter().map(IfName::as_str).chain(["lo"]).collect();
     for name in whole.names("class/net").filter(|name| !kept.contains(name)) {
         hidden.hide(&whole, format!("class/net/{name}"));
@@ -161,7 +161,7 @@ fn keep_above(path: &str, dirs: &HashMap<&str, usize>, stay: &mut [bool]) {
 /// The directories of links (`kernel::sysfs::Survey::links`) in which something is hidden, without it, and the places of dropped
 /// NICs as empty directories: what [`covers`] makes mounts of.
 pub fn live(keep: &Keep, seen: &Snapshot, links: &Tree) -> Tree {
-    let hidden = Hidden::of(keep, seen, links);
+    let hidden = Hidden::find(keep, seen, links);
     let fates = hidden.fates(links);
     let entries = || links.iter().zip(&fates).map(|((path, node), fate)| (path, node, fate.is_seen));
     // Every namespace has a class/net of its own.

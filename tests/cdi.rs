@@ -21,7 +21,7 @@ use anyhow::Result;
 use proptest::prelude::*;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::cdi::asked::Asked;
+use rdmaprep::cdi::asked::DeviceRequest;
 use rdmaprep::cdi::{ALL, Device, Edits, FLAG, Rail, RailName, Spec};
 use rdmaprep::cli::{Cli, Command, Global};
 use rdmaprep::config::host::{Config, Host as Policy, SelectConfig};
@@ -46,7 +46,7 @@ fn made(case: &Path) -> Result<Value> {
     let selection = select(&request, &snapshot, &[])?;
     let plan = Plan::new(&args.plan, &request, &snapshot, &selection, &Options::default());
     let hooks = hooks(&plan, "/usr/bin/rdmaprep", args.hook_timeout);
-    let (spec, told) = Spec::of(&Rail::of(&plan, &snapshot), &hooks);
+    let (spec, told) = Spec::from_rails(&Rail::rails_of_plan(&plan, &snapshot), &hooks);
     obeys(&spec);
     Ok(json!({"spec": spec, "told": told}))
 }
@@ -163,7 +163,7 @@ fn rails(count: usize) -> Vec<Rail> {
     let request = Request::new(None, &Default::default(), policy, SelectConfig::default(), |_| None).unwrap();
     let selection = select(&request, &snapshot, &[]).unwrap();
     let plan = Plan::new("default", &request, &snapshot, &selection, &Options::default());
-    let one = Rail::of(&plan, &snapshot).remove(0);
+    let one = Rail::rails_of_plan(&plan, &snapshot).remove(0);
     let numbered = |i: usize| {
         let mut rail = one.clone();
         rail.name = RailName::Netdev(format!("r{i}").parse().unwrap());
@@ -176,7 +176,7 @@ fn rails(count: usize) -> Vec<Rail> {
 /// A file with them.
 fn spec(count: usize) -> Spec {
     let plan: Plan = serde_json::from_str(include_str!("../examples/plan.json")).unwrap();
-    Spec::of(&rails(count), &hooks(&Plan { name: "default".into(), ..plan }, "/usr/bin/rdmaprep", None)).0
+    Spec::from_rails(&rails(count), &hooks(&Plan { name: "default".into(), ..plan }, "/usr/bin/rdmaprep", None)).0
 }
 
 proptest! {
@@ -192,7 +192,7 @@ proptest! {
         let calls = calls(&config);
         prop_assert_eq!(calls.len(), names.len());
         for (i, mine) in calls.iter().enumerate() {
-            let turn = Asked::first(&config.to_string(), Stage::CreateRuntime, Some("default"), mine).unwrap();
+            let turn = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), mine).unwrap();
             // A device that was asked for twice has two hooks with the same words: the second finds the work done.
             prop_assert_eq!(turn.is_some(), *mine == calls[0], "hook {}", i);
             let got: Option<BTreeSet<String>> = turn.map(|a| a.netdevs().map(ToString::to_string).collect());
@@ -211,7 +211,7 @@ proptest! {
     /// No text is a panic, and none is believed that does not have the very hook that runs.
     #[test]
     fn a_strange_config_is_one_line(text in "\\PC{0,200}") {
-        let result = Asked::first(&text, Stage::CreateRuntime, Some("default"), &["r0".to_owned()]);
+        let result = DeviceRequest::first(&text, Stage::CreateRuntime, Some("default"), &["r0".to_owned()]);
         let error = result.err().map(|e| (ErrorClass::of(&e), format!("{e:#}").lines().count()));
         prop_assert_eq!(error, Some((ErrorClass::State, 1)));
     }
@@ -241,12 +241,14 @@ fn only_hooks_of_this_stage_and_plan_count() {
     ] {
         list.insert(0, json!({"path": "/usr/bin/rdmaprep", "args": args, "note": why}));
     }
-    let asked = Asked::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()]).unwrap();
+    let asked =
+        DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()]).unwrap();
     assert_eq!(asked.unwrap().netdevs().map(ToString::to_string).collect::<Vec<_>>(), ["r0"]);
     // A word that is no name is not passed over: something else than was asked for would be given.
     let bad = json!({"path": "/x", "args": ["x", "hook", "createRuntime", "--plan", "default", FLAG, "a/b"]});
     config["hooks"]["createRuntime"].as_array_mut().unwrap().push(bad);
-    let e = Asked::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()]).unwrap_err();
+    let e = DeviceRequest::first(&config.to_string(), Stage::CreateRuntime, Some("default"), &["r0".to_owned()])
+        .unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::State);
 }
 
@@ -264,7 +266,7 @@ fn who_joins_a_pod_in_exclusive_mode_has_all_or_is_refused() {
     let first = given.nics[0].identity.name.to_string();
     let args = json!(["rdmaprep", "hook", "createRuntime", "--plan", "default", FLAG, first]);
     let config = json!({"hooks": {"createRuntime": [{"path": "/x", "args": args}]}}).to_string();
-    request.narrowing.devices = Asked::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
+    request.narrowing.devices = DeviceRequest::first(&config, Stage::CreateRuntime, Some("default"), &[first]).unwrap();
     let nodes = |plan: &Plan| plan.devices.iter().filter(|d| d.name.starts_with("uverbs")).count();
     let share = request.share(&given, &Snapshot::default());
     assert_eq!((share.nics.len(), nodes(&share)), (1, 1));
@@ -281,7 +283,7 @@ fn names_that_no_device_can_have_are_part_of_all() {
             rail.name = name.parse().unwrap();
             rail
         };
-        let (spec, told) = Spec::of(&names.iter().map(of).collect::<Vec<_>>(), &[]);
+        let (spec, told) = Spec::from_rails(&names.iter().map(of).collect::<Vec<_>>(), &[]);
         let devices: Vec<String> = spec.devices.iter().map(|d| d.name.clone()).collect();
         (devices.join(" "), spec.cdi_version, told)
     };

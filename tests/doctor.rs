@@ -29,12 +29,12 @@ use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
 use rdmaprep::doctor::facts::{Machine, Trace};
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Severity, doctor};
-use rdmaprep::kernel::probe::access::Node;
+use rdmaprep::kernel::probe::access::NodeAccess;
 use rdmaprep::kernel::probe::devnode_probe;
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::report;
-use rdmaprep::select::{Held, select};
+use rdmaprep::select::{BusyNic, select};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use support::{alone, sh};
@@ -49,7 +49,7 @@ struct Planted {
     machine: BTreeMap<String, Value>,
     traces: Vec<Trace>,
     /// What containers have.
-    held: Vec<Held>,
+    held: Vec<BusyNic>,
     env: BTreeMap<String, String>,
     /// Why the settings cannot be read.
     untold: Option<String>,
@@ -601,16 +601,16 @@ fn only_the_right_node_is_opened() {
             node(6, 3),
             node(7, 3),
         ]);
-        let wrong = |what: &str| Node::Wrong(what.to_owned());
-        let told: Vec<&Node> = tried.values().collect();
+        let wrong = |what: &str| NodeAccess::Wrong(what.to_owned());
+        let told: Vec<&NodeAccess> = tried.values().collect();
         assert_eq!(told[0], &wrong("a fifo"));
-        assert!(matches!(told[1], Node::Wrong(_) | Node::Refused(_)), "{:?}", told[1]);
+        assert!(matches!(told[1], NodeAccess::Wrong(_) | NodeAccess::Refused(_)), "{:?}", told[1]);
         assert_eq!(told[2], &wrong("a directory"));
-        assert_eq!(told[3], &Node::Opened);
+        assert_eq!(told[3], &NodeAccess::Opened);
         assert_eq!(told[4], &wrong("the device 1:3, not 1:5"));
         assert_eq!(told[5], &wrong("a regular file"));
-        assert_eq!(told[6], &Node::Missing);
-        assert!(matches!(told[7], Node::Refused(_)), "a link to itself: {:?}", told[7]);
+        assert_eq!(told[6], &NodeAccess::Missing);
+        assert!(matches!(told[7], NodeAccess::Refused(_)), "a link to itself: {:?}", told[7]);
     });
 }
 

@@ -15,8 +15,8 @@ use std::time::Instant;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
-use rdmaprep::container::apply_mounts::dress;
-use rdmaprep::container::mounts::{Cover, Outfit, Wearer};
+use rdmaprep::container::apply_mounts::apply_mounts;
+use rdmaprep::container::mounts::{ContainerMounts, ContainerRoot, Cover};
 use support::{alone, same, sh};
 use support_dress::{Container, ROOTFS, image, outside, vars};
 
@@ -29,12 +29,12 @@ fn farm() -> Tree {
     tree
 }
 
-fn covers() -> Outfit {
+fn covers() -> ContainerMounts {
     let mut devices = Tree::default();
     devices.put("address", Node::File(b"ours\n".as_slice().into()));
     let at = |at: &str, tree: Tree| Cover { at: at.into(), tree };
     let covers = vec![at("sys/class/net", farm()), at("sys/devices/virtual/mem", devices)];
-    Outfit { covers, conf: Vec::new() }
+    ContainerMounts { covers, conf: Vec::new() }
 }
 
 /// Mounts below what is going to be covered.
@@ -105,7 +105,7 @@ fn forty_covers_take_little_time() {
         let covers: Vec<Cover> = dirs.lines().map(|dir| Cover { at: format!("sys/{dir}"), tree: farm() }).collect();
         assert_eq!(covers.len(), 40);
         let start = Instant::now();
-        container.dress(&Outfit { covers, conf: vars(&[("NCCL_DEBUG", "INFO")]) });
+        container.dress(&ContainerMounts { covers, conf: vars(&[("NCCL_DEBUG", "INFO")]) });
         println!("40 covers and an overlay: {:?}", start.elapsed());
         assert_eq!(container.mountinfo().matches("- tmpfs rdmaprep").count(), 40);
     });
@@ -115,9 +115,9 @@ fn forty_covers_take_little_time() {
 fn what_would_reach_the_host_or_nobody_is_refused() {
     alone(|_| {
         image();
-        let refused = |container: &Container, outfit: &Outfit, word: &str| {
+        let refused = |container: &Container, additions: &ContainerMounts, word: &str| {
             let before = outside();
-            let error = dress(&container.wearer(), outfit, &[]).unwrap_err();
+            let error = apply_mounts(&container.root(), additions, &[]).unwrap_err();
             assert_eq!(ErrorClass::of(&error), ErrorClass::Refused, "{error:#}");
             assert!(format!("{error:#}").contains(word), "{error:#}");
             same("the outside", &before, &outside());
@@ -130,13 +130,15 @@ fn what_would_reach_the_host_or_nobody_is_refused() {
         refused(&Container::new("umount sys"), &covers(), "finding the container's /sys/class/net");
         refused(&Container::new("umount sys; mkdir -p sys/class/net"), &covers(), "is not on a sysfs");
         let file = Cover { at: "sys/kernel/uevent_seqnum".into(), tree: farm() };
-        refused(&Container::new(""), &Outfit { covers: vec![file], conf: Vec::new() }, "is no directory");
+        refused(&Container::new(""), &ContainerMounts { covers: vec![file], conf: Vec::new() }, "is no directory");
         let nested = ["sys/class", "sys/class/net"].map(|at| Cover { at: at.into(), tree: farm() });
-        let nested = Outfit { covers: nested.to_vec(), conf: Vec::new() };
+        let nested = ContainerMounts { covers: nested.to_vec(), conf: Vec::new() };
         refused(&Container::new(""), &nested, "another cover would hide");
         // No mount namespace of its own: all would be mounted on the host.
         let pid = i32::try_from(std::process::id()).unwrap();
-        let error = dress(&Wearer { pid, rootfs: ROOTFS.into(), ..Wearer::default() }, &covers(), &[]).unwrap_err();
+        let error =
+            apply_mounts(&ContainerRoot { pid, rootfs: ROOTFS.into(), ..ContainerRoot::default() }, &covers(), &[])
+                .unwrap_err();
         assert_eq!(format!("{error:#}"), "the container has no mount namespace of its own");
     });
 }
@@ -152,7 +154,8 @@ fn trees_are_written_nowhere_else() {
             tree.put(below, Node::File(b"escaped".as_slice().into()));
             let before = outside();
             let covers = vec![Cover { at: "sys/class/net".into(), tree }];
-            let error = dress(&container.wearer(), &Outfit { covers, conf: Vec::new() }, &[]).unwrap_err();
+            let error =
+                apply_mounts(&container.root(), &ContainerMounts { covers, conf: Vec::new() }, &[]).unwrap_err();
             assert!(format!("{error:#}").contains("is in no directory of its tree"), "{error:#}");
             same("the outside", &before, &outside());
         }
@@ -170,10 +173,10 @@ fn devices_are_found_by_their_numbers() {
         let device = |name: &str, minor: u32| CharDevice { name: name.into(), major: 1, minor };
         // 1:5 is /dev/zero, under whatever name; 1:3 is /dev/null, to which there is but a link.
         let devices = [device("uverbs0", 5), device("uverbs5", 3), device("uverbs7", 7)];
-        let dressed = dress(&container.wearer(), &Outfit::default(), &devices).unwrap();
+        let dressed = apply_mounts(&container.root(), &ContainerMounts::default(), &devices).unwrap();
         assert_eq!(dressed.lacking, devices[1..]);
         let none = Container::new("rmdir dev/infiniband");
-        assert_eq!(dress(&none.wearer(), &Outfit::default(), &devices).unwrap().lacking, devices);
+        assert_eq!(apply_mounts(&none.root(), &ContainerMounts::default(), &devices).unwrap().lacking, devices);
     });
 }
 
@@ -184,7 +187,8 @@ fn a_folder_of_very_many_names_hurts_nobody() {
         let container = Container::new("cd dev/infiniband; seq 1 100000 | xargs touch");
         let device = CharDevice { name: "uverbs0".into(), major: 1, minor: 5 };
         let start = Instant::now();
-        let dressed = dress(&container.wearer(), &Outfit::default(), std::slice::from_ref(&device)).unwrap();
+        let dressed =
+            apply_mounts(&container.root(), &ContainerMounts::default(), std::slice::from_ref(&device)).unwrap();
         assert!(start.elapsed().as_millis() < 500, "{:?}", start.elapsed());
         assert_eq!(dressed.lacking, [device]);
     });
@@ -198,15 +202,16 @@ fn a_bound_sys_of_the_host_is_covered_in_the_container_alone() {
         let bound = "umount -l sys; mount --rbind /sys sys";
         for container in [Container::new(bound), Container::apart(bound)] {
             let before = outside();
-            let mut outfit = covers();
-            let below = outfit.covers.pop().unwrap();
-            container.dress(&outfit);
+            let mut additions = covers();
+            let below = additions.covers.pop().unwrap();
+            container.dress(&additions);
             assert_eq!(container.sh("ls sys/class/net"), "lo\nsub\n");
             same("the outside", &before, &outside());
             assert!(!sh("ls /sys/class/net").contains("sub"));
             // A mount that came from a namespace with more privileges cannot be moved in one with less.
-            let outfit = Outfit { covers: vec![below], conf: Vec::new() };
-            let moved = dress(&container.wearer(), &outfit, &[]).map_err(|e| (ErrorClass::of(&e), format!("{e:#}")));
+            let additions = ContainerMounts { covers: vec![below], conf: Vec::new() };
+            let moved =
+                apply_mounts(&container.root(), &additions, &[]).map_err(|e| (ErrorClass::of(&e), format!("{e:#}")));
             match moved {
                 Ok(_) => assert!(!container.apart),
                 Err((fault, why)) => {

@@ -13,8 +13,8 @@ mod support_dress;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rdmaprep::container::apply_mounts::dress;
-use rdmaprep::container::mounts::{Dressed, Given, Outfit};
+use rdmaprep::container::apply_mounts::apply_mounts;
+use rdmaprep::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
 use support::{alone, same, sh};
 use support_dress::{CANARY, Container, ROOTFS, image, outside, vars};
 
@@ -30,7 +30,7 @@ fn container(lines: &str, more: &str, start: fn(&str) -> Container) -> Container
 }
 
 /// Gives the settings and insists that nothing else changed.
-fn give(container: &Container) -> Dressed {
+fn give(container: &Container) -> AppliedMounts {
     let before = outside();
     let start = Instant::now();
     let dressed = container.give(OURS);
@@ -52,14 +52,14 @@ fn the_images_file_wins_and_is_merged() {
             let lines = "printf 'NCCL_DEBUG=WARN' >etc/nccl.conf; chmod 640 etc/nccl.conf";
             let container = container(lines, "", start);
             let dressed = give(&container);
-            assert_eq!((dressed.conf, dressed.kept), (Given::Merged, vec!["NCCL_DEBUG=WARN".to_owned()]));
+            assert_eq!((dressed.conf, dressed.kept), (ConfOutcome::Merged, vec!["NCCL_DEBUG=WARN".to_owned()]));
             assert_eq!(dressed.left, ["GLOO_SOCKET_IFNAME: only NCCL reads its config file"]);
             assert_eq!(container.sh("cat etc/nccl.conf"), "NCCL_DEBUG=WARN\nNCCL_IB_HCA==mlx5_0\n");
             // Whoever may not read the image's may not read ours.
             assert_eq!(container.sh("stat -c %a.%u etc/nccl.conf"), "640.0\n");
             assert!(container.said("echo x >>etc/nccl.conf").err.contains("Read-only file system"));
             let again = give(&container);
-            assert_eq!(again.conf, Given::Nothing);
+            assert_eq!(again.conf, ConfOutcome::Nothing);
         });
     });
 }
@@ -69,9 +69,9 @@ fn nothing_to_add_changes_nothing() {
     alone(|_| {
         let container = container(&format!("printf '{LINES}' >etc/nccl.conf"), "", Container::new);
         let before = container.mountinfo();
-        assert_eq!(give(&container).conf, Given::Nothing);
-        assert_eq!(container.give(&[]).conf, Given::Nothing);
-        assert_eq!(container.give(&[("GLOO_SOCKET_IFNAME", "eth0")]).conf, Given::Nothing);
+        assert_eq!(give(&container).conf, ConfOutcome::Nothing);
+        assert_eq!(container.give(&[]).conf, ConfOutcome::Nothing);
+        assert_eq!(container.give(&[("GLOO_SOCKET_IFNAME", "eth0")]).conf, ConfOutcome::Nothing);
         same("the container's mounts", &before, &container.mountinfo());
     });
 }
@@ -82,14 +82,14 @@ fn links_end_inside() {
         for link in ["../opt/nccl.conf", "/opt/nccl.conf", "../../../../opt/nccl.conf", "/etc/../../opt/nccl.conf"] {
             let lines = format!("echo '#own' >opt/nccl.conf; ln -s {link} etc/nccl.conf");
             let container = container(&lines, "", Container::new);
-            assert_eq!(give(&container).conf, Given::Merged, "{link}");
+            assert_eq!(give(&container).conf, ConfOutcome::Merged, "{link}");
             assert_eq!(container.sh("cat opt/nccl.conf"), format!("#own\n{LINES}"));
         }
         // A file of the same path as one of the host's is the image's own.
         let lines =
             format!("mkdir -p .{CANARY}; echo '#image' >.{CANARY}/nccl.conf; ln -s {CANARY}/nccl.conf etc/nccl.conf");
         let container = container(&lines, "", Container::new);
-        assert_eq!(give(&container).conf, Given::Merged);
+        assert_eq!(give(&container).conf, ConfOutcome::Merged);
         assert_eq!(container.sh(&format!("cat .{CANARY}/nccl.conf")), format!("#image\n{LINES}"));
         assert_eq!(container.sh(&format!("cat {CANARY}/nccl.conf")), "NCCL_CANARY=1\n");
     });
@@ -107,7 +107,7 @@ fn without_a_file_an_overlay_has_it() {
         both(|start| {
             let container = container(MOUNT_POINTS, BINDS, start);
             let before = container.sh("stat -c '%n %a %u %g' etc etc/passwd etc/hosts etc/ssl etc/own");
-            assert_eq!(give(&container).conf, Given::Overlay);
+            assert_eq!(give(&container).conf, ConfOutcome::Overlay);
             assert_eq!(container.sh("cat etc/nccl.conf etc/hosts etc/ssl/marker"), format!("{LINES}ours\nmarker\n"));
             let after = container.sh("stat -c '%n %a %u %g' etc etc/passwd etc/hosts etc/ssl etc/own");
             assert_eq!(before, after);
@@ -126,11 +126,11 @@ fn a_read_only_root_gets_a_read_only_overlay() {
         sh("touch /run/hosts");
         both(|start| {
             let container = container(MOUNT_POINTS, BINDS, start);
-            let mut wearer = container.wearer();
-            wearer.readonly = true;
+            let mut root = container.root();
+            root.readonly = true;
             let before = outside();
-            let dressed = dress(&wearer, &Outfit { covers: Vec::new(), conf: vars(OURS) }, &[]).unwrap();
-            assert_eq!(dressed.conf, Given::Overlay);
+            let dressed = apply_mounts(&root, &ContainerMounts { covers: Vec::new(), conf: vars(OURS) }, &[]).unwrap();
+            assert_eq!(dressed.conf, ConfOutcome::Overlay);
             assert_eq!(container.sh("cat etc/nccl.conf etc/hosts etc/ssl/marker"), format!("{LINES}ours\nmarker\n"));
             assert_eq!(container.sh("stat -c %a.%u etc"), "751.0\n");
             for write in ["echo x >etc/new", "mount -o remount,bind,rw etc; echo x >etc/new"] {
@@ -171,7 +171,7 @@ fn a_hostile_image_gets_nothing_and_does_no_harm() {
                 let container = container(lines, more, start);
                 let before = container.mountinfo();
                 match give(&container).conf {
-                    Given::Refused(said) => assert!(said.contains(why), "{lines}: {said}"),
+                    ConfOutcome::Refused(said) => assert!(said.contains(why), "{lines}: {said}"),
                     other => panic!("{lines}; {more}: {other:?}"),
                 }
                 same("the container's mounts", &before, &container.mountinfo());
@@ -189,19 +189,19 @@ fn an_etc_that_cannot_be_a_layer_is_refused() {
             mount --bind /run/stack/d etc";
         let container = container("true", stack, Container::new);
         match give(&container).conf {
-            Given::Refused(why) => assert!(why.contains("making an overlay over /etc"), "{why}"),
+            ConfOutcome::Refused(why) => assert!(why.contains("making an overlay over /etc"), "{why}"),
             other => panic!("{other:?}"),
         }
     });
 }
 
 /// Exchanges these two below the root for a second, over and over, while the settings are given again and again.
-fn while_exchanging(container: &Container, one: &str, other: &str) -> Vec<Given> {
+fn while_exchanging(container: &Container, one: &str, other: &str) -> Vec<ConfOutcome> {
     let path = |name: &str| format!("{ROOTFS}/{name}");
     let look = || sh(&format!("cd {CANARY}; find . -printf '%p %m %T@ %C@\\n'; cat secret nccl.conf"));
     let before = look();
     let end = AtomicBool::new(false);
-    let given: Vec<Given> = std::thread::scope(|scope| {
+    let given: Vec<ConfOutcome> = std::thread::scope(|scope| {
         scope.spawn(|| {
             use rustix::fs::{CWD, RenameFlags, renameat_with};
             while !end.load(Ordering::Relaxed) {
@@ -229,9 +229,9 @@ fn nothing_leaves_while_a_directory_becomes_a_link_and_back() {
         let file =
             format!("echo '#own' >opt/nccl.conf; mkdir opt/dir; echo '#own' >opt/dir/nccl.conf; ln -s {out} opt/swap");
         let cases = [
-            (format!("{file}; rm -r etc; ln -s opt/dir etc"), "opt/dir", "opt/swap", Given::Merged),
-            (format!("{file}; rm -r etc; ln -s opt/dir etc"), "etc", "opt", Given::Merged),
-            (format!("ln -s {out} swap"), "etc", "swap", Given::Overlay),
+            (format!("{file}; rm -r etc; ln -s opt/dir etc"), "opt/dir", "opt/swap", ConfOutcome::Merged),
+            (format!("{file}; rm -r etc; ln -s opt/dir etc"), "etc", "opt", ConfOutcome::Merged),
+            (format!("ln -s {out} swap"), "etc", "swap", ConfOutcome::Overlay),
         ];
         for (lines, one, other, wanted) in cases {
             let container = container(&lines, "", Container::new);

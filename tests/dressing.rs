@@ -66,7 +66,7 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
 #[test]
 fn a_view_for_other_hcas_is_told_from_the_right_one() {
     let (plan, _) = plan();
-    let keep = Keep::of(&plan);
+    let keep = Keep::for_plan(&plan);
     let link = |name: &str| (format!("class/infiniband/{name}"), rdma_model::tree::Node::Link("x".into()));
     let view = |names: &[&str]| names.iter().map(|n| link(n)).collect::<Tree>();
     assert!(view::shows(&Tree::default(), &keep), "nothing is hidden");
@@ -141,7 +141,7 @@ fn a_bundle_tells_what_its_container_has() {
     let bundle = parse(&config);
     let lacking: Vec<String> = bundle.lacking(&plan.devices).into_iter().map(|d| d.name).collect();
     assert_eq!(lacking, ["uverbs1", "rdma_cm"], "another path, another type");
-    assert_eq!((bundle.wearer.rootfs.as_path(), bundle.wearer.readonly), (Path::new("/"), true));
+    assert_eq!((bundle.container.rootfs.as_path(), bundle.container.readonly), (Path::new("/"), true));
     assert_eq!(bundle.view, None);
     config["root"] = json!({"path": "rootfs"});
     config["mounts"] = json!([
@@ -150,7 +150,7 @@ fn a_bundle_tells_what_its_container_has() {
     ]);
     let bundle = parse(&config);
     assert_eq!(bundle.view.as_deref(), Some("0123456789abcdef"));
-    assert_eq!((bundle.wearer.rootfs.as_path(), bundle.wearer.readonly), (Path::new("/b/rootfs"), true));
+    assert_eq!((bundle.container.rootfs.as_path(), bundle.container.readonly), (Path::new("/b/rootfs"), true));
     for bad in ["", "{}", "[]", "{\"root\": 7}"] {
         assert!(Bundle::parse(bad, Path::new("/b"), 7, "/v").is_err(), "{bad}");
     }

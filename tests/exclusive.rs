@@ -120,18 +120,18 @@ fn only_what_is_away_comes_home() {
     let all = [hca("mlx5_0", 3, &["a"]), hca("mlx5_1", 1, &["b"]), hca("mlx5_2", 2, &["c"]), rxe("rxe0", 0, "d")];
     let names: Vec<HcaName> = all.iter().map(|h| h.name.clone()).chain([all[0].name.clone()]).collect();
     let (outside, inside) = (host(RdmaMode::Exclusive, &all[2..3]), host(RdmaMode::Exclusive, &all));
-    let home = rdma_mode::home(names.iter(), &outside, Some(&inside));
+    let home = rdma_mode::restore_hcas(names.iter(), &outside, Some(&inside));
     let moves = home.iter().map(|s| match s {
         Step::RdmaMove { from: Side::Inside, hca, uverbs: None } => hca.to_string(),
         other => panic!("{other}"),
     });
     // In the order of their nodes; soft-RoCE is deleted instead.
     assert_eq!(moves.collect::<Vec<_>>(), ["mlx5_1", "mlx5_0"]);
-    assert_eq!(rdma_mode::home(names.iter(), &outside, None), []);
+    assert_eq!(rdma_mode::restore_hcas(names.iter(), &outside, None), []);
     let shared = host(RdmaMode::Shared, &all);
-    assert_eq!(rdma_mode::home(names.iter(), &shared, Some(&shared)), []);
-    assert_eq!(rdma_mode::lost(&names[..3], &outside, None), [&names[0], &names[1]]);
-    assert_eq!(rdma_mode::lost(&names[..3], &shared, None), [&names[0]; 0]);
+    assert_eq!(rdma_mode::restore_hcas(names.iter(), &shared, Some(&shared)), []);
+    assert_eq!(rdma_mode::missing_everywhere(&names[..3], &outside, None), [&names[0], &names[1]]);
+    assert_eq!(rdma_mode::missing_everywhere(&names[..3], &shared, None), [&names[0]; 0]);
 }
 
 /// `prepare --dry-run` from the example's snapshot, in the exclusive mode or as it is.

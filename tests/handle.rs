@@ -14,7 +14,7 @@ use rdma_model::error_class::ErrorClass;
 use rdmaprep::handle::{Handle, Mark};
 use rdmaprep::kernel::process::memfd::sealed;
 use rdmaprep::kernel::process::pidfd::{Process, start_time};
-use rdmaprep::kernel::process::pidfd_getfd::{fetch, give, lives};
+use rdmaprep::kernel::process::pidfd_getfd::{fetch, handle_for, lives};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use support::{Said, alone, run};
@@ -66,7 +66,7 @@ fn everybody_reads_from_the_beginning_and_nobody_writes() {
     alone(|_| {
         let fd = sealed("test", b"the very bytes").unwrap();
         let keeper = Keeper::new();
-        let handle = give(&keeper.process(), &fd).unwrap();
+        let handle = handle_for(&keeper.process(), &fd).unwrap();
         drop(fd);
         assert!(lives(&handle));
         let (mut one, other) = (File::from(fetch(&handle, None).unwrap()), fetch(&handle, None).unwrap());
@@ -86,7 +86,7 @@ fn what_is_not_meant_any_more_is_refused() {
     alone(|_| {
         let fd = sealed("test", b"bytes").unwrap();
         let mut keeper = Keeper::new();
-        let handle = give(&keeper.process(), &fd).unwrap();
+        let handle = handle_for(&keeper.process(), &fd).unwrap();
         let boot = handle.boot_id.replace(|c: char| c.is_ascii_hexdigit(), "0");
         refused(&Handle { boot_id: boot, ..handle.clone() }, "made before the last boot");
         refused(&Handle { ino: handle.ino + 1, ..handle.clone() }, "is another object now");
@@ -106,17 +106,17 @@ fn what_is_not_meant_any_more_is_refused() {
 #[test]
 fn what_others_can_change_is_refused() {
     alone(|_| {
-        let own = Process::own().unwrap();
+        let own = Process::current().unwrap();
         let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
         for lacking in [all, SealFlags::WRITE, SealFlags::GROW, SealFlags::SHRINK, SealFlags::SEAL] {
             let fd = memfd_create("loose", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
             fcntl_add_seals(&fd, all - lacking).unwrap();
-            refused(&give(&own, &fd).unwrap(), "is not sealed");
+            refused(&handle_for(&own, &fd).unwrap(), "is not sealed");
             fcntl_add_seals(&fd, all).unwrap_or_else(|e| assert!(!lacking.contains(SealFlags::SEAL), "{e}"));
         }
         // What is no file in memory has no seals: a network namespace, say.
         let netns = File::open("/proc/self/ns/net").unwrap();
-        let again = fetch(&give(&own, netns.as_fd()).unwrap(), None).unwrap();
+        let again = fetch(&handle_for(&own, netns.as_fd()).unwrap(), None).unwrap();
         assert_eq!(rustix::fs::fstat(&again).unwrap().st_ino, rustix::fs::fstat(&netns).unwrap().st_ino);
     });
 }
@@ -139,7 +139,7 @@ fn a_reused_pid_is_not_taken_for_the_old_process() {
     let number = old.as_raw_fd();
     let mut first = Keeper::new();
     let pid = first.pid();
-    let handle = give(&first.process(), &old).unwrap();
+    let handle = handle_for(&first.process(), &old).unwrap();
     assert!(matches!(handle.process, Mark::Pidfs(_)) == (std::fs::exists("/proc/self/ns/net").unwrap() && pidfs()));
     let started = Handle { process: Mark::Started(start_time(pid).unwrap()), ..handle.clone() };
     assert_eq!(text(fetch(&handle, None).unwrap()), "the old one's");
@@ -181,7 +181,7 @@ fn where_the_kernel_refuses_there_are_other_ways() {
     alone(|host| {
         let fd = sealed("test", b"kept").unwrap();
         let keeper = Keeper::new();
-        let of_sibling = give(&keeper.process(), &fd).unwrap();
+        let of_sibling = handle_for(&keeper.process(), &fd).unwrap();
         let words = ["that process may do more than this one, and CAP_SYS_PTRACE is missing here", "/proc/"];
         weak(&of_sibling, &[]).fails(3, &words);
         let file = host.run.with_file_name("file");
@@ -192,7 +192,7 @@ fn where_the_kernel_refuses_there_are_other_ways() {
         weak(&Handle { fd: of_sibling.fd, process: Mark::Started(1), ..of_sibling.clone() }, &more)
             .fails(3, &["is another process now"]);
         // A child has inherited it.
-        let of_parent = give(&Process::own().unwrap(), &fd).unwrap();
+        let of_parent = handle_for(&Process::current().unwrap(), &fd).unwrap();
         assert_eq!(weak(&of_parent, &[]).ok().out, "kept");
         // But what it has under that number may be something else.
         weak(&Handle { ino: of_parent.ino + 1, ..of_parent }, &[])
@@ -241,13 +241,13 @@ fn a_process_that_is_not_dumpable_is_named() {
         command.args(["handle", "open"]).arg(handle.to_string()).args(["--", "cat", "/proc/self/fd/3"]);
         run(&mut command, "")
     };
-    assert_eq!(open(give(&keeper.process(), &fd).unwrap()).ok().out, "kept");
+    assert_eq!(open(handle_for(&keeper.process(), &fd).unwrap()).ok().out, "kept");
     let mut python = Command::new("python3");
     python.args(["-c", UNDUMPABLE]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = Keeper(python.spawn().unwrap());
     keeper.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
     let words = ["that process is not dumpable, and CAP_SYS_PTRACE is missing here", "/proc/"];
-    open(give(&keeper.process(), &fd).unwrap()).fails(3, &words);
+    open(handle_for(&keeper.process(), &fd).unwrap()).fails(3, &words);
 }
 
 /// Runs its arguments under a filter that refuses pidfd_getfd, whose number is the same everywhere.
@@ -266,7 +266,7 @@ fn a_seccomp_filter_is_named_and_got_round() {
     alone(|_| {
         let fd = sealed("test", b"kept").unwrap();
         let keeper = Keeper::new();
-        let handle = give(&keeper.process(), &fd).unwrap();
+        let handle = handle_for(&keeper.process(), &fd).unwrap();
         let filtered = |handle: &Handle| {
             let mut python = Command::new("python3");
             python.args(["-c", FILTER, env!("CARGO_BIN_EXE_rdmaprep"), "handle", "open", &handle.to_string()]);
@@ -284,7 +284,7 @@ fn a_program_gets_it_as_descriptor_3() {
     alone(|host| {
         let fd = sealed("test", b"kept").unwrap();
         let keeper = Keeper::new();
-        let handle = give(&keeper.process(), &fd).unwrap().to_string();
+        let handle = handle_for(&keeper.process(), &fd).unwrap().to_string();
         let shell = ["--", "sh", "-c", "echo $RDMAPREP_HANDLE_FD; cat <&3; ls /proc/self/fd | wc -l; exit 7"];
         let said = run(host.command(&["handle", "open", &handle]).args(shell), "");
         let open = said.out.strip_prefix("3\nkept").unwrap_or_else(|| panic!("{said:?}")).trim();

@@ -23,12 +23,12 @@ use rdma_netlink::nexthop;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
-use rdmaprep::journal::{Record, remains};
+use rdmaprep::journal::{Record, salvage};
 use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::oci::bundle::Bundle;
 use rdmaprep::oci::edit::{self, Edit};
 use rdmaprep::oci::state::State;
-use rdmaprep::restore::plan::{reassert, restore};
+use rdmaprep::restore::plan::{plan_restore, reassert};
 use rdmaprep::select::judge;
 use rdmaprep::verify::drift;
 use serde_json::json;
@@ -204,7 +204,7 @@ fn a_namespace_that_its_root_has_filled() {
     in_proportion("the way home", 10_000, |count| {
         let inside = crowded(count, &held);
         let held = &held;
-        move || drop(black_box(restore(held, &Snapshot::default(), Some(&inside))))
+        move || drop(black_box(plan_restore(held, &Snapshot::default(), Some(&inside))))
     });
     in_proportion("what a runtime took away", 2_000, |count| {
         let inside = crowded(count, &held);
@@ -239,7 +239,7 @@ fn a_namespace_that_its_root_has_filled() {
 fn a_torn_record() {
     in_proportion("values without an end", 250, |count| {
         let text = format!("{{\"id\":\"{}", "a".repeat(2000)).repeat(count);
-        move || drop(black_box(remains(&text)))
+        move || drop(black_box(salvage(&text)))
     });
 }
 

@@ -163,7 +163,7 @@ fn a_plan_becomes_an_edit() {
         agreement: None,
         freeze_lifetimes: false,
     };
-    let edit = Edit::of(&plan, "/usr/bin/rdmaprep", None);
+    let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);
     assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "55"]);
     // 512 NICs take their time, and so does their undo; a timeout that is asked for stays.

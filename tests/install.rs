@@ -21,7 +21,7 @@ use anyhow::Result;
 use proptest::prelude::*;
 use rdmaprep::cli::{self, Cli};
 use rdmaprep::deadline;
-use rdmaprep::install::{self, Change, Installation, Ledger, Target, Wanted};
+use rdmaprep::install::{self, Change, InstallRequest, Installation, Manifest, Target};
 use rdmaprep::kernel::host::host_tree::{Content, ReadTree};
 use serde_json::{Value, json};
 use support::{Container, Said, alone, run, sh};
@@ -245,17 +245,17 @@ fn what_was_changed_since_is_left_and_told() {
 fn a_ledger_that_cannot_be_read_stops_both() {
     let root = TempDir::new().unwrap();
     rdmaprep("install", root.path(), &["--crio"]).ok();
-    let ledger = root.path().join("var/lib/rdmaprep/installed.json");
-    let whole = fs::read_to_string(&ledger).unwrap();
+    let manifest = root.path().join("var/lib/rdmaprep/installed.json");
+    let whole = fs::read_to_string(&manifest).unwrap();
     for damaged in [whole.replacen("\"schema\": 1", "\"schema\": 99", 1), whole[..whole.len() / 2].to_owned()] {
-        fs::write(&ledger, &damaged).unwrap();
+        fs::write(&manifest, &damaged).unwrap();
         let before = all(root.path());
         rdmaprep("uninstall", root.path(), &[]).fails(2, &["installed.json"]);
         rdmaprep("install", root.path(), &["--docker"]).fails(2, &["installed.json"]);
         assert_eq!(before, all(root.path()));
     }
     // Fields that a later version adds are no damage.
-    fs::write(&ledger, whole.replacen("\"schema\": 1,", "\"schema\": 1, \"later\": [],", 1)).unwrap();
+    fs::write(&manifest, whole.replacen("\"schema\": 1,", "\"schema\": 1, \"later\": [],", 1)).unwrap();
     rdmaprep("uninstall", root.path(), &[]).ok();
     assert!(!root.path().join("usr").exists());
 }
@@ -354,7 +354,7 @@ fn a_later_install_is_the_whole_of_what_it_wants() {
 #[test]
 fn what_another_target_wants_stays() {
     let root = TempDir::new().unwrap();
-    let ledger = root.path().join("var/lib/rdmaprep/installed.json");
+    let manifest = root.path().join("var/lib/rdmaprep/installed.json");
     let (link, hook) = ("opt/rdmaprep-runtime", "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json");
     let is_there = |path: &str| fs::symlink_metadata(root.path().join(path)).is_ok();
     let install = |args: &[&str]| rdmaprep("install", root.path(), args).ok();
@@ -362,11 +362,11 @@ fn what_another_target_wants_stays() {
     for older in [false, true] {
         install(&["--docker", "--containerd", "--podman", "--crio", "--program", "/opt/rdmaprep", "--command", "x"]);
         if older {
-            let mut value: Value = serde_json::from_str(&fs::read_to_string(&ledger).unwrap()).unwrap();
+            let mut value: Value = serde_json::from_str(&fs::read_to_string(&manifest).unwrap()).unwrap();
             for entry in value["entries"].as_array_mut().unwrap() {
                 entry.as_object_mut().unwrap().remove("wanted_by").unwrap();
             }
-            fs::write(&ledger, value.to_string()).unwrap();
+            fs::write(&manifest, value.to_string()).unwrap();
         }
         install(&["--docker", "--podman"]);
         assert!(is_there(link) && is_there(hook));
@@ -793,15 +793,16 @@ impl Files {
         self
     }
     fn installed(&self, target: Target) -> Result<(Files, Installation)> {
-        let wanted = Wanted { targets: vec![target], program: "/usr/bin/rdmaprep".into(), ..Wanted::default() };
-        let done = install::install(&wanted, self, &Ledger::default())?;
+        let wanted =
+            InstallRequest { targets: vec![target], program: "/usr/bin/rdmaprep".into(), ..InstallRequest::default() };
+        let done = install::install(&wanted, self, &Manifest::default())?;
         let after = self.clone().after(&done.changes);
-        let again = install::install(&wanted, &after, &done.ledger)?;
-        assert_eq!((again.changes, &again.ledger), (Vec::new(), &done.ledger), "twice is not once");
+        let again = install::install(&wanted, &after, &done.manifest)?;
+        assert_eq!((again.changes, &again.manifest), (Vec::new(), &done.manifest), "twice is not once");
         Ok((after, done))
     }
-    fn uninstalled(self, ledger: &Ledger) -> Files {
-        let removal = install::uninstall(ledger, &self, false).unwrap();
+    fn uninstalled(self, manifest: &Manifest) -> Files {
+        let removal = install::uninstall(manifest, &self, false).unwrap();
         assert_eq!(removal.left, Vec::<String>::new());
         self.after(&removal.done.changes)
     }
@@ -897,7 +898,7 @@ proptest! {
         let (after, done) = before.installed(Target::Docker).unwrap();
         let new: Value = serde_json::from_str(&after.text(DAEMON)).unwrap();
         prop_assert_eq!(&new["runtimes"]["rdmaprep"]["path"], "/usr/bin/rdmaprep-runtime");
-        prop_assert_eq!(after.uninstalled(&done.ledger), before);
+        prop_assert_eq!(after.uninstalled(&done.manifest), before);
     }
 
     /// Whoever edits the file in between keeps the edit, wherever it is.
@@ -915,7 +916,7 @@ proptest! {
         let edited = edit(serde_json::from_str(&after.text(DAEMON)).unwrap());
         let mut files = after;
         files.0.insert(DAEMON.into(), Content::Text(serde_json::to_string_pretty(&edited).unwrap()));
-        let end = files.uninstalled(&done.ledger);
+        let end = files.uninstalled(&done.manifest);
         let end: Value = serde_json::from_str(&end.text(DAEMON)).unwrap();
         prop_assert_eq!(end, edit(value));
     }
@@ -933,7 +934,7 @@ proptest! {
             Some(runtimes.get("rdmaprep")?.get("options")?.get("BinaryName")?.as_str()? == "/usr/bin/rdmaprep-runtime")
         };
         prop_assert_eq!(all.values().filter_map(ours).collect::<Vec<_>>(), [true]);
-        prop_assert_eq!(after.uninstalled(&done.ledger), before);
+        prop_assert_eq!(after.uninstalled(&done.manifest), before);
     }
 
     /// A comment that somebody adds stays, and all that was there before us, to the byte.
@@ -943,7 +944,7 @@ proptest! {
         let edit = |text: &str| format!("{text}\n[zeta] # new\nx = 1\n");
         let edited = edit(&after.text(CONFIG));
         after.0.insert(CONFIG.into(), Content::Text(edited));
-        let end = after.uninstalled(&done.ledger);
+        let end = after.uninstalled(&done.manifest);
         let (end, expected) = (end.text(CONFIG), edit(&text));
         prop_assert_eq!(toml::from_str::<toml::Table>(&end).unwrap(), toml::from_str::<toml::Table>(&expected).unwrap());
         let comments = |text: &str| text.split('#').skip(1).map(|c| c.lines().next().unwrap().to_owned()).collect::<Vec<_>>();

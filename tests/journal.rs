@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rdma_model::strict_json::unheard;
-use rdmaprep::journal::{Record, SCHEMA, remains};
+use rdmaprep::journal::{Record, SCHEMA, salvage};
 use serde_json::{Value, json};
 use support::hold::{Hold, POOL};
 use support::{Container, Host, alone, sh};
@@ -142,7 +142,7 @@ fn a_record_cut_off_at_any_byte_is_none() {
     record.held.iter_mut().for_each(|h| h.before.netdev.sysctls.clear());
     record.held.iter_mut().for_each(|h| h.inside.netdev.sysctls.clear());
     let text = record.print().unwrap();
-    let whole = remains(&text);
+    let whole = salvage(&text);
     assert_eq!(whole.nics.iter().map(ToString::to_string).collect::<Vec<_>>(), ["r0", "r1"]);
     assert_eq!(whole.ids, ["job"]);
     let mut named = 0;
@@ -150,7 +150,7 @@ fn a_record_cut_off_at_any_byte_is_none() {
         let torn = &text[..end];
         let error = Record::parse(torn).err().unwrap_or_else(|| panic!("{end} of {} bytes are a record", text.len()));
         assert!(format!("{error:#}").starts_with("the record is damaged: "), "{error:#}");
-        let left = remains(torn);
+        let left = salvage(torn);
         assert!(left.nics.len() <= 2 && whole.nics.starts_with(&left.nics) && whole.ids.starts_with(&left.ids));
         named = left.nics.len();
     }

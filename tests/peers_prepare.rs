@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rdma_model::step::Side;
 use rdmaprep::kernel::links::RouteSocket;
 use rdmaprep::kernel::netns::Netns;
-use rdmaprep::kernel::{Live, Scope, World};
+use rdmaprep::kernel::{Kernel, Scope, World};
 use rdmaprep::protected_ifaces::Way;
 use serde_json::{Value, json};
 use support::{Container, Host, Said, abreast, alone, run};
@@ -475,7 +475,7 @@ fn the_way_to_the_store_is_guarded_and_told() {
 fn the_way_to_the_store_is_the_kernels_own_word() {
     alone(|host| {
         host.rails(3);
-        let mut live = Live::open(Netns::current().unwrap(), None).unwrap();
+        let mut live = Kernel::open(Netns::current().unwrap(), None).unwrap();
         let seen = live.observe(Side::Host, &Scope::links()).unwrap();
         let index = |name: &str| seen.netdevs.iter().find(|n| n.name.as_str() == name).map(|n| n.ifindex);
         let (store, local) = ("198.51.100.9".parse().unwrap(), "10.1.0.1".parse().unwrap());

@@ -268,7 +268,7 @@ fn what_comes_from_a_rail_leaves_by_it() {
             [(29000 + i as u32, 29000 + i as u32); 2]
         );
     }
-    let told = rails::told(&attach.held.iter().map(|h| h.inside.clone()).collect::<Vec<_>>(), &inside);
+    let told = rails::describe(&attach.held.iter().map(|h| h.inside.clone()).collect::<Vec<_>>(), &inside);
     assert_eq!(told[3], "rail3: effective ARP profile 2/1/1/1, table 29003");
     // The known recipe: without tables, all of them would leave by one.
     let recipe = lowered(&kernel, &plan(&kernel, 4, "2/1/1/1".parse().unwrap(), "29000-29255")).unwrap();

@@ -214,7 +214,7 @@ fn answered(a: &Container, b: &Container, from: &str, to: &str) -> bool {
     let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
     let socket = |c: &Container, ip: &str| {
         let bind = || Ok(UdpSocket::bind(at(ip))?);
-        Netns::of(c.pid() as i32).unwrap().visit(bind).unwrap()
+        Netns::of_process(c.pid() as i32).unwrap().visit(bind).unwrap()
     };
     let (near, far) = (socket(a, from), socket(b, to));
     let wait = |s: &UdpSocket| s.set_read_timeout(Some(Duration::from_millis(1500))).unwrap();

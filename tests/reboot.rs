@@ -14,7 +14,7 @@ use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::apply_all;
 use rdmaprep::attach::attach;
 use rdmaprep::kernel::link_managers;
-use rdmaprep::restore::after_reboot::{Aftermath, after_reboot};
+use rdmaprep::restore::after_reboot::{RebootPlan, plan_after_reboot};
 use rdmaprep::verify;
 use support_kernel::hosts::{name, plan_for, three};
 use support_kernel::{Kernel, naked, plain, v4, v6};
@@ -93,11 +93,11 @@ fn booted(cards: Vec<Netdev>) -> Kernel {
     kernel
 }
 
-fn planned(held: &[MovedNic], kernel: &Kernel) -> Aftermath {
-    after_reboot(held, &kernel.see(HOST), |_| None)
+fn planned(held: &[MovedNic], kernel: &Kernel) -> RebootPlan {
+    plan_after_reboot(held, &kernel.see(HOST), |_| None)
 }
 
-fn done(held: &[MovedNic], kernel: &mut Kernel) -> Aftermath {
+fn done(held: &[MovedNic], kernel: &mut Kernel) -> RebootPlan {
     let aftermath = planned(held, kernel);
     let errors = apply_all(&aftermath.steps, kernel, Instant::now());
     assert!(errors.is_empty(), "{errors:?}");
@@ -109,7 +109,7 @@ fn drift(held: &[MovedNic], kernel: &Kernel) -> Vec<String> {
     verify::drift(&states, &kernel.see(HOST)).iter().map(ToString::to_string).collect()
 }
 
-fn touches(aftermath: &Aftermath, dev: &IfName) -> bool {
+fn touches(aftermath: &RebootPlan, dev: &IfName) -> bool {
     let dev = format!("{dev} ");
     aftermath.steps.iter().any(|s| format!("{s} {s:?}").contains(dev.trim()))
 }
@@ -241,7 +241,7 @@ fn whoever_configures_a_nic_keeps_it() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     };
-    let of = |dev: &str, index| link_managers::of(root.path(), &dev.parse().unwrap(), index);
+    let of = |dev: &str, index| link_managers::manager_of(root.path(), &dev.parse().unwrap(), index);
     // udev runs everywhere and gives no addresses.
     put("run/udev/control", "");
     assert_eq!(of("rail0", 7), None);
@@ -260,7 +260,7 @@ fn whoever_configures_a_nic_keeps_it() {
 
     let held = record();
     let kernel = booted(cards());
-    let aftermath = after_reboot(&held, &kernel.see(HOST), |dev| (dev.ifindex == 7).then_some("NetworkManager"));
+    let aftermath = plan_after_reboot(&held, &kernel.see(HOST), |dev| (dev.ifindex == 7).then_some("NetworkManager"));
     assert_eq!(aftermath.told, ["rail0 is configured by NetworkManager: left alone"]);
     assert!(!touches(&aftermath, &name(0)) && touches(&aftermath, &name(1)));
 }

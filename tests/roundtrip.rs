@@ -33,7 +33,7 @@ use rdmaprep::kernel::{Scope, World};
 use rdmaprep::plan::{Plan, rails};
 use rdmaprep::precedence::Precedence;
 use rdmaprep::restore::arrange::arrange;
-use rdmaprep::restore::plan::{Homecoming, restore};
+use rdmaprep::restore::plan::{RestorePlan, plan_restore};
 use rdmaprep::restore::settle::settle;
 use rdmaprep::verify;
 use support_kernel::hosts::{Host, host, name};
@@ -81,9 +81,9 @@ fn names(held: &[MovedNic]) -> Vec<IfName> {
 }
 
 /// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what differs then.
-fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (Homecoming, Vec<Drift>) {
+fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestorePlan, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
-    let home = restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
+    let home = plan_restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
     apply_all(&home.steps, kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
     let order = order.met(&now);
@@ -144,7 +144,7 @@ impl Case {
         let attach = attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
         let (host, inside) = (form(&kernel.see(Side::Host)), form(&kernel.see(Side::Inside)));
         let order = order(&kernel.see(Side::Host));
-        let precedence = Precedence::of(&kernel.see(Side::Host), attach.held.iter().map(|h| &h.before), &[]);
+        let precedence = Precedence::from_host(&kernel.see(Side::Host), attach.held.iter().map(|h| &h.before), &[]);
         Case { kernel, attach, precedence, host, inside, order }
     }
 
@@ -264,8 +264,8 @@ fn the_way_home_cut_off_anywhere() {
     told("points of the way home");
 }
 
-fn way_home(kernel: &Kernel, held: &[MovedNic]) -> Homecoming {
-    restore(held, &kernel.see(Side::Host), kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref())
+fn way_home(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
+    plan_restore(held, &kernel.see(Side::Host), kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref())
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn an_equal_host_needs_nothing() {
         // Without a look at the sysctls they are written again, which changes nothing.
         let mut kernel = case.kernel.clone();
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
-        let steps = restore(held, &look, None).steps;
+        let steps = plan_restore(held, &look, None).steps;
         let same = |s: &Step| match s {
             // Who makes link-local addresses is one of these values.
             Step::AddressAdd { address, .. } => address.scope == 253,
@@ -733,14 +733,14 @@ mod stacked {
     use super::*;
     use rdma_model::ids::Hex;
     use rdma_model::snapshot::Hop;
-    use rdma_model::step::Made;
+    use rdma_model::step::VirtualLink;
     use support_kernel::hosts::{plan_of, three};
 
     const SIDE: Side = Side::Host;
 
-    fn made(kind: &str, over: Option<&str>, number: u8) -> Made {
+    fn made(kind: &str, over: Option<&str>, number: u8) -> VirtualLink {
         let (data, over) = (Hex(vec![number]), over.map(|o| o.parse().unwrap()));
-        Made { kind: kind.to_owned(), data, over, mac: None, ifindex: Some(200 + u32::from(number)) }
+        VirtualLink { kind: kind.to_owned(), data, over, mac: None, ifindex: Some(200 + u32::from(number)) }
     }
 
     /// NICs 0, with two VLANs, one on the other, of which the upper sorts first and is down; 1 and 2 in a bond.

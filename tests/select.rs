@@ -58,7 +58,7 @@ fn run(case: &Path) -> Result<Selection> {
     let annotations: BTreeMap<String, String> = optional(&case.join("annotations.json"));
     let request = request(&args.lines().collect::<Vec<_>>(), &read("config.toml"))?.narrow(&annotations)?;
     let snapshot: Snapshot = serde_json::from_str(&read("snapshot.json")).unwrap();
-    let held: Vec<rdmaprep::select::Held> = optional(&case.join("held.json"));
+    let held: Vec<rdmaprep::select::BusyNic> = optional(&case.join("held.json"));
     select(&request, &snapshot, &held)
 }
 

@@ -28,15 +28,15 @@ use rdmaprep::cli::{Cli, Command as Subcommand};
 use rdmaprep::handle::Handle;
 use rdmaprep::kernel::process::memfd::sealed;
 use rdmaprep::kernel::process::pidfd::Process;
-use rdmaprep::kernel::process::pidfd_getfd::give;
+use rdmaprep::kernel::process::pidfd_getfd::handle_for;
 use rdmaprep::kernel::store::Store;
 use rdmaprep::nccl_env::topo_file;
-use rdmaprep::shim::{self, Asked, Call, Own, Wanted};
+use rdmaprep::shim::{self, Call, RuntimeChoice, RuntimeCommand, ShimConfig};
 use serde_json::{Value, json};
 use support::hold::{Hold, POOL};
 use support::{Container, Host, Said, alone, run, sh};
 
-fn told(asked: &Asked) -> String {
+fn told(asked: &RuntimeCommand) -> String {
     let config = asked.config.as_ref().map_or("none".to_owned(), |path| path.display().to_string());
     let log = asked.log.as_ref().map(|path| format!(", log {}", path.display()));
     let json = if asked.json { ", json" } else { "" };
@@ -85,7 +85,7 @@ proptest! {
 }
 
 fn call(words: &[&str]) -> Option<Call> {
-    Call::of(words.iter().map(OsString::from))
+    Call::parse(words.iter().map(OsString::from))
 }
 
 #[test]
@@ -111,17 +111,17 @@ fn it_is_a_runtime_by_its_name_alone() {
 
 #[test]
 fn the_config_file_and_our_name_choose_the_program_and_nothing_else() {
-    let names = |names: &[&str]| Wanted::Names(names.iter().map(|n| (*n).to_owned()).collect());
+    let names = |names: &[&str]| RuntimeChoice::Names(names.iter().map(|n| (*n).to_owned()).collect());
     for (named, configured, wanted) in [
         (None, None, names(&["runc", "crun"])),
         (None, Some("crun"), names(&["crun"])),
-        (None, Some("/opt/runc"), Wanted::Path("/opt/runc".into())),
+        (None, Some("/opt/runc"), RuntimeChoice::Path("/opt/runc".into())),
         (Some("runsc"), None, names(&["runsc"])),
         (Some("runsc"), Some("/opt/runc"), names(&["runsc"])),
-        (Some("runsc"), Some("/opt/runsc"), Wanted::Path("/opt/runsc".into())),
+        (Some("runsc"), Some("/opt/runsc"), RuntimeChoice::Path("/opt/runsc".into())),
         (Some("nvidia"), Some("runc"), names(&["nvidia-container-runtime"])),
     ] {
-        assert_eq!(shim::wanted(named, configured).unwrap(), wanted, "{named:?} {configured:?}");
+        assert_eq!(shim::choose_runtime(named, configured).unwrap(), wanted, "{named:?} {configured:?}");
     }
     for (named, configured) in [
         (None, Some("")),
@@ -132,13 +132,13 @@ fn the_config_file_and_our_name_choose_the_program_and_nothing_else() {
         (Some(""), None),
         (Some("../../tmp/x"), None),
     ] {
-        assert!(shim::wanted(named, configured).is_err(), "{named:?} {configured:?}");
+        assert!(shim::choose_runtime(named, configured).is_err(), "{named:?} {configured:?}");
     }
     let places = shim::places(&["runc".into(), "crun".into()], OsStr::new("/a:rel::/b:."));
     assert_eq!(places, ["/a/runc", "/b/runc", "/a/crun", "/b/crun"].map(PathBuf::from));
     // What is wrong elsewhere must not keep containers from being stopped.
-    assert_eq!(Own::parse("runtime = \"crun\"\nno_such_key = 1").unwrap().runtime.as_deref(), Some("crun"));
-    assert!(Own::parse("runtime = 7").is_err() && Own::parse("runtime = ").is_err());
+    assert_eq!(ShimConfig::parse("runtime = \"crun\"\nno_such_key = 1").unwrap().runtime.as_deref(), Some("crun"));
+    assert!(ShimConfig::parse("runtime = 7").is_err() && ShimConfig::parse("runtime = ").is_err());
 }
 
 #[test]
@@ -501,11 +501,11 @@ fn a_handle_of_something_else_is_not_believed() {
     alone(|host| {
         let rails = host.rails(1);
         host.prepare(&rails);
-        let own = Process::own().unwrap();
+        let own = Process::current().unwrap();
         let links =
             |name: &str| [(format!("class/infiniband/{name}"), Node::Link("x".into()))].into_iter().collect::<Tree>();
         let evil = sealed("rdmaprep-sysfs", Store::view_text(&links("evil")).unwrap().as_bytes()).unwrap();
-        let handle = give(&own, &evil).unwrap();
+        let handle = handle_for(&own, &evil).unwrap();
         let config = serde_json::from_str(&run(&mut host.command(&["spec"]), &asking().to_string()).ok().out).unwrap();
         for (handles, note) in [
             (format!("sysfs={handle}"), "sysfs is read from its file: what the handle names is another one"),
@@ -533,7 +533,7 @@ fn a_topology_file_places_the_plans_hcas_alone() {
         let rails = host.rails(1);
         host.prepare(&rails);
         let store = Store::new(&host.run, &host.state);
-        let own = Process::own().unwrap();
+        let own = Process::current().unwrap();
         // Of NICs without an HCA: a file that places one speaks of others.
         for (xml, code) in [("<system><net name=\"mlx5_9\"/></system>", 3), ("<system/>", 0)] {
             let tree = topo_file::tree(xml);
@@ -542,7 +542,7 @@ fn a_topology_file_places_the_plans_hcas_alone() {
             let source = store.views().join(&name).join(topo_file::FILE);
             config["mounts"].as_array_mut().unwrap().push(json!({"destination": topo_file::PLACE, "source": source}));
             let file = sealed("rdmaprep-topology", xml.as_bytes()).unwrap();
-            let handles = format!("topology={}", give(&own, &file).unwrap());
+            let handles = format!("topology={}", handle_for(&own, &file).unwrap());
             for (handles, kept) in [(handles.as_str(), false), ("", true)] {
                 let json = host.run.join(format!("views/{name}.json"));
                 let _ = fs::remove_file(&json);

@@ -92,7 +92,7 @@ impl Peer {
     }
 
     fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-        Netns::of(self.of.pid() as i32).unwrap().visit(|| Ok(body())).unwrap()
+        Netns::of_process(self.of.pid() as i32).unwrap().visit(|| Ok(body())).unwrap()
     }
 
     /// A connection of the host's to the peer.

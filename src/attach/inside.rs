@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
-use rdma_model::step::{IFA_F_NOPREFIXROUTE, NicState, Own, generated, kernel_address, prefix_route};
+use rdma_model::step::{IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, prefix_route};
 
 use crate::plan::sysctl_carry;
 
@@ -36,7 +36,7 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
         (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
     };
     let whole = state.routes.iter().filter_map(carried);
-    let own = Own::of(&before.netdev);
+    let own = NetdevAddresses::of(&before.netdev);
     state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
     state.nexthops.clear();
     let mut sysctls = sysctl_carry::sysctls(&before.netdev, host);

@@ -15,7 +15,7 @@ use crate::plan::Plan;
 
 /// The rails that a container's devices name, and no others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct DeviceRequest {
     netdevs: BTreeSet<IfName>,
     hcas: BTreeSet<HcaName>,
 }
@@ -30,13 +30,18 @@ struct Hook {
     args: Option<Vec<String>>,
 }
 
-impl Asked {
+impl DeviceRequest {
     /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing where the hook of another
     /// device comes before it.
     ///
     /// # Errors
     /// [`ErrorClass::State`] where config.json has no such hook: what the other devices ask for is not known then.
-    pub fn first(config_json: &str, stage: Stage, plan: Option<&str>, mine: &[String]) -> Result<Option<Asked>> {
+    pub fn first(
+        config_json: &str,
+        stage: Stage,
+        plan: Option<&str>,
+        mine: &[String],
+    ) -> Result<Option<DeviceRequest>> {
         let (bytes, most) = (config_json.len(), edit::MAX_BYTES);
         if bytes > most {
             return Err(ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read")));
@@ -90,9 +95,9 @@ impl Asked {
     }
 }
 
-impl FromIterator<RailName> for Asked {
-    fn from_iter<I: IntoIterator<Item = RailName>>(names: I) -> Asked {
-        let mut asked = Asked::default();
+impl FromIterator<RailName> for DeviceRequest {
+    fn from_iter<I: IntoIterator<Item = RailName>>(names: I) -> DeviceRequest {
+        let mut asked = DeviceRequest::default();
         for name in names {
             match name {
                 RailName::Netdev(name) => drop(asked.netdevs.insert(name)),

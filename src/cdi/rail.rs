@@ -93,14 +93,14 @@ pub struct Rail {
 
 impl Rail {
     /// The rails of a plan, in its order. `host` is where an HCA without a netdev has its node.
-    pub fn of(plan: &Plan, host: &Snapshot) -> Vec<Rail> {
+    pub fn rails_of_plan(plan: &Plan, host: &Snapshot) -> Vec<Rail> {
         let cm = plan.devices.iter().find(|d| d.name == "rdma_cm");
         let rail = |name, hca: Option<String>, verbs: Vec<CharDevice>, pci| {
             let nodes = if verbs.is_empty() { Vec::new() } else { verbs.into_iter().chain(cm.cloned()).collect() };
             Rail { name, hca, nodes, pci }
         };
         let nic = |nic: &Nic| {
-            let its = |n: &&Nic| upper_lower::root(n, &plan.nics).identity.name == nic.identity.name;
+            let its = |n: &&Nic| upper_lower::moved_root(n, &plan.nics).identity.name == nic.identity.name;
             let verbs = plan.nics.iter().filter(its).filter_map(|n| n.uverbs.clone()).collect();
             let hca = nic.hca.as_ref().map(|hca| nic.port.map_or(hca.to_string(), |port| format!("{hca}:{port}")));
             rail(RailName::Netdev(nic.identity.name.clone()), hca, verbs, nic.identity.pci)

@@ -5,14 +5,14 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
-use super::asked::Asked;
+use super::asked::DeviceRequest;
 use crate::config::request::Request;
 use crate::plan::{Nic, Plan};
 
 impl Request {
     /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
     pub fn of_devices(&self) -> Request {
-        let named = self.narrowing.devices.iter().flat_map(Asked::netdevs).cloned().collect::<Vec<_>>();
+        let named = self.narrowing.devices.iter().flat_map(DeviceRequest::netdevs).cloned().collect::<Vec<_>>();
         let ifaces = if named.is_empty() { self.ifaces.clone() } else { named };
         Request { ifaces, ..self.clone() }
     }

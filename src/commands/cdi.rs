@@ -18,11 +18,11 @@ use crate::kernel::host::files;
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id};
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::edit::{self, HookEdit, hooks_for};
-use crate::plan::build::{held, look, options, plan_of_any};
+use crate::plan::build::{busy_nics, observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
-use crate::select::{Held, Selection};
+use crate::select::{BusyNic, Selection};
 
 /// What `generate --json` prints.
 #[derive(Serialize)]
@@ -51,9 +51,9 @@ pub(super) fn run(global: &Global, command: &CdiCommand) -> Result<()> {
 fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
-    let seen = look(&mut Live::open(Netns::current()?, None)?, &request.job())?;
+    let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &request.job())?;
     let source = source(&request, args, &seen, &store)?;
-    let (spec, told) = Spec::of(&source.rails, &source.hooks);
+    let (spec, told) = Spec::from_rails(&source.rails, &source.hooks);
     warn(&told);
     let text = report::json(&spec)? + "\n";
     if args.output == Path::new("-") {
@@ -76,7 +76,7 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     if args.json {
         return say(&report::json(&Generated { path, changed, spec: &spec })?);
     }
-    let lines = lines(&spec, &seen, &held(&store)?);
+    let lines = lines(&spec, &seen, &busy_nics(&store)?);
     say(&told_of(args, before.as_deref().unwrap_or_default(), &text, &lines))
 }
 
@@ -104,7 +104,7 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
     let program = &program(args)?;
     if let Some(plan) = store.plan(&args.plan)? {
         let plan = request.narrowed_plan(plan, seen);
-        let rails = Rail::of(&plan, seen);
+        let rails = Rail::rails_of_plan(&plan, seen);
         ensure!(
             !rails.is_empty(),
             ErrorClass::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name))
@@ -114,7 +114,7 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
     }
     let (plan, selection) = plan_of_any(request, &args.plan, seen, store, options(request))?;
     warn(&selection.warnings);
-    let mut rails = Rail::of(&plan, seen);
+    let mut rails = Rail::rails_of_plan(&plan, seen);
     let away = away(request, seen, store)?.into_iter();
     let away: Vec<Rail> = away.filter(|rail| !rails.iter().any(|r| r.name == rail.name)).collect();
     rails.extend(away);
@@ -143,7 +143,7 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
         };
         by_name && request.host.policy.forbids_name(name).is_none()
     };
-    Ok(given.flat_map(|plan| Rail::of(&plan, seen)).filter(chosen).collect())
+    Ok(given.flat_map(|plan| Rail::rails_of_plan(&plan, seen)).filter(chosen).collect())
 }
 
 /// What we wrote, or somebody else.
@@ -190,16 +190,16 @@ fn list(global: &Global, args: &CdiListArgs) -> Result<()> {
     })?;
     let spec = ours(path, &text)?;
     let store = store(&Host::new(global, &super::config(global)?));
-    let seen = Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
-    let lines = lines(&spec, &seen, &held(&store)?);
+    let seen = Kernel::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+    let lines = lines(&spec, &seen, &busy_nics(&store)?);
     say(&if args.json { report::json(&lines)? } else { report::device_table(&lines) })
 }
 
-fn lines(spec: &Spec, seen: &Snapshot, held: &[Held]) -> Vec<DeviceLine> {
+fn lines(spec: &Spec, seen: &Snapshot, held: &[BusyNic]) -> Vec<DeviceLine> {
     spec.devices.iter().map(|device| line(device, seen, held)).collect()
 }
 
-fn line(device: &Device, seen: &Snapshot, held: &[Held]) -> DeviceLine {
+fn line(device: &Device, seen: &Snapshot, held: &[BusyNic]) -> DeviceLine {
     let rails = device.rails();
     let nodes = &device.container_edits.device_nodes;
     let mut now: Vec<String> = rails.iter().filter_map(|rail| elsewhere(rail, seen, held)).collect();
@@ -220,7 +220,7 @@ fn line(device: &Device, seen: &Snapshot, held: &[Held]) -> DeviceLine {
 }
 
 /// Where a rail is, unless it is on the host.
-fn elsewhere(rail: &RailName, seen: &Snapshot, held: &[Held]) -> Option<String> {
+fn elsewhere(rail: &RailName, seen: &Snapshot, held: &[BusyNic]) -> Option<String> {
     let name = rail.as_str();
     if let Some(held) = held.iter().find(|h| h.netdev.as_str() == name) {
         return Some(format!("{name}: {}", held.by));

@@ -11,7 +11,7 @@ use nccl_rules::settings::Settings;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 
-use super::{look, nccl, say, warn};
+use super::{load_snapshot, nccl, say, warn};
 use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
 use crate::kernel::host::home_and_hosts;
 use crate::kernel::probe::tcp_probe;
@@ -27,8 +27,8 @@ pub(super) fn run(command: &CheckCommand) -> Result<()> {
 fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     // What cannot be meant is told before anything is looked at.
     args.host.as_deref().map(bootstrap::split).transpose().class(ErrorClass::Usage, "HOST")?;
-    let settings = nccl::settings(&asked(args))?;
-    let seen = look(None, None)?;
+    let settings = nccl::settings(&explain_args(args))?;
+    let seen = load_snapshot(None, None)?;
     let explanation = explain(&settings, &seen, args.nccl_version, &home_and_hosts::address_of);
     if let Bootstrap::Fails(failure) = &explanation.bootstrap {
         let text = format!("NCCL does not start in this network namespace: {}", failure.why);
@@ -43,7 +43,7 @@ fn bootstrap(args: &BootstrapArgs) -> Result<()> {
 }
 
 /// The settings are found as `nccl explain` finds them.
-fn asked(args: &BootstrapArgs) -> ExplainArgs {
+fn explain_args(args: &BootstrapArgs) -> ExplainArgs {
     let BootstrapArgs { env, env_file, bundle, conf, nccl_version, json, .. } = args;
     let (env, env_file, bundle, conf) = (env.clone(), env_file.clone(), bundle.clone(), conf.clone());
     ExplainArgs { env, env_file, bundle, conf, nccl_version: *nccl_version, snapshot: None, json: *json }

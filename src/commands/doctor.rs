@@ -11,17 +11,17 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 
 use super::status::{advice, unreadable};
-use super::{look, nccl, request, say, store, warn};
+use super::{load_snapshot, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::{Phase, Record};
 use crate::kernel::netns::Netns;
-use crate::kernel::probe::access::User;
+use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id};
+use crate::kernel::{Kernel, boot_id};
 use crate::plan::{Plan, build};
 use crate::report;
 use crate::restore::run;
@@ -43,7 +43,7 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
 
 /// A machine that is not this one.
 fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
-    let snapshot = look(args.root.as_deref(), args.snapshot.as_deref())?;
+    let snapshot = load_snapshot(args.root.as_deref(), args.snapshot.as_deref())?;
     warn(&snapshot.warnings);
     doctor(&Examination {
         request,
@@ -60,14 +60,14 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
 fn host(request: &Request) -> Result<Diagnosis> {
     let store = store(&request.host);
     // A look that has the kernel load a module changes what is looked for.
-    let snapshot = build::look(&mut Live::quiet(Netns::current()?, None)?, &request.job())?;
+    let snapshot = build::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, unread) = plans(&store)?;
     let machine = Machine { unread, ..collect::of_host(&snapshot)? };
     doctor(&Examination {
         request,
         snapshot: &snapshot,
-        held: &build::held(&store)?,
+        held: &build::busy_nics(&store)?,
         machine: Some(&machine),
         traces: &traces(&store)?,
         plans: &plans,
@@ -128,10 +128,10 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
 
 fn trace(record: &Record, boot: &str) -> Result<Trace> {
     let id = record.members.first().map(|m| m.id.clone()).unwrap_or_default();
-    let alive = record.members.iter().any(run::alive);
+    let alive = record.members.iter().any(run::is_alive);
     let stale = match record.boot_id == boot {
         false => Some(Stale::EarlierBoot),
-        true if run::abandoned(record) => Some(Stale::Abandoned),
+        true if run::is_abandoned(record) => Some(Stale::Abandoned),
         // Who has joined a hold keeps the NICs when that ends.
         true if !alive && record.hold.is_none() => Some(Stale::Lingering),
         true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),
@@ -148,7 +148,7 @@ fn trace(record: &Record, boot: &str) -> Result<Trace> {
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
 pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
     if args.told {
-        return say(&report::json(&container::told(args.pid)?)?);
+        return say(&report::json(&container::container_settings(args.pid)?)?);
     }
     let device = |word: &String| {
         let mut parts = word.rsplitn(3, ':');
@@ -156,7 +156,7 @@ pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
         Some(CharDevice { name: parts.next()?.to_owned(), major, minor })
     };
     let devices: Vec<CharDevice> = args.nodes.iter().filter_map(device).collect();
-    let user: User = args.user.as_deref().unwrap_or_default().parse().class(ErrorClass::Usage, "--user")?;
+    let user: ProcessUser = args.user.as_deref().unwrap_or_default().parse().class(ErrorClass::Usage, "--user")?;
     let nodes: BTreeMap<_, _> = devnode_probe::enter(args.pid, &user, &devices)?;
     say(&report::json(&nodes)?)
 }

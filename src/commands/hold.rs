@@ -19,20 +19,20 @@ use crate::cli::{Global, HoldArgs};
 use crate::config::request::Request;
 use crate::deadline;
 use crate::handle::Handle;
-use crate::hook::{self, Hook, Keeper};
-use crate::journal::Hold;
+use crate::hook::{self, Hook, NetnsKeeper};
+use crate::journal::HeldNetns;
 use crate::kernel::host::files;
 use crate::kernel::netns::{self, NAMED, Netns, pins};
 use crate::kernel::process::capabilities;
-use crate::kernel::process::memfd::Kept;
+use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::process::pidfd_getfd;
 use crate::kernel::process::signals::Signals;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id};
+use crate::kernel::{Kernel, boot_id};
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::plan::build::{look, options, plan_with, view_of};
+use crate::plan::build::{observe_host, options, plan_with, view_of};
 use crate::report::{self, Report, Stopwatch};
 use crate::restore::run::reclaim;
 
@@ -70,7 +70,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     warn(&report.notes);
     let ready = Ready { id: &state.id, path: &path, netns, nics: &report.nics, handles: &hold.handles };
     // Whatever goes wrong from here on, the NICs go home.
-    let waited = told(&ready, args.json).and_then(|line| say(&line)).and_then(|()| signals.wait());
+    let waited = ready_text(&ready, args.json).and_then(|line| say(&line)).and_then(|()| signals.wait());
     end(&state, netns, &request, &store, Instant::now() + patience).and(waited)
 }
 
@@ -91,17 +91,17 @@ fn begin(
     deadline: Instant,
     report: &mut Report,
     watch: &mut Stopwatch,
-) -> Result<(u64, Hold, Vec<Kept>)> {
+) -> Result<(u64, HeldNetns, Vec<KeptFile>)> {
     report.container = Some(state.id.clone());
     let (plan, kept) = render(request, store, report)?;
-    let own = Process::own()?;
-    let named = |kept: &Kept| Ok((kept.name().to_owned(), pidfd_getfd::give(&own, kept)?));
-    let hold = Hold { path: path.to_owned(), handles: kept.iter().map(named).collect::<Result<_>>()? };
+    let own = Process::current()?;
+    let named = |kept: &KeptFile| Ok((kept.name().to_owned(), pidfd_getfd::handle_for(&own, kept)?));
+    let hold = HeldNetns { path: path.to_owned(), handles: kept.iter().map(named).collect::<Result<_>>()? };
     let netns = Netns::make()?;
     // A container that joins a namespace expects this of it.
     let up = Step::Link { side: Side::Inside, dev: "lo".parse()?, up: true };
-    apply(&[up], &mut Live::open(Netns::current()?, Some(netns.again()?))?, deadline, |_| {})?;
-    let keeper = Keeper { netns: &netns, plan: &plan, hold: &hold };
+    apply(&[up], &mut Kernel::open(Netns::current()?, Some(netns.again()?))?, deadline, |_| {})?;
+    let keeper = NetnsKeeper { netns: &netns, plan: &plan, hold: &hold };
     let hook = Hook { state, store, deadline, patience: Instant::now(), agreed: None, keeper: Some(&keeper) };
     hook::create(&hook, request, report, watch)?;
     Ok((netns.inode(), hold, kept))
@@ -109,10 +109,10 @@ fn begin(
 
 /// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a sandbox with a kernel of its
 /// own would see of /sys, and where NICs and GPUs are.
-fn render(request: &Request, store: &Store, report: &mut Report) -> Result<(Plan, Vec<Kept>)> {
+fn render(request: &Request, store: &Store, report: &mut Report) -> Result<(Plan, Vec<KeptFile>)> {
     let name = request.plan().context("a plan is named")?.as_str();
-    let mut live = Live::open(Netns::current()?, None)?;
-    let seen = look(&mut live, &request.job())?;
+    let mut live = Kernel::open(Netns::current()?, None)?;
+    let seen = observe_host(&mut live, &request.job())?;
     let plan = match store.plan(name)? {
         Some(plan) => plan,
         None => plan_with(request, name, &seen, store, options(request))?.0,
@@ -123,13 +123,13 @@ fn render(request: &Request, store: &Store, report: &mut Report) -> Result<(Plan
     }
     let whole = Plan { sysfs: SysfsMode::Snapshot, view: None, ..plan.clone() };
     let view = view_of(&whole, BTreeSet::new(), &seen, &mut live)?.unwrap_or_default();
-    let mut kept = vec![Kept::new("sysfs", report::json(&view)?.as_bytes())?];
+    let mut kept = vec![KeptFile::new("sysfs", report::json(&view)?.as_bytes())?];
     let hcas = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect();
     let topology = topology(&seen, &hcas);
     let left_out = topology.unplaced.iter().map(|(hca, why)| format!("left out of the topology file: {hca}: {why}"));
     report.notes.extend(left_out.chain(topology.warnings.iter().cloned()));
     match topology.xml() {
-        Ok(xml) => kept.push(Kept::new("topology", xml.as_bytes())?),
+        Ok(xml) => kept.push(KeptFile::new("topology", xml.as_bytes())?),
         Err(e) => report.notes.push(format!("no handle of a topology file: {e:#}")),
     }
     Ok((plan, kept))
@@ -167,7 +167,7 @@ fn finish<T>(report: &mut Report, result: &Result<T>, watch: &Stopwatch, request
 }
 
 /// One line: where the namespace is, then each handle by its name.
-fn told(ready: &Ready, json: bool) -> Result<String> {
+fn ready_text(ready: &Ready, json: bool) -> Result<String> {
     if json {
         // Line ends in values are escaped.
         return Ok(report::json(ready)?.lines().map(str::trim_start).collect());

@@ -10,7 +10,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 use crate::config::host::{Host, STATE};
-use crate::install::{self, Change, Command, Installation, LEDGER, Ledger, Nic, Target, Wanted};
+use crate::install::{self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target};
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::host::{crash_safe, files, runtime_users};
 use crate::kernel::link_managers;
@@ -23,7 +23,7 @@ struct Site {
     is_host: bool,
     /// The folder of the records, within the tree.
     state: String,
-    ledger: Ledger,
+    manifest: Manifest,
     /// That nobody else changes the tree meanwhile.
     _lock: Option<files::Lock>,
 }
@@ -48,27 +48,28 @@ impl Site {
         };
         let lock = (!args.dry_run).then(lock).transpose()?;
         files::owned(&place)?;
-        let text = files::read(&place.join(LEDGER))?;
-        let doing = || format!("reading {}", place.join(LEDGER).display());
-        let ledger = text.map(|t| Ledger::parse(&t)).transpose().class(ErrorClass::Usage, doing())?.unwrap_or_default();
-        Ok(Site { etc, is_host, state, ledger, _lock: lock })
+        let text = files::read(&place.join(MANIFEST))?;
+        let doing = || format!("reading {}", place.join(MANIFEST).display());
+        let manifest =
+            text.map(|t| Manifest::parse(&t)).transpose().class(ErrorClass::Usage, doing())?.unwrap_or_default();
+        Ok(Site { etc, is_host, state, manifest, _lock: lock })
     }
 
-    fn ledger_place(&self) -> Result<PathBuf> {
-        Ok(self.etc.place(&self.state)?.join(LEDGER))
+    fn manifest_place(&self) -> Result<PathBuf> {
+        Ok(self.etc.place(&self.state)?.join(MANIFEST))
     }
 
     /// Removes what is left of one that was killed while it wrote a file.
     fn tidy(&self) -> Result<()> {
-        crash_safe::tidy(&self.ledger_place()?)?;
-        self.ledger.paths().try_for_each(|path| self.etc.tidy(path))
+        crash_safe::tidy(&self.manifest_place()?)?;
+        self.manifest.paths().try_for_each(|path| self.etc.tidy(path))
     }
 
     /// Writes what is to be undone, or removes it where there is nothing any more.
-    fn save(&self, ledger: &Ledger) -> Result<()> {
-        match ledger.is_empty() {
-            true => files::remove(&self.ledger_place()?),
-            false => crash_safe::replace(&self.ledger_place()?, ledger.print()?.as_bytes(), 0o600),
+    fn save(&self, manifest: &Manifest) -> Result<()> {
+        match manifest.is_empty() {
+            true => files::remove(&self.manifest_place()?),
+            false => crash_safe::replace(&self.manifest_place()?, manifest.print()?.as_bytes(), 0o600),
         }
     }
 
@@ -93,39 +94,39 @@ impl Site {
 
     /// Carries out an installation. What is to be undone is written down first.
     fn install(&self, installation: &Installation) -> Result<()> {
-        let mut ledger = installation.ledger.clone();
-        ledger.make_room(&format!("{}/{LEDGER}", self.state), &self.etc);
+        let mut manifest = installation.manifest.clone();
+        manifest.make_room(&format!("{}/{MANIFEST}", self.state), &self.etc);
         // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the way to the ledger itself.
-        let folders = ledger.folders().iter().filter(|f| **f != self.state);
+        let folders = manifest.folders().iter().filter(|f| **f != self.state);
         let (first, others): (Vec<_>, Vec<_>) = folders.partition(|f| Path::new(&self.state).starts_with(f));
         let make = |folders: &[&String]| folders.iter().try_for_each(|folder| self.etc.make_folder(folder));
         let done = make(&first)
             .and_then(|()| files::private_dir(&self.etc.place(&self.state)?))
-            .and_then(|()| self.save(&ledger.with(&installation.gone)))
+            .and_then(|()| self.save(&manifest.with(&installation.gone)))
             .and_then(|()| make(&others))
             .and_then(|()| self.change(&installation.changes))
             .and_then(|()| match installation.gone.is_empty() {
                 true => Ok(()),
-                false => self.settle(&ledger).map_err(|e| self.back(&installation.changes, e)),
+                false => self.settle(&manifest).map_err(|e| self.back(&installation.changes, e)),
             });
         // What could not be undone is still written down: `uninstall` tries again.
         let Err(e) = done.as_ref() else { return done };
         if ErrorClass::of(e) == ErrorClass::Incomplete {
             return done;
         }
-        let made = ledger.folders().iter().rev().filter(|f| !self.ledger.folders().contains(f));
-        match self.save(&self.ledger).and_then(|()| self.remove_folders(made)) {
+        let made = manifest.folders().iter().rev().filter(|f| !self.manifest.folders().contains(f));
+        match self.save(&self.manifest).and_then(|()| self.remove_folders(made)) {
             Ok(()) => done,
             Err(undo) => Err(ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))),
         }
     }
 
     /// Writes down what is still to be undone. Where that is nothing the folders go, and the way to the ledger after it.
-    fn settle(&self, ledger: &Ledger) -> Result<()> {
-        let all = if ledger.is_empty() { ledger.folders() } else { &[] };
+    fn settle(&self, manifest: &Manifest) -> Result<()> {
+        let all = if manifest.is_empty() { manifest.folders() } else { &[] };
         let (last, first): (Vec<_>, Vec<_>) = all.iter().rev().partition(|f| Path::new(&self.state).starts_with(f));
         self.remove_folders(first)?;
-        self.save(ledger)?;
+        self.save(manifest)?;
         self.remove_folders(last)
     }
 
@@ -141,7 +142,7 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let (program, mut notes) = program(args, &site)?;
     let nics = args.ifaces.iter().flat_map(|names| names.split([',', ' '])).filter(|name| !name.is_empty());
     let nics = nics.map(|name| nic(name, site.is_host));
-    let wanted = Wanted {
+    let wanted = InstallRequest {
         targets: targets(&args.targets, &found)?,
         program,
         default_runtime: args.default_runtime,
@@ -149,7 +150,7 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         command: command(args)?,
         cdi: args.cdi,
     };
-    let mut installation = install::install(&wanted, &site.etc, &site.ledger)?;
+    let mut installation = install::install(&wanted, &site.etc, &site.manifest)?;
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         notes.extend(wanted.nics.iter().filter_map(managed));
     }
@@ -161,10 +162,10 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     if !args.tree.dry_run {
         site.tidy()?;
     }
-    if !args.tree.dry_run && (!installation.changes.is_empty() || installation.ledger != site.ledger) {
+    if !args.tree.dry_run && (!installation.changes.is_empty() || installation.manifest != site.manifest) {
         site.install(&installation)?;
     }
-    tell(&args.tree, &Installed::new(&found, &installation.changes, &installation.notes, &installation.next))
+    print_outcome(&args.tree, &Installed::new(&found, &installation.changes, &installation.notes, &installation.next))
 }
 
 /// `rdmaprep uninstall`.
@@ -175,18 +176,18 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     if site.is_host {
         nobody_calls(install::is_runtime)?;
     }
-    let removal = install::uninstall(&site.ledger, &site.etc, args.leave_changed)?;
+    let removal = install::uninstall(&site.manifest, &site.etc, args.leave_changed)?;
     if !args.tree.dry_run {
         site.tidy()?;
         site.change(&removal.done.changes)?;
-        if !site.ledger.is_empty() {
-            site.settle(&removal.done.ledger)?;
+        if !site.manifest.is_empty() {
+            site.settle(&removal.done.manifest)?;
         }
     }
     let left = removal.left.join("; ");
     let note = (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
     let notes: Vec<String> = removal.done.notes.iter().cloned().chain(note).collect();
-    tell(&args.tree, &Installed::new(&[], &removal.done.changes, &notes, &removal.done.next))?;
+    print_outcome(&args.tree, &Installed::new(&[], &removal.done.changes, &notes, &removal.done.next))?;
     let incomplete =
         || ErrorClass::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));
     ensure!(removal.left.is_empty() || args.leave_changed, incomplete());
@@ -205,7 +206,7 @@ fn nobody_calls(path: impl Fn(&str) -> bool) -> Result<()> {
     Ok(())
 }
 
-fn tell(args: &TreeArgs, done: &Installed) -> Result<()> {
+fn print_outcome(args: &TreeArgs, done: &Installed) -> Result<()> {
     let done = Installed { dry_run: args.dry_run, ..done.clone() };
     say(&if args.json { report::json(&done)? } else { done.text() })
 }
@@ -217,7 +218,7 @@ fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
         None => {
             let named = Host::new(global, &homeward(global)?).state_dir;
             // The config file may have come to name another folder since.
-            let is_there = |folder: &Path| folder.join(LEDGER).exists();
+            let is_there = |folder: &Path| folder.join(MANIFEST).exists();
             let earlier = global.state_dir.is_none() && !is_there(&named) && is_there(Path::new(STATE));
             Ok(if earlier { PathBuf::from(STATE) } else { named })
         }
@@ -299,7 +300,7 @@ fn nic(name: &str, is_host: bool) -> Result<Nic> {
 /// What to know of a NIC that somebody configures.
 fn managed(nic: &Nic) -> Option<String> {
     let root = Path::new("/");
-    let by =
-        link_managers::of(root, &nic.name, link_managers::index(root, &nic.name)?).filter(|by| *by != "ifupdown")?;
+    let by = link_managers::manager_of(root, &nic.name, link_managers::index(root, &nic.name)?)
+        .filter(|by| *by != "ifupdown")?;
     Some(format!("{} is {by}'s now: see to it that something else gives it its address at boot", nic.name))
 }

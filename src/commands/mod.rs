@@ -29,7 +29,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
-use crate::cdi::asked::Asked;
+use crate::cdi::asked::DeviceRequest;
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::host::{CONFIG, Config, Host};
 use crate::config::request::{ANNOTATION, Request};
@@ -41,7 +41,7 @@ use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, sysfs as sys};
+use crate::kernel::{Kernel, sysfs as sys};
 use crate::oci::edit::Stage;
 use crate::oci::state::{self, State};
 use crate::plan::build;
@@ -104,13 +104,13 @@ fn store(host: &Host) -> Store {
 }
 
 /// What this host has: live, from a captured /sys, or from a file made by `snapshot --json`.
-fn look(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
+fn load_snapshot(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     if let Some(root) = root {
         return sys::tree_snapshot(root);
     }
     match file {
         Some(file) => recorded(file),
-        None => build::look(&mut Live::open(Netns::current()?, None)?, &JobAddresses::default()),
+        None => build::observe_host(&mut Kernel::open(Netns::current()?, None)?, &JobAddresses::default()),
     }
 }
 
@@ -128,7 +128,7 @@ fn recorded(file: &Path) -> Result<Snapshot> {
 
 /// `rdmaprep snapshot`.
 fn snapshot(args: &SnapshotArgs) -> Result<()> {
-    let snapshot = look(args.root.as_deref(), None)?;
+    let snapshot = load_snapshot(args.root.as_deref(), None)?;
     if args.normal {
         return say(verify::normal_text(&snapshot).trim_end());
     }
@@ -153,10 +153,10 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     let until = |nics: &dyn Fn() -> usize| {
         // A deadline on the command line needs no plan.
         let nics = if args.deadline.is_some() { 0 } else { nics() };
-        begun + Duration::from_secs(deadline::of(args.deadline, args.hook_timeout, nics).into())
+        begun + Duration::from_secs(deadline::for_hook(args.deadline, args.hook_timeout, nics).into())
     };
     let (host, result) = match args.stage {
-        Stage::Prestart | Stage::CreateRuntime => match asked(global, args, &state) {
+        Stage::Prestart | Stage::CreateRuntime => match device_request(global, args, &state) {
             // A broken config file or a stray variable of the host must not keep every container from starting.
             Err((e, _)) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
             // A runtime may show nobody what its hooks say: the log has it, where it is known.
@@ -204,7 +204,7 @@ fn nics(request: &Request, store: &Store) -> usize {
 
 /// What is asked for a container, by the host and less what its annotations take away; or why not, with what the host settled
 /// as far as that can be read. Nothing where the hook of another of its devices does the work.
-fn asked(
+fn device_request(
     global: &Global,
     args: &HookArgs,
     state: &State,
@@ -214,12 +214,12 @@ fn asked(
         let mut mine = request.narrow(&state.annotations)?;
         if args.rail.is_empty() {
             let config = if mine.plan().is_some() { config_json(state).ok().flatten() } else { None };
-            return Ok((!config.is_some_and(|(_, text)| Asked::any(&text))).then_some(mine));
+            return Ok((!config.is_some_and(|(_, text)| DeviceRequest::any(&text))).then_some(mine));
         }
         let (_, text) = config_json(state)?.ok_or_else(|| {
             ErrorClass::State.error("--rail: the bundle has no config.json to tell all that is asked for")
         })?;
-        mine.narrowing.devices = Asked::first(&text, args.stage, args.plan.as_deref(), &args.rail)?;
+        mine.narrowing.devices = DeviceRequest::first(&text, args.stage, args.plan.as_deref(), &args.rail)?;
         Ok(mine.narrowing.devices.is_some().then_some(mine))
     };
     mine().map_err(|e| (e, Some(Box::new(request.host.clone()))))

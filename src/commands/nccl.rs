@@ -9,7 +9,7 @@ use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::prepare::read_config;
-use super::{look, say};
+use super::{load_snapshot, say};
 use crate::cli::{ExplainArgs, NcclCommand};
 use crate::kernel::host::{files, home_and_hosts};
 use crate::oci::edit;
@@ -24,7 +24,7 @@ pub(super) fn run(command: &NcclCommand) -> Result<()> {
 
 fn explanation(args: &ExplainArgs) -> Result<()> {
     let settings = settings(args)?;
-    let snapshot = look(None, args.snapshot.as_deref())?;
+    let snapshot = load_snapshot(None, args.snapshot.as_deref())?;
     let explanation = explain(&settings, &snapshot, args.nccl_version, &home_and_hosts::address_of);
     if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
 }
@@ -34,7 +34,7 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
     // An empty variable counts as unset.
     let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
     let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
-        ([], None, None) => Settings::of(own(), "the environment"),
+        ([], None, None) => Settings::of(own_environment(), "the environment"),
         (pairs, None, Some(bundle)) => {
             let text = read_config(bundle)?;
             let all = edit::environment(&text).into_iter().map(|(name, value)| format!("{name}={value}"));
@@ -45,7 +45,7 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
     };
     let files: Vec<PathBuf> = match (args.conf.as_slice(), &args.snapshot) {
         ([], Some(_)) => Vec::new(),
-        ([], None) => settings.files(home_and_hosts::home().as_deref(), args.nccl_version),
+        ([], None) => settings.files(home_and_hosts::home_dir().as_deref(), args.nccl_version),
         (asked, _) => asked.to_vec(),
     };
     for path in files {
@@ -67,7 +67,7 @@ pub(super) fn own_settings() -> Result<Settings> {
 }
 
 /// What NCCL looks at in this process's environment.
-fn own() -> Vec<(String, String)> {
+fn own_environment() -> Vec<(String, String)> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
     all.filter(|(name, _)| name.starts_with("NCCL_") || name == "HOME").collect()

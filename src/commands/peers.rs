@@ -49,7 +49,7 @@ pub(super) struct Meeting {
 }
 
 /// How this node joins the others; `None`: it is prepared alone.
-pub(super) fn asked(args: &RendezvousArgs) -> Result<Option<Options>> {
+pub(super) fn peer_options(args: &RendezvousArgs) -> Result<Option<Options>> {
     let RendezvousArgs { meet, rank, by, rail_labels } = args.clone();
     Options::new(&Settings { rank, by, rail_labels, ..settings(&meet) }, |name| std::env::var(name).ok())
 }

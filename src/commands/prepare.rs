@@ -22,14 +22,14 @@ use crate::config::request::{ANNOTATION, Request};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World};
+use crate::kernel::{Kernel, Scope, World};
 use crate::oci::edit::{self, Injected};
 use crate::plan::Plan;
-use crate::plan::build::{as_agreed, inside, view_of};
+use crate::plan::build::{check_agreed, inside, view_of};
 use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
 use crate::select::Selection;
-use draft::Look;
+use draft::DraftInputs;
 
 /// What `prepare --json` prints.
 #[derive(Serialize)]
@@ -60,12 +60,12 @@ pub(super) fn decide(
     config: Option<&str>,
     store: &Store,
 ) -> Result<Decision> {
-    Look::new(request, name, file, config, store)?.decide(None)
+    DraftInputs::new(request, name, file, config, store)?.decide(None)
 }
 
 impl Decision {
     /// With the view.
-    fn shown(self, config: Option<&str>, live: &mut Live) -> Result<Decision> {
+    fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
         let mut view = view_of(&self.plan, others, &self.host, live)?;
         if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut view, self.plan.sysfs, config) {
@@ -113,7 +113,7 @@ impl Decision {
 
 /// `rdmaprep prepare`.
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
-    let asked = peers::asked(&args.rendezvous)?;
+    let asked = peers::peer_options(&args.rendezvous)?;
     let meet = asked.map(|asked| peers::enter(asked, args.dry_run)).transpose();
     // Whatever keeps this node from taking part, the others are told: they would wait for it in vain.
     let ((mut request, config), meeting) = match (wanted(global, args), meet) {
@@ -123,7 +123,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let store = store(&request.host);
     // A recorded machine's routes say nothing of the way that we have just gone.
     request.meeting = meeting.as_ref().and_then(|m| m.way).filter(|_| args.snapshot.is_none());
-    let look = Look::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store);
+    let look = DraftInputs::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store);
     let draft = match (look, meeting) {
         (look, None) => look?.draft(args, None)?,
         (Ok(mut look), Some(meeting)) => look.together(args, meeting)?,
@@ -183,7 +183,7 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
 
 /// podman shows nobody what its precreate hooks say: the log of the other hooks has it, too.
 fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
-    let own = super::shim::own(global).map(|(own, _)| own).unwrap_or_default();
+    let own = super::shim::shim_config(global).map(|(own, _)| own).unwrap_or_default();
     let mut report = Report::new("spec");
     report.finish(refused, watch);
     // stderr has it in any case.
@@ -194,14 +194,14 @@ fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
 pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
     let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
     let pod = pod(text)?;
-    let mut live = Live::open(Netns::current()?, None)?;
+    let mut live = Kernel::open(Netns::current()?, None)?;
     let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
     let seen = live.observe(Side::Host, &scope)?;
     let plan = mine.narrowed_plan(plan, &seen);
     if plan.nics.is_empty() && plan.ib.is_empty() {
         return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
     }
-    as_agreed(&plan, None)?;
+    check_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
     let (sysfs, _) = plan.sysfs.for_annotations(&edit::annotations(text));
     let serves = sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none();
@@ -234,7 +234,7 @@ pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
 fn pod(config: &str) -> Result<Option<Snapshot>> {
     let named = edit::netns_path(config).map(|path| Netns::named(&path)).transpose()?;
     let Some(inside) = named.flatten() else { return Ok(None) };
-    let look = || Live::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
+    let look = || Kernel::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
     Ok(look().ok())
 }
 

@@ -14,8 +14,9 @@ use crate::journal::Record;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, boot_id};
+use crate::kernel::{Kernel, boot_id};
 use crate::report::{self, PhaseName, Report, Stopwatch};
+use crate::restore::nic_names;
 use crate::restore::run;
 
 /// `rdmaprep restore`.
@@ -65,7 +66,7 @@ impl Done {
         let mut watch = Stopwatch::start();
         let mut report = Report::new("restore");
         if let Some(record) = record {
-            report.nics = run::names(&record.held);
+            report.nics = nic_names(&record.held);
             report.container = record.members.first().map(|m| m.id.clone());
         }
         let result = act(&mut report);
@@ -106,7 +107,7 @@ fn act(store: &Store, args: &RestoreArgs, found: Found) -> Done {
             if args.how.forget {
                 return stale_records::forget(store, &path, &record, report);
             }
-            let bring = if args.how.stale { run::bring_again } else { run::bring };
+            let bring = if args.how.stale { run::restore_again } else { run::restore };
             let done = bring(store, record)?;
             report.steps_done = done.steps;
             report.notes = done.notes;
@@ -154,7 +155,7 @@ impl Found {
         if args.how.stale {
             // A record of an earlier boot is for a person to decide on, not for a timer.
             found.past.clear();
-            found.now.retain(|(_, r)| run::abandoned(r));
+            found.now.retain(|(_, r)| run::is_abandoned(r));
         }
         if args.how.after_reboot {
             found.now.clear();
@@ -172,8 +173,8 @@ fn foretell(store: &Store, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
     found.past.iter().try_for_each(|(_, r)| stale_records::foretell(r, args.how.after_reboot))?;
     for (_, record) in &found.now {
-        let mut live = Live::open(Netns::current()?, run::namespace(store, record))?;
-        let home = run::foreseen(&mut live, store, record)?;
+        let mut live = Kernel::open(Netns::current()?, run::open_netns(store, record))?;
+        let home = run::preview(&mut live, store, record)?;
         home.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
         home.steps.iter().try_for_each(|step| say(&step.to_string()))?;
     }

@@ -14,12 +14,12 @@ use crate::cli::{self, Cli, Command, Global, SpecArgs};
 use crate::config::host::CONFIG;
 use crate::config::request::ANNOTATION;
 use crate::kernel::host::files;
-use crate::kernel::process::memfd::Kept;
+use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
 use crate::oci;
 use crate::report::{self, Report};
-use crate::shim::{self, Asked, Call, Own, exec};
+use crate::shim::{self, Call, RuntimeCommand, ShimConfig, exec};
 
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
 const LIKELIEST: &str = "runc";
@@ -30,14 +30,14 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     // Nothing of ours is asked for, and our name says which runtime is, or a line of the file: whatever that has become, containers
     // are stopped.
     let rescue = |e| match (shim::read(named, &call.args).config, &call.named) {
-        (None, Some(_)) => Ok((Own::default(), None)),
+        (None, Some(_)) => Ok((ShimConfig::default(), None)),
         (None, None) => salvaged(global, &call.args).ok_or(e),
         (Some(_), _) => Err(e),
     };
-    let own = own(global).or_else(rescue);
+    let own = shim_config(global).or_else(rescue);
     let known = own.and_then(|(own, config)| {
         let depth = exec::depth()?;
-        let program = exec::find(&shim::wanted(call.named.as_deref(), own.runtime.as_deref())?)?;
+        let program = exec::find(&shim::choose_runtime(call.named.as_deref(), own.runtime.as_deref())?)?;
         Ok((own, config, program, depth))
     });
     let program = known.as_ref().map_or(named, |(_, _, program, _)| program.as_path());
@@ -54,7 +54,7 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
         }
     });
     if let Err(e) = &done {
-        tell(&asked, e);
+        report_error(&asked, e);
         warn(&taken());
     }
     done
@@ -67,23 +67,23 @@ fn config_file(global: &Global) -> Option<PathBuf> {
 
 /// The part of the host's config file that concerns a shim, and where it is, unless that is the default. The administrator may have
 /// put a link there.
-pub(super) fn own(global: &Global) -> Result<(Own, Option<PathBuf>)> {
+pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf>)> {
     let named = config_file(global);
     let path = named.as_deref().unwrap_or(Path::new(CONFIG));
     let doing = || format!("reading {}", path.display());
     let own = match files::read(path).class(ErrorClass::Usage, doing())? {
-        Some(text) => Own::parse(&text).class(ErrorClass::Usage, doing())?,
-        None if named.is_none() => Own::default(),
+        Some(text) => ShimConfig::parse(&text).class(ErrorClass::Usage, doing())?,
+        None if named.is_none() => ShimConfig::default(),
         None => return Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
     };
     Ok((own, named))
 }
 
 /// What a config file that cannot be read still says, for a command that starts no container.
-fn salvaged(global: &Global, args: &[OsString]) -> Option<(Own, Option<PathBuf>)> {
+fn salvaged(global: &Global, args: &[OsString]) -> Option<(ShimConfig, Option<PathBuf>)> {
     let named = config_file(global);
     let text = files::read(named.as_deref().unwrap_or(Path::new(CONFIG))).ok()??;
-    let own = Own::salvage(&text)?;
+    let own = ShimConfig::salvage(&text)?;
     let program = PathBuf::from(own.runtime.as_deref().unwrap_or(LIKELIEST));
     shim::read(&program, args).config.is_none().then_some((own, named))
 }
@@ -96,7 +96,12 @@ struct Edited {
 }
 
 /// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong.
-fn edited(global: &Global, own: &Own, asked: &Asked, auto: Option<SysfsMode>) -> Result<Option<Edited>> {
+fn edited(
+    global: &Global,
+    own: &ShimConfig,
+    asked: &RuntimeCommand,
+    auto: Option<SysfsMode>,
+) -> Result<Option<Edited>> {
     let Some(path) = &asked.config else { return Ok(None) };
     // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
     // Where there is none, the runtime says what it thinks of that.
@@ -172,21 +177,21 @@ fn run(program: &Path, call: &Call, depth: u32, edited: Option<&Edited>, mention
 }
 
 /// `sysfs=h1.…,topology=h1.…`.
-fn handles(kept: &[Kept]) -> Result<String> {
-    let own = Process::own()?;
-    let named = |kept: &Kept| Ok(format!("{}={}", kept.name(), pidfd_getfd::give(&own, kept)?));
+fn handles(kept: &[KeptFile]) -> Result<String> {
+    let own = Process::current()?;
+    let named = |kept: &KeptFile| Ok(format!("{}={}", kept.name(), pidfd_getfd::handle_for(&own, kept)?));
     Ok(kept.iter().map(named).collect::<Result<Vec<_>>>()?.join(","))
 }
 
 /// An engine reads the reason from the runtime's log. A log that cannot be written changes nothing.
-fn tell(asked: &Asked, e: &anyhow::Error) {
+fn report_error(asked: &RuntimeCommand, e: &anyhow::Error) {
     let Some(log) = &asked.log else { return };
     let _ = files::append(log, &line(asked, "error", &format!("{e:#}")));
 }
 
 /// What the user should hear although it works: in the engine's log, else in that of the hooks. Never on stderr, which is the
 /// container's own, as it may quote the environment of a container.
-fn mention(own: &Own, asked: &Asked) {
+fn mention(own: &ShimConfig, asked: &RuntimeCommand) {
     let told = taken();
     let lines: Vec<String> = told.iter().map(|text| line(asked, "warning", text)).collect();
     if told.is_empty() || asked.log.as_ref().is_some_and(|log| files::append(log, &lines.join("\n")).is_ok()) {
@@ -197,7 +202,7 @@ fn mention(own: &Own, asked: &Asked) {
     let _ = own.log().map(|log| files::append(log, &report.line()));
 }
 
-fn line(asked: &Asked, level: &str, text: &str) -> String {
+fn line(asked: &RuntimeCommand, level: &str, text: &str) -> String {
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
     shim::log_line(asked.json, level, &report::printable(&format!("rdmaprep: {text}")), &time)
 }

@@ -13,16 +13,16 @@ use rdma_model::tree::Tree;
 
 use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
-use crate::cdi::asked::Asked;
+use crate::cdi::asked::DeviceRequest;
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::request::Request;
 use crate::kernel::netns::Netns;
-use crate::kernel::process::memfd::Kept;
+use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World};
+use crate::kernel::{Kernel, Scope, World};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
-use crate::plan::build::{of_namespace, options};
+use crate::plan::build::{options, record_of_netns};
 use crate::plan::{EnvVar, Plan};
 use crate::view::{self};
 
@@ -73,7 +73,7 @@ pub(super) fn ready_before(
     let request = request(global, args.plan.as_deref(), &args.select)?;
     let mine = narrowed(request.clone(), text)?;
     let Some(name) = mine.plan().cloned() else { return Ok(None) };
-    if Asked::any(text) {
+    if DeviceRequest::any(text) {
         warn(&[
             "the container's devices name its rails: their hooks give them, and config.json stays as it is".to_owned()
         ]);
@@ -115,7 +115,7 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
         let path = path.display();
         return Err(ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own")));
     }
-    let Some(record) = of_namespace(netns.inode(), store)? else { return Ok(None) };
+    let Some(record) = record_of_netns(netns.inode(), store)? else { return Ok(None) };
     if let Some(plan) = mine.plan.as_ref().filter(|plan| plan.as_str() != record.plan) {
         let text = format!("the container's network namespace has NICs by plan {}, not {plan}", record.plan);
         return Err(ErrorClass::Refused.error(text));
@@ -147,13 +147,13 @@ impl Ready {
 
     /// What a hook, or somebody else, may want of it while the runtime's process lives: what it shows of /sys as JSON, and the
     /// topology file.
-    pub(super) fn memory(&self) -> Result<Vec<Kept>> {
+    pub(super) fn memory(&self) -> Result<Vec<KeptFile>> {
         let mut kept = Vec::new();
         if let Some(view) = &self.decision.view {
-            kept.push(Kept::new("sysfs", Store::view_text(view)?.as_bytes())?);
+            kept.push(KeptFile::new("sysfs", Store::view_text(view)?.as_bytes())?);
         }
         if let Some((_, tree)) = &self.edited.topology {
-            kept.extend(topo_file::xml(tree).map(|xml| Kept::new("topology", xml.as_bytes())).transpose()?);
+            kept.extend(topo_file::xml(tree).map(|xml| KeptFile::new("topology", xml.as_bytes())).transpose()?);
         }
         Ok(kept)
     }
@@ -183,7 +183,7 @@ struct Start<'a> {
 fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, start: &Start) -> Result<Edited> {
     let program = std::env::current_exe().context("finding our own path")?;
     let program = program.to_str().context("our own path is no UTF-8")?;
-    let mut edit = Edit::of(&decision.plan, program, start.timeout);
+    let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
     // An earlier edit's file is made anew, or goes.
@@ -241,7 +241,7 @@ fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<O
     // A stored plan is narrowed by a look that leaves PCI out.
     let seen: Snapshot;
     let host = if decision.host.pci.is_empty() && !decision.recorded {
-        seen = Live::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+        seen = Kernel::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
         &seen
     } else {
         &decision.host

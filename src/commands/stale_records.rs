@@ -12,14 +12,15 @@ use rdma_model::step::{Side, Step};
 
 use super::say;
 use crate::apply::apply_all;
-use crate::journal::{Phase, Record, Remains};
+use crate::journal::{PartialRecord, Phase, Record};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, Sysctls, World, link_managers};
+use crate::kernel::{Kernel, Scope, Sysctls, World, link_managers};
 use crate::plan::rdma_mode;
 use crate::report::Report;
-use crate::restore::after_reboot::{Aftermath, after_reboot};
-use crate::restore::plan::{Homecoming, restore};
+use crate::restore::SETTLE;
+use crate::restore::after_reboot::{RebootPlan, plan_after_reboot};
+use crate::restore::plan::{RestorePlan, plan_restore};
 use crate::restore::run;
 
 /// include/uapi/linux/if_arp.h.
@@ -29,11 +30,11 @@ const ARPHRD_INFINIBAND: u16 = 32;
 /// A record of an earlier boot: adds what is missing where that is asked for, and puts the record aside. The flag is the
 /// word that the network is up: a default route is no sign of it, as it may be one of the routes that are missing.
 pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, report: &mut Report) -> Result<()> {
-    report.notes.push(told(record));
+    report.notes.push(describe_record(record));
     if apply {
-        let mut live = Live::open(Netns::current()?, None)?;
+        let mut live = Kernel::open(Netns::current()?, None)?;
         let aftermath = aftermath(&mut live, record)?;
-        let errors = apply_all(&aftermath.steps, &mut live, Instant::now() + run::SETTLE);
+        let errors = apply_all(&aftermath.steps, &mut live, Instant::now() + SETTLE);
         report.steps_done = aftermath.steps.len() - errors.len();
         report.notes.extend(aftermath.told.into_iter().chain(aftermath.steps.iter().map(Step::to_string)));
         if !errors.is_empty() {
@@ -48,23 +49,23 @@ pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, r
 
 /// What [`settle`] would do.
 pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
-    say(&told(record))?;
+    say(&describe_record(record))?;
     if !apply {
         return Ok(());
     }
-    let aftermath = aftermath(&mut Live::open(Netns::current()?, None)?, record)?;
+    let aftermath = aftermath(&mut Kernel::open(Netns::current()?, None)?, record)?;
     aftermath.told.iter().try_for_each(|line| say(line))?;
     aftermath.steps.iter().try_for_each(|step| say(&step.to_string()))
 }
 
-fn told(record: &Record) -> String {
+fn describe_record(record: &Record) -> String {
     let nics = record.names().map(IfName::as_str).collect::<Vec<_>>().join(" ");
     format!("of an earlier boot, {}: {nics} never left after the reboot, nothing is brought home", record.boot_id)
 }
 
-fn aftermath(live: &mut Live, record: &Record) -> Result<Aftermath> {
+fn aftermath(live: &mut Kernel, record: &Record) -> Result<RebootPlan> {
     let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
-    Ok(after_reboot(&record.held, &host, |dev| link_managers::of(Path::new("/"), &dev.name, dev.ifindex)))
+    Ok(plan_after_reboot(&record.held, &host, |dev| link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)))
 }
 
 fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Report) -> Result<()> {
@@ -75,7 +76,7 @@ fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Rep
 
 /// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all come home.
 pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut Report) -> Result<()> {
-    if let Some(member) = record.members.iter().find(|m| run::alive(m)) {
+    if let Some(member) = record.members.iter().find(|m| run::is_alive(m)) {
         return Err(
             ErrorClass::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id))
         );
@@ -84,13 +85,13 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     if host.inode() != record.host_netns {
         return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
-    let mut live = Live::open(host, run::namespace(store, record))?;
+    let mut live = Kernel::open(host, run::open_netns(store, record))?;
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = live.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
-    let way = restore(&record.held, &host, inside.as_ref());
+    let way = plan_restore(&record.held, &host, inside.as_ref());
     let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
-    let hcas = rdma_mode::home(bare.iter(), &host, inside.as_ref());
+    let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
     let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));
     if let Some(why) = hope {
         let id = record.members.first().map_or("--all", |m| m.id.as_str());
@@ -100,12 +101,12 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     report.notes.extend(record.held.iter().filter(stuck).map(lost));
     report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
     report.notes.extend(record.held_back.iter().map(|why| format!("not restored: {why}")));
-    run::let_go(store, record)?;
+    run::release_netns(store, record)?;
     put_aside(store, path, Some(&record.boot_id), report)
 }
 
 /// Why it is too early to give up.
-fn hope(record: &Record, way: &Homecoming, host: &Snapshot) -> Option<String> {
+fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     if way.stuck.len() > way.missing {
         return way.stuck.iter().map(|(name, why)| format!("{name} {why}")).next();
     }
@@ -157,13 +158,13 @@ pub(super) fn forget_unread(store: &Store, path: &Path, report: &mut Report) -> 
             pins::unpin(&pin)?;
         }
     }
-    report.notes.push(format!("what cannot be read is given up: {}", remains.told()));
+    report.notes.push(format!("what cannot be read is given up: {}", remains.describe()));
     put_aside(store, path, remains.boot_id.as_deref(), report)
 }
 
 /// Whether nothing that a record names, or no card at all, is in its namespace.
-fn is_empty(netns: u64, pin: &Path, remains: &Remains) -> Result<()> {
-    let mut live = Live::open(Netns::current()?, Some(Netns::open(pin)?))?;
+fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
+    let mut live = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
     let inside = live.observe(Side::Inside, &Scope::links())?;
     // Tunnels of the kernel are in every namespace.
     let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::{config, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
-use crate::journal::{Hold, Phase, Record};
+use crate::journal::{HeldNetns, Phase, Record};
 use crate::kernel::boot_id;
 use crate::kernel::netns::{self, pins};
 use crate::kernel::process::{pidfd, pidfd_getfd};
@@ -31,12 +31,12 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
 
 fn holder(store: &Store, record: Record) -> Result<Holder> {
     let pin = store.pin(record.netns);
-    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), run::alive(m))).collect();
+    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), run::is_alive(m))).collect();
     let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
     let alive = members.iter().any(|(_, alive)| *alive);
     let advice = advice(&record, &id, alive)?;
     let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
-    let keeping = |hold: &Hold| Keeping {
+    let keeping = |hold: &HeldNetns| Keeping {
         path: hold.path.display().to_string(),
         handles: hold
             .handles
@@ -48,7 +48,7 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
     Ok(Holder {
         hold: record.hold.as_ref().map(keeping),
         netns: record.netns,
-        pin: run::namespace(store, &record).is_some().then(|| pin.display().to_string()),
+        pin: run::open_netns(store, &record).is_some().then(|| pin.display().to_string()),
         phase: record.phase,
         plan: record.plan.clone(),
         members,
@@ -70,7 +70,7 @@ pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
     Ok(match (alive, netns::occupant(record.netns)) {
-        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(run::alive) => {
+        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(run::is_alive) => {
             let pid = keeper.map_or(0, |m| m.pid);
             format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore {id}")
         }
@@ -97,5 +97,5 @@ pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> Strin
         Some(netns) => format!("rdmaprep restore {netns} --forget gives them up, and says what to take out first"),
         None => format!("no record of ours has that name: see to that file, {}", path.display()),
     };
-    format!("{e:#}; {}; {place}; {unknown}; {remedy}", store.remains(path).told())
+    format!("{e:#}; {}; {place}; {unknown}; {remedy}", store.remains(path).describe())
 }

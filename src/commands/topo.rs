@@ -9,7 +9,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Snapshot;
 
-use super::{look, request, say, store, sysfs, warn};
+use super::{load_snapshot, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
 use crate::drawing::{self, Fates, picture};
 use crate::kernel::host::files;
@@ -21,7 +21,7 @@ const TOPO_FILE: &str = "NCCL_TOPO_FILE";
 
 /// Runs it.
 pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
-    let snapshot = look(args.root.as_deref(), args.snapshot.as_deref())?;
+    let snapshot = load_snapshot(args.root.as_deref(), args.snapshot.as_deref())?;
     let fates = fates(global, args, &snapshot)?;
     let output = &args.output;
     if args.strict && !(output.xml || output.exec) {
@@ -53,7 +53,7 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     }
     let request = request(global, None, &args.select)?;
     // What is held is held here and now.
-    let held = if args.snapshot.is_some() { Vec::new() } else { build::held(&store(&request.host))? };
+    let held = if args.snapshot.is_some() { Vec::new() } else { build::busy_nics(&store(&request.host))? };
     let selection = select::judge(&request, snapshot, &held)?;
     // What is said of a machine without RDMA devices is about a container's NICs.
     if !snapshot.hcas.is_empty() {

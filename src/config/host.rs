@@ -189,7 +189,7 @@ impl Host {
             flag.clone().or_else(|| file.clone()).unwrap_or_else(|| default.into())
         };
         Host {
-            policy: Policy::of(config),
+            policy: Policy::from_config(config),
             plan: config.plan.clone(),
             state_dir: dir(&global.state_dir, &config.state_dir, STATE),
             run_dir: dir(&global.run_dir, &config.run_dir, RUN),

@@ -107,7 +107,7 @@ impl<'a> Device<'a> {
 
 impl Policy {
     /// What a config file says.
-    pub fn of(config: &Config) -> Policy {
+    pub fn from_config(config: &Config) -> Policy {
         let lists = |allow: &[Pattern], deny: &[Pattern]| Lists { allow: allow.to_vec(), deny: deny.to_vec() };
         Policy {
             names: lists(&config.allow, &config.deny),

@@ -15,7 +15,7 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::JobAddresses;
 use rdma_model::values::Family;
 
-use crate::cdi::asked::Asked;
+use crate::cdi::asked::DeviceRequest;
 use crate::config::host::{EXCLUDE, Host, Pattern, SelectConfig};
 use crate::config::options::{HOST_ENV, SelectArgs};
 use crate::config::policy::Ask;
@@ -89,7 +89,7 @@ pub struct Narrowing {
     /// Left out, whatever else was asked.
     pub exclude: Vec<Pattern>,
     /// Only what its devices name ([`crate::cdi`]), all of it.
-    pub devices: Option<Asked>,
+    pub devices: Option<DeviceRequest>,
 }
 
 impl Narrowing {

@@ -9,7 +9,7 @@ use crate::plan::EnvVar;
 
 /// A container as its config.json describes it, before its runtime changes to its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wearer {
+pub struct ContainerRoot {
     /// Its init: the way to its mount namespace.
     pub pid: i32,
     /// `root.path`, made absolute with the bundle.
@@ -23,7 +23,7 @@ pub struct Wearer {
 
 /// All that is to be put there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outfit {
+pub struct ContainerMounts {
     /// What to put over directories of its /sys.
     pub covers: Vec<Cover>,
     /// NCCL's settings for its `/etc/nccl.conf`; lines of the image win.
@@ -42,7 +42,7 @@ pub struct Cover {
 
 /// What became of the settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Given {
+pub enum ConfOutcome {
     /// `/etc/nccl.conf` holds all of them already, or there were none.
     Nothing,
     /// A merged file lies over the image's.
@@ -55,9 +55,9 @@ pub enum Given {
 
 /// What `container/apply_mounts.rs` found and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dressed {
+pub struct AppliedMounts {
     /// What became of the settings.
-    pub conf: Given,
+    pub conf: ConfOutcome,
     /// Settings that the image's own file has otherwise: they stay. `NAME=VALUE` each.
     pub kept: Vec<String>,
     /// Settings that no `/etc/nccl.conf` can bring, such as those of Gloo. `NAME: why` each.

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
-use crate::container::apply_mounts::{Spot, spot};
-use crate::container::mounts::{Given, Outfit, Wearer};
+use crate::container::mount_point::{MountPoint, mount_point};
+use crate::container::mounts::{ConfOutcome, ContainerMounts, ContainerRoot};
 use crate::kernel::mount::fsmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
 use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};
@@ -28,27 +28,27 @@ const LIMIT: u64 = 64 << 10;
 
 /// What is to become of the settings.
 #[derive(Debug)]
-pub(super) struct Conf {
-    way: Way,
-    /// [`crate::container::mounts::Dressed::kept`].
+pub(super) struct ConfPlan {
+    way: ConfPlacement,
+    /// [`crate::container::mounts::AppliedMounts::kept`].
     pub kept: Vec<String>,
-    /// [`crate::container::mounts::Dressed::left`].
+    /// [`crate::container::mounts::AppliedMounts::left`].
     pub left: Vec<String>,
 }
 
 #[derive(Debug)]
-enum Way {
+enum ConfPlacement {
     Nothing,
     Refused(String),
     /// Over the image's file.
     Over {
-        spot: Spot,
+        spot: MountPoint,
         bytes: Vec<u8>,
         owner: Owner,
     },
     /// Over the image's /etc, of which `lower` is a copy.
     Overlay {
-        spot: Spot,
+        spot: MountPoint,
         lower: OwnedFd,
         bytes: Vec<u8>,
         readonly: bool,
@@ -64,29 +64,40 @@ struct Owner {
 }
 
 /// What was made of it.
-pub(super) struct Made {
-    pub given: Given,
+pub(super) struct BuiltConf {
+    pub given: ConfOutcome,
     pub mount: Option<OwnedFd>,
 }
 
 /// Looks at the container's file; to be called in its mount namespace.
-pub(super) fn look(root: &Root, mounts: &[Mount], outfit: &Outfit, wearer: &Wearer) -> Conf {
-    let new = merge(b"", &outfit.conf);
-    let mut conf = Conf { way: Way::Nothing, kept: Vec::new(), left: new.left };
+pub(super) fn plan_conf(
+    root: &Root,
+    mounts: &[Mount],
+    additions: &ContainerMounts,
+    container: &ContainerRoot,
+) -> ConfPlan {
+    let new = merge(b"", &additions.conf);
+    let mut conf = ConfPlan { way: ConfPlacement::Nothing, kept: Vec::new(), left: new.left };
     if new.added.is_empty() {
         return conf;
     }
     let found = match root.find(PATH) {
-        Ok(found) => over(root, mounts, found, outfit, &mut conf.kept),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => overlay(root, mounts, new.bytes, wearer),
+        Ok(found) => over(root, mounts, found, additions, &mut conf.kept),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => overlay(root, mounts, new.bytes, container),
         Err(e) => Err(e.to_string()),
     };
-    conf.way = found.unwrap_or_else(|why| Way::Refused(format!("the container's /{PATH}: {why}")));
+    conf.way = found.unwrap_or_else(|why| ConfPlacement::Refused(format!("the container's /{PATH}: {why}")));
     conf
 }
 
 /// The image has the file.
-fn over(root: &Root, mounts: &[Mount], found: OwnedFd, outfit: &Outfit, kept: &mut Vec<String>) -> Result<Way, String> {
+fn over(
+    root: &Root,
+    mounts: &[Mount],
+    found: OwnedFd,
+    additions: &ContainerMounts,
+    kept: &mut Vec<String>,
+) -> Result<ConfPlacement, String> {
     let file = root.open_file(&found)?;
     let bytes = read(&file, LIMIT)?;
     // The merged file is readable for whom the image's is, by owner and mode; lists are more than these two can say.
@@ -94,19 +105,19 @@ fn over(root: &Root, mounts: &[Mount], found: OwnedFd, outfit: &Outfit, kept: &m
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
         _ => return Err("it has an access control list".into()),
     }
-    let merged = merge(&bytes, &outfit.conf);
+    let merged = merge(&bytes, &additions.conf);
     *kept = merged.kept;
     if merged.added.is_empty() {
-        return Ok(Way::Nothing);
+        return Ok(ConfPlacement::Nothing);
     }
     let stat = stat_of(&found).map_err(|e| e.to_string())?;
     let owner = Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o777 };
-    let spot = spot(root, mounts, PATH, found).map_err(|e| format!("{e:#}"))?;
-    Ok(Way::Over { spot, bytes: merged.bytes, owner })
+    let spot = mount_point(root, mounts, PATH, found).map_err(|e| format!("{e:#}"))?;
+    Ok(ConfPlacement::Over { spot, bytes: merged.bytes, owner })
 }
 
 /// The image has no such file, or a link that leads nowhere.
-fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, wearer: &Wearer) -> Result<Way, String> {
+fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, container: &ContainerRoot) -> Result<ConfPlacement, String> {
     if root.find_itself(PATH).is_ok() {
         return Err("it is a link that leads nowhere".into());
     }
@@ -117,33 +128,33 @@ fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, wearer: &Wearer) -> Re
         return Err("there is none, and /etc is no directory of the image".into());
     }
     let lower = copy(&etc, "").map_err(|e| format!("copying the mount of /etc: {e}"))?;
-    let spot = spot(root, mounts, "etc", etc).map_err(|e| format!("{e:#}"))?;
-    let readonly = wearer.readonly || spot.options.iter().any(|o| o == "ro");
-    Ok(Way::Overlay { spot, lower, bytes, readonly })
+    let spot = mount_point(root, mounts, "etc", etc).map_err(|e| format!("{e:#}"))?;
+    let readonly = container.readonly || spot.options.iter().any(|o| o == "ro");
+    Ok(ConfPlacement::Overlay { spot, lower, bytes, readonly })
 }
 
-impl Conf {
+impl ConfPlan {
     /// Where something is to be put.
-    pub fn spot(&self) -> Option<&Spot> {
+    pub fn spot(&self) -> Option<&MountPoint> {
         match &self.way {
-            Way::Over { spot, .. } | Way::Overlay { spot, .. } => Some(spot),
-            Way::Nothing | Way::Refused(_) => None,
+            ConfPlacement::Over { spot, .. } | ConfPlacement::Overlay { spot, .. } => Some(spot),
+            ConfPlacement::Nothing | ConfPlacement::Refused(_) => None,
         }
     }
 
     /// Makes what is to be put there; to be called in the workshop. What cannot be made is refused.
-    pub fn make(&self, label: Option<&str>) -> Made {
+    pub fn build(&self, label: Option<&str>) -> BuiltConf {
         let (done, made) = match &self.way {
-            Way::Nothing => return Made { given: Given::Nothing, mount: None },
-            Way::Refused(why) => return Made { given: Given::Refused(why.clone()), mount: None },
-            Way::Over { bytes, owner, .. } => (Given::Merged, merged(bytes, *owner, label)),
-            Way::Overlay { spot, lower, bytes, readonly } => {
-                (Given::Overlay, layered(lower, bytes, *readonly, &spot.options, label))
+            ConfPlacement::Nothing => return BuiltConf { given: ConfOutcome::Nothing, mount: None },
+            ConfPlacement::Refused(why) => return BuiltConf { given: ConfOutcome::Refused(why.clone()), mount: None },
+            ConfPlacement::Over { bytes, owner, .. } => (ConfOutcome::Merged, merged(bytes, *owner, label)),
+            ConfPlacement::Overlay { spot, lower, bytes, readonly } => {
+                (ConfOutcome::Overlay, layered(lower, bytes, *readonly, &spot.options, label))
             }
         };
         match made {
-            Ok(mount) => Made { given: done, mount: Some(mount) },
-            Err(why) => Made { given: Given::Refused(format!("{why:#}")), mount: None },
+            Ok(mount) => BuiltConf { given: done, mount: Some(mount) },
+            Err(why) => BuiltConf { given: ConfOutcome::Refused(format!("{why:#}")), mount: None },
         }
     }
 }
@@ -151,7 +162,7 @@ impl Conf {
 /// A read-only file.
 fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
     let cloth = tmpfs(label, fsmount::PLAIN)?;
-    owner.give(&file(&cloth, "conf", bytes)?)?;
+    owner.apply(&file(&cloth, "conf", bytes)?)?;
     freeze(&cloth).context("making the merged file read-only")?;
     copy(&cloth, "conf").context("taking the merged file")
 }
@@ -203,14 +214,14 @@ fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
             other => other.with_context(doing)?,
         }
     }
-    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.give(upper)
+    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.apply(upper)
 }
 
 /// The kernel's limit for a list of names and for a value (XATTR_LIST_MAX, XATTR_SIZE_MAX in linux/limits.h).
 const XATTR_MAX: usize = 64 << 10;
 
 impl Owner {
-    fn give(self, to: &OwnedFd) -> Result<()> {
+    fn apply(self, to: &OwnedFd) -> Result<()> {
         if self.uid == OVERFLOW || self.gid == OVERFLOW {
             bail!("its owner does not exist in this user namespace");
         }

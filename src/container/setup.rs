@@ -16,12 +16,12 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
-use crate::container::apply_mounts::dress;
-use crate::container::mounts::{Cover, Dressed, Given, Outfit};
+use crate::container::apply_mounts::apply_mounts;
+use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts, Cover};
 use crate::hook::Hook;
 use crate::kernel::host::files;
 use crate::kernel::process::pidfd;
-use crate::kernel::{Live, Scope, World};
+use crate::kernel::{Kernel, Scope, World};
 use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
@@ -32,9 +32,9 @@ use crate::report::Report;
 use crate::view::{self, Keep};
 
 /// What is to be put on a container.
-pub struct Fitting {
+pub struct SetupPlan {
     bundle: Bundle,
-    outfit: Outfit,
+    additions: ContainerMounts,
     /// The plan's environment, with where to meet.
     env: Vec<EnvVar>,
     /// Device nodes that config.json does not have: the engine may have made them in another way.
@@ -46,14 +46,14 @@ pub struct Fitting {
 
 /// Finds out what is lacking; where to meet is decided here. Nothing where there is no config.json, which
 /// a hook that is called by hand may not have.
-pub fn fit(
+pub fn plan_setup(
     hook: &Hook,
     plan: &Plan,
     pid: i32,
     within: &Snapshot,
-    live: &mut Live,
+    live: &mut Kernel,
     report: &mut Report,
-) -> Result<Option<Fitting>> {
+) -> Result<Option<SetupPlan>> {
     // Containers are dressed as they join.
     if hook.keeper.is_some() {
         return Ok(None);
@@ -91,7 +91,14 @@ pub fn fit(
     nccl_env::yield_to(&mut conf, &bundle.env);
     conf.retain(|v| !bundle.env.contains_key(&v.name));
     let nodes = bundle.lacking(&plan.devices);
-    Ok(Some(Fitting { bundle, env, outfit: Outfit { covers, conf }, nodes, sysfs: plan.sysfs, sandboxed }))
+    Ok(Some(SetupPlan {
+        bundle,
+        env,
+        additions: ContainerMounts { covers, conf },
+        nodes,
+        sysfs: plan.sysfs,
+        sandboxed,
+    }))
 }
 
 /// The bundle's folder and its config.json.
@@ -108,7 +115,7 @@ pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
 /// What config.json mounts, if it shows this plan's HCAs and no others.
 fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool, report: &mut Report) -> Result<String> {
     let view = stored(hook, "sysfs", name, report)?;
-    if !view.as_ref().is_some_and(|view| view::shows(view, &Keep::of(plan))) {
+    if !view.as_ref().is_some_and(|view| view::shows(view, &Keep::for_plan(plan))) {
         let text = format!(
             "config.json mounts a /sys for other HCAs than those of plan {}: prepare the bundle again",
             plan.name
@@ -128,7 +135,7 @@ fn mounted(hook: &Hook, plan: &Plan, name: &str, sandboxed: bool, report: &mut R
 
 /// Whether the topology file that config.json mounts, if any, places this plan's HCAs alone: NCCL takes it at its word.
 fn placed(hook: &Hook, plan: &Plan, name: &str, report: &mut Report) -> Result<()> {
-    let keep = Keep::of(plan);
+    let keep = Keep::for_plan(plan);
     let tree = stored(hook, "topology", name, report)?;
     let others = |xml: &str| topo_file::nets(xml).any(|net| !keep.hcas.iter().any(|hca| hca.as_str() == net));
     if tree.as_ref().and_then(topo_file::xml).is_some_and(others) {
@@ -164,7 +171,7 @@ fn off(asked: SysfsMode, why: &str, report: &mut Report) -> Result<()> {
 
 /// The stored view; or one from a fresh look, where none was stored, the plan was narrowed since, or the container has NICs from
 /// somebody else, which it shall go on seeing.
-fn view(hook: &Hook, plan: &Plan, within: &Snapshot, live: &mut Live, report: &mut Report) -> Result<Option<Tree>> {
+fn view(hook: &Hook, plan: &Plan, within: &Snapshot, live: &mut Kernel, report: &mut Report) -> Result<Option<Tree>> {
     let others: BTreeSet<BusId> = within.netdevs.iter().filter_map(|n| n.pci).collect();
     let wanted = plan.view.as_ref().filter(|_| others.is_empty());
     if let Some(view) = wanted.map(|name| stored(hook, "sysfs", name, report)).transpose()?.flatten() {
@@ -187,22 +194,22 @@ fn covers(plan: &Plan, view: Option<Tree>) -> Vec<Cover> {
 }
 
 /// A container that is being dressed on a thread of its own.
-pub struct Dressing {
-    fitting: Arc<Fitting>,
+pub struct RunningSetup {
+    setup: Arc<SetupPlan>,
     done: Receiver<Result<Put>>,
 }
 
 /// What was put on, and why /sys was not covered although that was tried.
-type Put = (Dressed, Option<String>);
+type Put = (AppliedMounts, Option<String>);
 
-impl Dressing {
+impl RunningSetup {
     /// Begins. The thread ends with the process at the latest: a file system of the image may keep it waiting for good.
-    pub fn begin(fitting: Fitting) -> Dressing {
-        let fitting = Arc::new(fitting);
+    pub fn begin(setup: SetupPlan) -> RunningSetup {
+        let setup = Arc::new(setup);
         let (tell, done) = mpsc::sync_channel(1);
-        let own = fitting.clone();
+        let own = setup.clone();
         std::thread::spawn(move || drop(tell.send(own.put_on())));
-        Dressing { fitting, done }
+        RunningSetup { setup, done }
     }
 
     /// Waits for the end, but no longer than the hook may.
@@ -212,15 +219,15 @@ impl Dressing {
             RecvTimeoutError::Timeout => ErrorClass::Timeout.error("looking at the container's root took too long"),
             RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
         })?;
-        self.fitting.conclude(put?, hook, netns, report)
+        self.setup.conclude(put?, hook, netns, report)
     }
 }
 
-impl Fitting {
+impl SetupPlan {
     /// What NCCL makes of the container's environment and what is added to it, where that is not what was meant. It is told and
     /// no more: an engine may set the namespace up after us.
     pub fn traps(&self, plan: &Plan, host: &Snapshot, within: &Snapshot) -> Vec<String> {
-        let added = self.outfit.conf.iter().map(|v| (&v.name, &v.value));
+        let added = self.additions.conf.iter().map(|v| (&v.name, &v.value));
         let found = explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)));
         let told: BTreeSet<&str> = found.into_iter().map(|w| w.trap.told()).collect();
         let more = "`rdmaprep nccl explain --bundle` says more";
@@ -238,17 +245,17 @@ impl Fitting {
     /// Does it. What was only tried for [`SysfsMode::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
     /// left undone, with the reason.
     fn put_on(&self) -> Result<Put> {
-        let Outfit { covers, conf } = &self.outfit;
+        let ContainerMounts { covers, conf } = &self.additions;
         if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
             return Ok((self.bare(&self.nodes, "nothing can be put into a sandbox any more"), None));
         }
-        let wearer = &self.bundle.wearer;
-        let why = match dress(wearer, &self.outfit, &self.nodes) {
+        let container = &self.bundle.container;
+        let why = match apply_mounts(container, &self.additions, &self.nodes) {
             Err(e) if self.sysfs == SysfsMode::Auto => format!("{e:#}"),
             done => return Ok((done?, None)),
         };
-        let rest = Outfit { covers: Vec::new(), conf: conf.clone() };
-        match dress(wearer, &rest, &self.nodes) {
+        let rest = ContainerMounts { covers: Vec::new(), conf: conf.clone() };
+        match apply_mounts(container, &rest, &self.nodes) {
             Ok(done) => Ok((done, Some(why))),
             // A container that is no process of this kernel has its nodes where we cannot look.
             Err(_) => Ok((self.bare(&[], &why), Some(why))),
@@ -256,9 +263,10 @@ impl Fitting {
     }
 
     /// A container into which nothing was put.
-    fn bare(&self, lacking: &[CharDevice], why: &str) -> Dressed {
-        let conf = if self.outfit.conf.is_empty() { Given::Nothing } else { Given::Refused(why.to_owned()) };
-        Dressed { conf, kept: Vec::new(), left: Vec::new(), lacking: lacking.to_vec() }
+    fn bare(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {
+        let conf =
+            if self.additions.conf.is_empty() { ConfOutcome::Nothing } else { ConfOutcome::Refused(why.to_owned()) };
+        AppliedMounts { conf, kept: Vec::new(), left: Vec::new(), lacking: lacking.to_vec() }
     }
 
     /// Tells what was done, writes the profile where the settings could be given in no other way, and refuses a container
@@ -269,7 +277,7 @@ impl Fitting {
                 format!("the container lacks device nodes: add {flags} to its engine's command, or prepare its bundle");
             return Err(ErrorClass::Refused.error(text));
         }
-        report.sysfs = match (bare, self.outfit.covers.len()) {
+        report.sysfs = match (bare, self.additions.covers.len()) {
             (Some(why), _) => Some(format!("off: {why}")),
             (None, 0) => report.sysfs.take(),
             (None, n) => Some(format!("{n} directories covered by the hook")),
@@ -277,11 +285,11 @@ impl Fitting {
         let kept = dressed.kept.iter().map(|line| format!("{line} of the image's /etc/nccl.conf stays"));
         report.notes.extend(kept);
         report.settings = match &dressed.conf {
-            Given::Nothing => None,
-            Given::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
-            Given::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
-            Given::Refused(why) => {
-                let path = hook.store.put_profile(netns, &format::write(&self.outfit.conf, Format::Sh).0)?;
+            ConfOutcome::Nothing => None,
+            ConfOutcome::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
+            ConfOutcome::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
+            ConfOutcome::Refused(why) => {
+                let path = hook.store.put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };

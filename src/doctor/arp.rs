@@ -7,7 +7,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::NicState;
 
-use super::{Check, Finding, Patient, Severity, join};
+use super::{Check, CheckContext, Finding, Severity, join};
 use crate::plan::rails::{Group, Why, effective, groups};
 
 /// A rail with what counts for it.
@@ -19,9 +19,9 @@ struct Wired<'a> {
 }
 
 /// Profiles under which rails of one subnet resolve nobody, or answer for one another.
-pub(super) fn profiles(patient: &Patient) -> Vec<Finding> {
-    let snapshot = patient.of.snapshot;
-    let states: Vec<NicState> = patient.meant().iter().filter_map(|r| NicState::of(snapshot, r.name())).collect();
+pub(super) fn profiles(context: &CheckContext) -> Vec<Finding> {
+    let snapshot = context.of.snapshot;
+    let states: Vec<NicState> = context.meant().iter().filter_map(|r| NicState::of(snapshot, r.name())).collect();
     let wires = groups(&states).into_iter().filter(|g| matches!(g.why, Why::Subnet(net) if net.addr().is_ipv4()));
     wires.flat_map(|wire| on_wire(&wire, &states, snapshot)).collect()
 }
@@ -41,7 +41,7 @@ fn on_wire(wire: &Group, states: &[NicState], snapshot: &Snapshot) -> Vec<Findin
 fn silent(wire: &Group, rails: &[Wired], snapshot: &Snapshot) -> Option<Finding> {
     let asks = |r: &&Wired| !r.apart && (r.arp.filter == 1 || r.arp.rp_filter == 1);
     let wrong: Vec<&Wired> = rails.iter().filter(asks).collect();
-    let seen = format!("{}, without a rule of its own", told(wire, &wrong)?);
+    let seen = format!("{}, without a rule of its own", wrong_profile(wire, &wrong)?);
     let why = "arp_filter=1 and rp_filter=1 ask the routing table, which names one NIC for the subnet: the others resolve nobody, \
                and what comes in by them is dropped";
     let fix =
@@ -59,7 +59,7 @@ fn silent(wire: &Group, rails: &[Wired], snapshot: &Snapshot) -> Option<Finding>
 
 fn promiscuous(wire: &Group, rails: &[Wired]) -> Option<Finding> {
     let wrong: Vec<&Wired> = rails.iter().filter(|r| r.arp.announce < 2 || r.arp.ignore < 1).collect();
-    let seen = told(wire, &wrong)?;
+    let seen = wrong_profile(wire, &wrong)?;
     let why = "each of them answers for the addresses of all: peers send one rail's traffic into another, which has not its GID";
     let fix = "arp_announce 2 and arp_ignore 1 on each; in a container they have them";
     let each =
@@ -72,7 +72,7 @@ fn write(dev: &str, leaf: &str, value: u8) -> String {
     format!("echo {value} > /proc/sys/net/ipv4/conf/{dev}/{leaf}")
 }
 
-fn told(wire: &Group, wrong: &[&Wired]) -> Option<String> {
+fn wrong_profile(wire: &Group, wrong: &[&Wired]) -> Option<String> {
     let first = wrong.first()?;
     let same = wrong.iter().all(|r| r.arp == first.arp);
     let values = if same { first.arp.to_string() } else { join(wrong.iter().map(|r| r.arp)) };

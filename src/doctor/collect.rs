@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::cdi;
 use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
 use crate::kernel::link_managers;
-use crate::kernel::probe::access::{Node, User};
+use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::pidfd;
 
@@ -31,7 +31,7 @@ pub struct Limits {
     pins_freely: bool,
     stays: bool,
     /// Who it is, to files.
-    pub user: User,
+    pub user: ProcessUser,
 }
 
 /// The host, by this process.
@@ -42,13 +42,13 @@ pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
         memlock: limit.current,
         pins_freely: has(CapabilitySet::IPC_LOCK),
         stays: limit.maximum.is_some() && !has(CapabilitySet::SYS_RESOURCE),
-        user: User { uid: 0, gids: Vec::new(), any: true },
+        user: ProcessUser { uid: 0, gids: Vec::new(), any: true },
     };
     Ok(machine(snapshot, devnode_probe::here(&nodes(snapshot)), &limits))
 }
 
 /// A container, by its init, with what became of its device nodes.
-pub fn of_container(snapshot: &Snapshot, tried: BTreeMap<String, Node>, limits: &Limits) -> Machine {
+pub fn of_container(snapshot: &Snapshot, tried: BTreeMap<String, NodeAccess>, limits: &Limits) -> Machine {
     machine(snapshot, tried, limits)
 }
 
@@ -57,7 +57,7 @@ pub fn nodes(snapshot: &Snapshot) -> Vec<CharDevice> {
     snapshot.hcas.iter().filter_map(|h| h.uverbs.clone()).chain(snapshot.rdma_cm.clone()).collect()
 }
 
-fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, Node>, limits: &Limits) -> Machine {
+fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Limits) -> Machine {
     let bridges = snapshot.pci.iter().filter(|f| f.is_bridge()).map(|f| f.address);
     Machine {
         kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
@@ -169,7 +169,7 @@ pub fn limits(pid: i32) -> Result<Limits> {
         memlock: memlock(pid)?,
         pins_freely: has(CapabilitySet::IPC_LOCK),
         stays: false,
-        user: User {
+        user: ProcessUser {
             uid: of_files("Uid:").context("its status has no user")?,
             gids: of_files("Gid:").into_iter().chain(more).collect(),
             any: has(CapabilitySet::DAC_OVERRIDE),

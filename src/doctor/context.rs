@@ -11,13 +11,13 @@ use rdma_model::values::GidTimeout;
 use super::facts::Stale;
 use super::{Check, Examination, Finding, Rule};
 use crate::config::request::Request;
-use crate::kernel::probe::access::Node;
+use crate::kernel::probe::access::NodeAccess;
 use crate::plan::Plan;
 use crate::select::candidates::counts;
 use crate::select::{Drop, DropCode, Selection, Verdict};
 
 /// An [`Examination`] with what the selection makes of it.
-pub(super) struct Patient<'a> {
+pub(super) struct CheckContext<'a> {
     pub(super) of: &'a Examination<'a>,
     pub(super) selection: &'a Selection,
 }
@@ -37,12 +37,12 @@ pub(super) struct Fabric<'a> {
     pub(super) ports: Vec<&'a Port>,
     /// How many of them have to be ACTIVE.
     pub(super) needs: usize,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: Intent,
 }
 
 /// Who means a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum Intent {
     /// `--ifaces`, `--ib` or a stored plan; in a container whoever put it there.
     Asked,
     /// Who gave it an address, and nothing says more.
@@ -55,7 +55,7 @@ pub(super) enum Wanted {
     No,
 }
 
-impl<'a> Patient<'a> {
+impl<'a> CheckContext<'a> {
     /// NICs with an HCA that are kept, planned, or dropped for what is wrong with them; not those that are left to somebody else.
     pub(super) fn rails(&self) -> Vec<Rail<'a>> {
         let ill = |d: &Drop| {
@@ -73,7 +73,7 @@ impl<'a> Patient<'a> {
 
     /// Those of them that somebody means; where nobody has said anything, all.
     pub(super) fn meant(&self) -> Vec<Rail<'a>> {
-        let means = |rail: &Rail| matches!(self.wanted(rail), Wanted::Asked | Wanted::Addressed | Wanted::Unsaid);
+        let means = |rail: &Rail| matches!(self.intent(rail), Intent::Asked | Intent::Addressed | Intent::Unsaid);
         self.kept().into_iter().filter(means).collect()
     }
 
@@ -104,9 +104,9 @@ impl<'a> Patient<'a> {
             let planned = planned.unwrap_or(0);
             let wanted = match planned {
                 _ if ports.is_empty() => return None,
-                0 if self.is_inside() => return self.has_node(hca).then_some((hca, ports, 1, Wanted::Asked)),
+                0 if self.is_inside() => return self.has_node(hca).then_some((hca, ports, 1, Intent::Asked)),
                 0 => self.wants_fabric(&hca.name, &ports)?,
-                _ => Wanted::Asked,
+                _ => Intent::Asked,
             };
             Some((hca, ports, planned.max(1), wanted))
         };
@@ -115,7 +115,7 @@ impl<'a> Patient<'a> {
     }
 
     /// Of an HCA that no plan has; nothing where the selection leaves it to somebody else.
-    fn wants_fabric(&self, hca: &HcaName, ports: &[&Port]) -> Option<Wanted> {
+    fn wants_fabric(&self, hca: &HcaName, ports: &[&Port]) -> Option<Intent> {
         let mine = |d: &Drop| matches!(d.code, DropCode::PortDown | DropCode::InfiniBand);
         let of_it = |v: &&Verdict| v.hca.as_ref() == Some(hca) && ports.iter().any(|p| Some(p.number) == v.port);
         let verdicts = || self.selection.verdicts.iter().filter(of_it);
@@ -124,28 +124,28 @@ impl<'a> Patient<'a> {
         }
         let ipoib = verdicts().filter_map(|v| self.of.snapshot.netdev(v.netdev.as_ref()?));
         Some(match () {
-            () if self.of.request.ib => Wanted::Asked,
-            () if self.is_said() => Wanted::No,
-            () if ipoib.into_iter().any(is_addressed) => Wanted::Addressed,
-            () => Wanted::Unsaid,
+            () if self.of.request.ib => Intent::Asked,
+            () if self.is_said() => Intent::No,
+            () if ipoib.into_iter().any(is_addressed) => Intent::Addressed,
+            () => Intent::Unsaid,
         })
     }
 
     /// Whether a container has the device node of an HCA, as far as that was looked at.
     fn has_node(&self, hca: &Hca) -> bool {
         let node = hca.uverbs.as_ref().and_then(|d| self.of.machine?.nodes.get(&d.name));
-        node.is_some_and(|node| *node != Node::Missing)
+        node.is_some_and(|node| *node != NodeAccess::Missing)
     }
 
     /// Who means a NIC with a netdev.
-    pub(super) fn wanted(&self, rail: &Rail) -> Wanted {
+    pub(super) fn intent(&self, rail: &Rail) -> Intent {
         match is_addressed(rail.netdev) {
             // What is in a container has come there.
-            _ if self.is_inside() || self.asks_for(rail.name()) => Wanted::Asked,
-            true if self.is_said() => Wanted::Unplanned,
-            true => Wanted::Addressed,
-            false if self.is_said() => Wanted::No,
-            false => Wanted::Unsaid,
+            _ if self.is_inside() || self.asks_for(rail.name()) => Intent::Asked,
+            true if self.is_said() => Intent::Unplanned,
+            true => Intent::Addressed,
+            false if self.is_said() => Intent::No,
+            false => Intent::Unsaid,
         }
     }
 

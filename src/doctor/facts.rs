@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use rdma_model::ids::{BusId, IfName};
 
-use crate::kernel::probe::access::Node;
+use crate::kernel::probe::access::NodeAccess;
 
 /// What a live machine tells besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub struct Machine {
     /// Whether /sys/class/infiniband_verbs is there, which ib_uverbs makes.
     pub verbs_class: bool,
     /// By the name below /dev/infiniband: every device node that an HCA has, and `rdma_cm`.
-    pub nodes: BTreeMap<String, Node>,
+    pub nodes: BTreeMap<String, NodeAccess>,
     /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     pub memlock: Option<u64>,
     /// Whether RLIMIT_MEMLOCK does not count, by CAP_IPC_LOCK in the first user namespace.

@@ -7,20 +7,20 @@ use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 
 use super::context::is_infiniband;
-use super::{Check, Finding, Patient, Rail, Severity, join};
+use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;
 
 /// By `nccl explain`, of the newest release.
-pub(super) fn pick(patient: &Patient) -> Vec<Finding> {
-    let settings = match patient.of.settings {
+pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
+    let settings = match context.of.settings {
         Ok(settings) => settings,
         Err(why) => return vec![untold(why)],
     };
     // Without an HCA there is nothing to choose from, and other checks tell.
-    if patient.of.snapshot.hcas.is_empty() {
+    if context.of.snapshot.hcas.is_empty() {
         return Vec::new();
     }
-    let explained = explain(settings, patient.of.snapshot, Version::NEWEST, &|_| None);
+    let explained = explain(settings, context.of.snapshot, Version::NEWEST, &|_| None);
     let mut found: Vec<Finding> = explained
         .warnings
         .iter()
@@ -30,7 +30,7 @@ pub(super) fn pick(patient: &Patient) -> Vec<Finding> {
             Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix)
         })
         .collect();
-    found.extend(other(patient, settings, &explained));
+    found.extend(other(context, settings, &explained));
     found
 }
 
@@ -53,24 +53,24 @@ fn consequence(trap: Trap) -> &'static str {
 }
 
 /// Where somebody has chosen HCAs, or a container has some: NCCL takes others.
-fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Option<Finding> {
-    let chosen = patient.is_inside() || settings.get("NCCL_IB_HCA").is_some();
+fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -> Option<Finding> {
+    let chosen = context.is_inside() || settings.get("NCCL_IB_HCA").is_some();
     let labels = |rails: &[Rail]| -> BTreeSet<String> { rails.iter().map(|r| port_label(r.hca, r.port)).collect() };
-    let meant = labels(&patient.meant());
+    let meant = labels(&context.meant());
     // One that is addressed, and in no plan, is somebody's as well.
-    let kept = labels(&patient.kept());
+    let kept = labels(&context.kept());
     let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
     let ib = |label: &str| {
-        patient.of.snapshot.hcas.iter().any(|h| h.ports.iter().any(|p| is_infiniband(p) && port_label(h, p) == label))
+        context.of.snapshot.hcas.iter().any(|h| h.ports.iter().any(|p| is_infiniband(p) && port_label(h, p) == label))
     };
     // A list that has them is right again when they are home.
     let lent = |label: &str| {
-        let mut held = patient.of.held.iter().filter_map(|h| h.hca.as_ref());
+        let mut held = context.of.held.iter().filter_map(|h| h.hca.as_ref());
         held.any(|name| label == name.as_str() || label.starts_with(&format!("{name}:")))
     };
     let more: Vec<&String> = taken.difference(&kept).filter(|label| !ib(label) && !lent(label)).collect();
     // The list is one job's.
-    let all_of_one = patient.jobs().iter().any(|job| !job.is_empty() && labels(job).is_subset(&taken));
+    let all_of_one = context.jobs().iter().any(|job| !job.is_empty() && labels(job).is_subset(&taken));
     let less: Vec<&String> = meant.difference(&taken).filter(|_| !all_of_one).collect();
     if !chosen || taken.is_empty() || meant.is_empty() || more.is_empty() && less.is_empty() {
         return None;
@@ -84,15 +84,15 @@ fn other(patient: &Patient, settings: &Settings, explained: &Explanation) -> Opt
     }
     let severity = if more.is_empty() { Severity::Warning } else { Severity::Breaks };
     let why = "an HCA without its netdev here connects to nobody, and nodes that take different numbers of HCAs hang";
-    let fix = format!("NCCL_IB_HCA={}", list(patient));
+    let fix = format!("NCCL_IB_HCA={}", list(context));
     Some(Finding::new(Check::Nccl, severity, seen, why, fix))
 }
 
 /// The exact list, as `rdmaprep env` has it.
-fn list(patient: &Patient) -> String {
+fn list(context: &CheckContext) -> String {
     let entry = |r: Rail| match r.hca.ports.len() {
         0 | 1 => r.hca.name.to_string(),
         _ => port_label(r.hca, r.port),
     };
-    format!("={}", patient.meant().into_iter().map(entry).collect::<Vec<_>>().join(","))
+    format!("={}", context.meant().into_iter().map(entry).collect::<Vec<_>>().join(","))
 }

@@ -6,9 +6,9 @@ use nccl_rules::levels::Levels;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Snapshot;
 
-use super::context::{Wanted, is_infiniband};
+use super::context::{Intent, is_infiniband};
 use super::plans::AGAIN;
-use super::{Check, Finding, Patient, Rail, Severity, join};
+use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::config::request::Request;
 use crate::protected_ifaces::{bootstrap, not_known, uplinks};
 
@@ -24,17 +24,17 @@ fn roce_mtu(mtu: u32) -> Option<u32> {
 const ENOUGH: u32 = 4200;
 
 /// MTUs that are too small, or unequal.
-pub(super) fn mtu(patient: &Patient) -> Vec<Finding> {
-    let nobody = |r: &Rail| matches!(patient.wanted(r), Wanted::Unplanned | Wanted::No);
+pub(super) fn mtu(context: &CheckContext) -> Vec<Finding> {
+    let nobody = |r: &Rail| matches!(context.intent(r), Intent::Unplanned | Intent::No);
     // IPoIB's is of IP packets alone.
     let counts = |r: &Rail| r.netdev.mtu > 0 && !is_infiniband(r.port);
-    let rails: Vec<Rail> = patient.rails().into_iter().filter(|r| counts(r) && !nobody(r)).collect();
+    let rails: Vec<Rail> = context.rails().into_iter().filter(|r| counts(r) && !nobody(r)).collect();
     let largest = rails.iter().map(|r| r.netdev.mtu).max().unwrap_or(0).max(ENOUGH);
     let small = |r: &&Rail| roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE");
     let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
     rails.iter().filter(small).for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(r.name()));
     let mut found: Vec<Finding> = by_mtu.iter().map(|(mtu, names)| too_small(*mtu, names, largest)).collect();
-    for job in patient.jobs() {
+    for job in context.jobs() {
         let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
         job.iter().filter(|r| counts(r)).for_each(|r| by_mtu.entry(r.netdev.mtu).or_default().push(&r.netdev.name));
         if by_mtu.len() < 2 {
@@ -69,8 +69,8 @@ fn too_small(mtu: u32, names: &[&IfName], wanted: u32) -> Finding {
 }
 
 /// The switch decides: what this host has set is half of it.
-pub(super) fn flow_control(patient: &Patient) -> Vec<Finding> {
-    let kept = patient.meant();
+pub(super) fn flow_control(context: &CheckContext) -> Vec<Finding> {
+    let kept = context.meant();
     let hard = kept.iter().filter(|r| !r.is_software() && r.port.link_layer.as_deref() == Some("Ethernet"));
     let names: Vec<&IfName> = hard.map(|r| &r.netdev.name).collect();
     if names.is_empty() {
@@ -98,19 +98,19 @@ pub(super) fn unguarded(request: &mut Request, snapshot: &Snapshot) -> Vec<Strin
 }
 
 /// An uplink among the NICs that are meant now, or that a stored plan has; or no way to know what the job's own one is.
-pub(super) fn uplink(patient: &Patient) -> Vec<Finding> {
-    let lost = unguarded(&mut patient.of.request.clone(), patient.of.snapshot).into_iter().map(|seen| {
+pub(super) fn uplink(context: &CheckContext) -> Vec<Finding> {
+    let lost = unguarded(&mut context.of.request.clone(), context.of.snapshot).into_iter().map(|seen| {
         let why = "`rdmaprep prepare` refuses this: nothing would keep the interface that nodes meet over from a container";
         let fix = "give the address or route back to its interface, or correct --bootstrap-address (LOCAL_IP), --peer-address \
                    (REMOTE_IP)";
         Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix)
     });
-    lost.chain(guarded(patient)).chain(not_asked(patient)).collect()
+    lost.chain(guarded(context)).chain(not_asked(context)).collect()
 }
 
 /// Whether the kernel could be asked for all that the host uses.
-fn not_asked(patient: &Patient) -> Option<Finding> {
-    let snapshot = patient.of.snapshot;
+fn not_asked(context: &CheckContext) -> Option<Finding> {
+    let snapshot = context.of.snapshot;
     let guard = uplinks(true, snapshot).unwrap_or_default();
     let first = snapshot.paths.as_ref().and_then(|_| not_known(snapshot, &guard).into_iter().next())?;
     let seen = format!("which links the host uses is not known in full: {first}");
@@ -119,10 +119,10 @@ fn not_asked(patient: &Patient) -> Option<Finding> {
     Some(Finding::new(Check::Uplink, Severity::Unknown, seen, why, fix))
 }
 
-fn guarded(patient: &Patient) -> Vec<Finding> {
-    let Ok(guard) = uplinks(true, patient.of.snapshot) else { return Vec::new() };
+fn guarded(context: &CheckContext) -> Vec<Finding> {
+    let Ok(guard) = uplinks(true, context.of.snapshot) else { return Vec::new() };
     let why = "when a container takes it, the host and everybody who is logged in loses the network";
-    let kept = patient.kept();
+    let kept = context.kept();
     let mut found = Vec::new();
     for rail in &kept {
         let Some(clause) = guard.get(rail.name()) else { continue };
@@ -130,7 +130,7 @@ fn guarded(patient: &Patient) -> Vec<Finding> {
         let fix = "leave it to the host: take it out of --ifaces (RDMA_IFACES), and drop --allow-bootstrap-iface";
         found.push(Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix));
     }
-    for plan in patient.of.plans {
+    for plan in context.of.plans {
         let names = || plan.nics.iter().map(|n| &n.identity.name);
         let Some((name, clause)) = names().find_map(|n| Some((n, guard.get(n)?))) else { continue };
         let seen = format!("plan {} has {name}, which {clause}", plan.name);
@@ -138,19 +138,19 @@ fn guarded(patient: &Patient) -> Vec<Finding> {
         let rest = rails.filter(|n| !guard.contains_key(*n)).map(IfName::as_str).collect::<Vec<_>>().join(" ");
         let fix = format!("prepare the plan without it, {AGAIN}");
         let one = Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix);
-        found.push(Finding { run: patient.prepare_again(plan, &rest).into_iter().collect(), ..one });
+        found.push(Finding { run: context.prepare_again(plan, &rest).into_iter().collect(), ..one });
     }
     found
 }
 
 /// Rails that are slower than others.
-pub(super) fn asymmetric(patient: &Patient) -> Vec<Finding> {
-    patient.jobs().iter().flat_map(|job| uneven(patient, job)).collect()
+pub(super) fn asymmetric(context: &CheckContext) -> Vec<Finding> {
+    context.jobs().iter().flat_map(|job| uneven(context, job)).collect()
 }
 
-fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
+fn uneven(context: &CheckContext, kept: &[Rail]) -> Vec<Finding> {
     let rate = |r: &Rail| r.port.rate.as_deref().filter(|rate| !rate.is_empty()).map(str::to_owned);
-    let levels = Levels::of(patient.of.snapshot);
+    let levels = Levels::of(context.of.snapshot);
     let link = |r: &Rail| {
         let function = levels.function(r.hca.pci?)?;
         Some(format!("{} x{}", function.link_speed.as_deref()?.trim_end_matches(" PCIe"), function.link_width?))
@@ -164,7 +164,7 @@ fn uneven(patient: &Patient, kept: &[Rail]) -> Vec<Finding> {
         );
         let seen = format!("the rails' rates differ: {seen}");
         let one = Finding::new(Check::AsymmetricRails, Severity::Warning, seen, why, fix);
-        found.push(Finding { run: patient.prepare(kept, &most).into_iter().collect(), ..one });
+        found.push(Finding { run: context.prepare(kept, &most).into_iter().collect(), ..one });
     }
     if let Some((seen, _)) = unequal(kept, link) {
         let seen = format!("the rails' PCIe links differ: {seen}");

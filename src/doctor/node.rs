@@ -3,8 +3,8 @@
 use rdma_model::snapshot::{Netdev, PciFunction};
 
 use super::facts::Starter;
-use super::{Check, Finding, Patient, Severity, join};
-use crate::kernel::probe::access::Node;
+use super::{Check, CheckContext, Finding, Severity, join};
+use crate::kernel::probe::access::NodeAccess;
 
 /// RDMA drivers by the driver of the PCI function that they sit on.
 const DRIVERS: [(&str, &str); 6] = [
@@ -17,10 +17,10 @@ const DRIVERS: [(&str, &str); 6] = [
 ];
 
 /// What is to be loaded before anything of RDMA is there.
-pub(super) fn modules(patient: &Patient) -> Vec<Finding> {
-    let Some(machine) = patient.of.machine else { return Vec::new() };
-    let snapshot = patient.of.snapshot;
-    if snapshot.hcas.is_empty() && patient.lends() {
+pub(super) fn modules(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
+    let snapshot = context.of.snapshot;
+    if snapshot.hcas.is_empty() && context.lends() {
         // In exclusive mode a host that has lent all of them sees none.
         return Vec::new();
     }
@@ -28,7 +28,7 @@ pub(super) fn modules(patient: &Patient) -> Vec<Finding> {
     let driver = |function: &str| DRIVERS.iter().find(|(f, _)| *f == function).map(|(_, rdma)| *rdma);
     // Where others do RDMA, one of which nobody says that it is to is for the host's own network, or cannot.
     let may = |f: &&PciFunction| {
-        let asked = |n: &Netdev| n.pci == Some(f.address) && patient.asks_for(&n.name);
+        let asked = |n: &Netdev| n.pci == Some(f.address) && context.asks_for(&n.name);
         snapshot.hcas.is_empty() || snapshot.netdevs.iter().any(asked)
     };
     let mut wanted: Vec<&str> = snapshot.pci.iter().filter(may).filter_map(|f| driver(f.driver.as_deref()?)).collect();
@@ -73,7 +73,7 @@ struct Feature {
     why: &'static str,
     severity: Severity,
     /// Whether this node has a use for it.
-    of: fn(&Patient) -> bool,
+    of: fn(&CheckContext) -> bool,
 }
 
 /// By the kernel's version, as its sources have it; distributions may have brought one back into an older kernel.
@@ -123,8 +123,8 @@ const FEATURES: [Feature; 6] = [
 ];
 
 /// Features that this kernel is too old for, of those that there is a use for.
-pub(super) fn kernel(patient: &Patient) -> Vec<Finding> {
-    let Some(machine) = patient.of.machine else { return Vec::new() };
+pub(super) fn kernel(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
     let Some(version) = version(&machine.kernel) else {
         let seen = format!("the kernel calls itself {:?}, which has no version", machine.kernel);
         return vec![Finding::new(
@@ -137,7 +137,7 @@ pub(super) fn kernel(patient: &Patient) -> Vec<Finding> {
     };
     // Red Hat's carry features of much later ones.
     let patched = machine.kernel.contains(".el");
-    let lacking = FEATURES.iter().filter(|f| version < f.since && (f.of)(patient));
+    let lacking = FEATURES.iter().filter(|f| version < f.since && (f.of)(context));
     lacking
         .map(|f| {
             let (major, minor) = f.since;
@@ -159,61 +159,63 @@ fn version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Device nodes that are not there, are others, or cannot be opened.
-pub(super) fn verbs_nodes(patient: &Patient) -> Vec<Finding> {
-    let Some(machine) = patient.of.machine else { return Vec::new() };
+pub(super) fn verbs_nodes(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
     let mut found = Vec::new();
     for (name, node) in &machine.nodes {
         let path = format!("/dev/infiniband/{name}");
         let (severity, seen) = match node {
-            Node::Opened => continue,
-            Node::Missing => (Severity::Breaks, format!("{path} is missing")),
-            Node::Wrong(what) => (Severity::Breaks, format!("{path} is {what}")),
-            Node::Refused(error) => (Severity::Breaks, format!("{path} cannot be opened: {error}")),
-            Node::Narrow(mode) => (Severity::Warning, format!("{path} is for root alone: {mode}")),
-            Node::Untried(why) => (Severity::Unknown, format!("whether {path} can be opened is not known: {why}")),
+            NodeAccess::Opened => continue,
+            NodeAccess::Missing => (Severity::Breaks, format!("{path} is missing")),
+            NodeAccess::Wrong(what) => (Severity::Breaks, format!("{path} is {what}")),
+            NodeAccess::Refused(error) => (Severity::Breaks, format!("{path} cannot be opened: {error}")),
+            NodeAccess::Narrow(mode) => (Severity::Warning, format!("{path} is for root alone: {mode}")),
+            NodeAccess::Untried(why) => {
+                (Severity::Unknown, format!("whether {path} can be opened is not known: {why}"))
+            }
         };
         // NCCL does without this one.
         let severity = if name == "rdma_cm" { severity.max(Severity::Warning) } else { severity };
         let why = match node {
-            Node::Narrow(_) => {
+            NodeAccess::Narrow(_) => {
                 "jobs of other users, here or in a container that gets the node as it is (--device), do without it"
             }
             _ => "libibverbs passes the device over, and NCCL goes on without it, or by TCP",
         };
-        let one = Finding::new(Check::VerbsNodes, severity, seen, why, fix(patient, node));
-        found.push(Finding { run: make(patient, name, node), ..one });
+        let one = Finding::new(Check::VerbsNodes, severity, seen, why, fix(context, node));
+        found.push(Finding { run: mknod_commands(context, name, node), ..one });
     }
     found
 }
 
-fn fix(patient: &Patient, node: &Node) -> &'static str {
-    match (patient.is_inside(), node) {
+fn fix(context: &CheckContext, node: &NodeAccess) -> &'static str {
+    match (context.is_inside(), node) {
         (true, _) => {
             "start the container from a config.json that `rdmaprep prepare --bundle` or `spec` edited, or give it the node: --device; \
              where its mode is in the way: chmod 666 on the host, or a group of the container's user"
         }
-        (false, Node::Refused(_)) => {
+        (false, NodeAccess::Refused(_)) => {
             "see the mode of the node, the options of its mount, and the device cgroup of this shell"
         }
-        (false, Node::Narrow(_)) => {
+        (false, NodeAccess::Narrow(_)) => {
             "rdma-core's udev rules give it 666, at boot as well; or give it to a group of its own"
         }
-        (false, Node::Wrong(_)) => "have udev make it, or make it by hand; what is mounted there, umount first",
+        (false, NodeAccess::Wrong(_)) => "have udev make it, or make it by hand; what is mounted there, umount first",
         (false, _) => "have udev make it, or make it by hand",
     }
 }
 
 /// The commands that make a node of the host anew.
-fn make(patient: &Patient, name: &str, node: &Node) -> Vec<String> {
-    let snapshot = patient.of.snapshot;
+fn mknod_commands(context: &CheckContext, name: &str, node: &NodeAccess) -> Vec<String> {
+    let snapshot = context.of.snapshot;
     let all = snapshot.hcas.iter().filter_map(|h| h.uverbs.as_ref()).chain(&snapshot.rdma_cm);
-    let known = all.into_iter().find(|d| d.name == name).filter(|_| !patient.is_inside());
+    let known = all.into_iter().find(|d| d.name == name).filter(|_| !context.is_inside());
     let path = format!("/dev/infiniband/{name}");
     let mknod = known.map(|d| format!("mkdir -p /dev/infiniband && mknod -m 666 {path} c {} {}", d.major, d.minor));
     match node {
-        Node::Narrow(_) => vec![format!("chmod 666 {path}")],
-        Node::Missing => mknod.into_iter().collect(),
-        Node::Wrong(_) => mknod.map(|mknod| vec![format!("rm -d {path}"), mknod]).unwrap_or_default(),
+        NodeAccess::Narrow(_) => vec![format!("chmod 666 {path}")],
+        NodeAccess::Missing => mknod.into_iter().collect(),
+        NodeAccess::Wrong(_) => mknod.map(|mknod| vec![format!("rm -d {path}"), mknod]).unwrap_or_default(),
         _ => Vec::new(),
     }
 }
@@ -224,15 +226,15 @@ const LITTLE: u64 = 64 << 20;
 const PINNED: &str = "every buffer of RDMA is pinned: registering memory fails with ENOMEM when the limit is reached";
 
 /// RDMA pins memory.
-pub(super) fn memlock(patient: &Patient) -> Vec<Finding> {
-    let Some(machine) = patient.of.machine else { return Vec::new() };
-    let starters = machine.starters.iter().filter(|_| !patient.is_inside()).filter_map(starter);
+pub(super) fn memlock(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
+    let starters = machine.starters.iter().filter(|_| !context.is_inside()).filter_map(starter);
     let Some(limit) = machine.memlock.filter(|_| !machine.pins_freely) else { return starters.collect() };
     let severity = if limit < LITTLE { Severity::Breaks } else { Severity::Warning };
-    let who = if patient.is_inside() { "the container's init" } else { "this shell" };
+    let who = if context.is_inside() { "the container's init" } else { "this shell" };
     let seen = format!("RLIMIT_MEMLOCK of {who} is {} KiB, and it has no CAP_IPC_LOCK", limit >> 10);
     let found = |fix| Finding::new(Check::Memlock, severity, seen.clone(), PINNED, fix);
-    let own = match (patient.is_inside(), machine.memlock_stays) {
+    let own = match (context.is_inside(), machine.memlock_stays) {
         (true, _) => {
             found("`rdmaprep prepare --bundle` and `spec` lift it; engines have a flag: --ulimit memlock=-1:-1")
         }
@@ -266,8 +268,8 @@ fn starter(starter: &Starter) -> Option<Finding> {
 }
 
 /// GPUDirect: nvidia_peermem, or dma-buf from NVIDIA's open modules.
-pub(super) fn peer_memory(patient: &Patient) -> Vec<Finding> {
-    let Some(nvidia) = patient.of.machine.and_then(|m| m.nvidia.as_ref()) else { return Vec::new() };
+pub(super) fn peer_memory(context: &CheckContext) -> Vec<Finding> {
+    let Some(nvidia) = context.of.machine.and_then(|m| m.nvidia.as_ref()) else { return Vec::new() };
     let (severity, seen) = match (nvidia.peermem, nvidia.open) {
         (true, _) | (false, Some(true)) => return Vec::new(),
         (false, Some(false)) => {

@@ -7,7 +7,7 @@ use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{PciFunction, RdmaMode, Snapshot};
 
 use super::facts::Stale;
-use super::{Check, Finding, Patient, Severity, join};
+use super::{Check, CheckContext, Finding, Severity, join};
 
 /// P2P Request Redirect and P2P Completion Redirect of the ACS Control register (PCI_ACS_RR, PCI_ACS_CR in
 /// include/uapi/linux/pci_regs.h).
@@ -31,14 +31,14 @@ fn between(snapshot: &Snapshot, one: BusId, other: BusId) -> Vec<BusId> {
 
 /// Where rails are that are on PCI, also those that a cable would mend, and by the HCAs that they leave behind those that
 /// containers have. Nothing where one of these has taken its HCA along, as in exclusive mode.
-pub(super) fn places<'a>(patient: &Patient<'a>) -> Option<Vec<(&'a IfName, BusId)>> {
-    let (snapshot, held) = (patient.of.snapshot, patient.of.held);
-    let here = patient.rails().into_iter().filter_map(|r| Some((&r.netdev.name, r.hca.pci?)));
+pub(super) fn places<'a>(context: &CheckContext<'a>) -> Option<Vec<(&'a IfName, BusId)>> {
+    let (snapshot, held) = (context.of.snapshot, context.of.held);
+    let here = context.rails().into_iter().filter_map(|r| Some((&r.netdev.name, r.hca.pci?)));
     let mut all: Vec<(&IfName, BusId)> = here.collect();
-    if !patient.lends() {
+    if !context.lends() {
         return Some(all);
     }
-    let mut away = patient.of.traces.iter().filter(|t| t.stale != Some(Stale::EarlierBoot)).flat_map(|t| &t.nics);
+    let mut away = context.of.traces.iter().filter(|t| t.stale != Some(Stale::EarlierBoot)).flat_map(|t| &t.nics);
     if !away.all(|name| held.iter().any(|h| h.netdev.as_str() == name)) {
         return None;
     }
@@ -54,12 +54,12 @@ pub(super) fn places<'a>(patient: &Patient<'a>) -> Option<Vec<(&'a IfName, BusId
 }
 
 /// Ports of switches that send what goes from a GPU to its NIC up to the processor.
-pub(super) fn acs(patient: &Patient) -> Vec<Finding> {
-    let Some(machine) = patient.of.machine else { return Vec::new() };
-    let snapshot = patient.of.snapshot;
+pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
+    let snapshot = context.of.snapshot;
     let levels = Levels::of(snapshot);
     let gpus: Vec<&PciFunction> = snapshot.gpus().collect();
-    let rails: Vec<BusId> = patient.rails().into_iter().filter_map(|r| r.hca.pci).collect();
+    let rails: Vec<BusId> = context.rails().into_iter().filter_map(|r| r.hca.pci).collect();
     let near = rails.iter().flat_map(|nic| gpus.iter().map(move |gpu| (*nic, gpu.address)));
     let near = near.filter(|(nic, gpu)| matches!(levels.between(*nic, *gpu).0, Distance::Pix | Distance::Pxb));
     let ports: BTreeSet<BusId> = near.flat_map(|(nic, gpu)| between(snapshot, nic, gpu)).collect();
@@ -86,13 +86,13 @@ pub(super) fn acs(patient: &Patient) -> Vec<Finding> {
 }
 
 /// GPUs whose nearest rail is on another NUMA node.
-pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
+pub(super) fn numa(context: &CheckContext) -> Vec<Finding> {
     // What is nearest may be what a container has.
-    let Some(rails) = places(patient) else { return Vec::new() };
-    let levels = Levels::of(patient.of.snapshot);
+    let Some(rails) = places(context) else { return Vec::new() };
+    let levels = Levels::of(context.of.snapshot);
     let mut found = Vec::new();
     let mut silent = Vec::new();
-    for gpu in patient.of.snapshot.gpus() {
+    for gpu in context.of.snapshot.gpus() {
         let Some((distance, rail, at)) =
             rails.iter().map(|(rail, at)| (levels.between(*at, gpu.address).0, rail, *at)).min_by_key(|(d, ..)| *d)
         else {
@@ -109,7 +109,7 @@ pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
         let seen = format!("the rail nearest to GPU {} (NUMA {here}) is {rail} (NUMA {there})", gpu.address);
         let why = "all that it sends crosses the link between the processors, which is slower and shared";
         let one = Finding::new(Check::Numa, Severity::Warning, seen, why, "");
-        found.push(match nearer(patient, &levels, gpu.address) {
+        found.push(match nearer(context, &levels, gpu.address) {
             Some((hca, word)) => {
                 Finding { fix: format!("take {hca} as well, which is {word}: see `rdmaprep topo`"), ..one }
             }
@@ -118,7 +118,7 @@ pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
             }
         });
     }
-    if !silent.is_empty() && patient.of.snapshot.numa_nodes.len() > 1 {
+    if !silent.is_empty() && context.of.snapshot.numa_nodes.len() > 1 {
         let seen = format!("of {}, or of the rails, the platform does not tell the NUMA node", join(&silent));
         let why = "NCCL takes each such pair for one across the processors";
         let fix = "update the BIOS, or give NCCL a topology file: rdmaprep topo --xml";
@@ -128,8 +128,8 @@ pub(super) fn numa(patient: &Patient) -> Vec<Finding> {
 }
 
 /// An HCA of any kind that is on a GPU's own node.
-fn nearer<'a>(patient: &Patient<'a>, levels: &Levels, gpu: BusId) -> Option<(&'a HcaName, &'static str)> {
-    let all = patient.of.snapshot.hcas.iter().filter_map(|h| Some((levels.between(h.pci?, gpu).0, &h.name)));
+fn nearer<'a>(context: &CheckContext<'a>, levels: &Levels, gpu: BusId) -> Option<(&'a HcaName, &'static str)> {
+    let all = context.of.snapshot.hcas.iter().filter_map(|h| Some((levels.between(h.pci?, gpu).0, &h.name)));
     let (distance, name) = all.min()?;
     (distance != Distance::Sys).then(|| (name, distance.name()))
 }

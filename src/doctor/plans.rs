@@ -6,26 +6,26 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_model::values::Family;
 
-use super::{Check, Finding, Patient, Severity, join};
+use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::attach;
 use crate::plan::{Nic, Plan};
 use crate::protected_ifaces::uplinks;
 use crate::select::candidates::counts;
 
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would refuse a plan for.
-pub(super) fn plans(patient: &Patient) -> Vec<Finding> {
+pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
     let one = |plan: &Plan| {
-        let gone = gone(patient, plan);
-        let away = plan.nics.iter().any(|n| is_away(patient, &n.identity.name));
-        if gone.is_empty() && !away { outdated(patient, plan).into_iter().collect() } else { gone }
+        let gone = gone(context, plan);
+        let away = plan.nics.iter().any(|n| is_away(context, &n.identity.name));
+        if gone.is_empty() && !away { outdated(context, plan).into_iter().collect() } else { gone }
     };
-    patient.of.plans.iter().flat_map(one).collect()
+    context.of.plans.iter().flat_map(one).collect()
 }
 
 /// Whether a container has it, or a record speaks of it that cannot be read: that is told elsewhere.
-fn is_away(patient: &Patient, name: &IfName) -> bool {
+fn is_away(context: &CheckContext, name: &IfName) -> bool {
     let recorded = |nics: &[String]| nics.iter().any(|n| n == name.as_str());
-    patient.of.held.iter().any(|h| h.netdev == *name) || patient.of.traces.iter().any(|t| recorded(&t.nics))
+    context.of.held.iter().any(|h| h.netdev == *name) || context.of.traces.iter().any(|t| recorded(&t.nics))
 }
 
 pub(super) const WHY: &str = "a container with this plan does not start";
@@ -33,9 +33,9 @@ pub(super) const WHY: &str = "a container with this plan does not start";
 /// What goes with each plan that is prepared again. A bundle has the old one's HCAs in its config.json, and a hook refuses it.
 pub(super) const AGAIN: &str = "with the flags that it was made with; and then its bundles again (prepare --bundle)";
 
-fn gone(patient: &Patient, plan: &Plan) -> Vec<Finding> {
-    let snapshot = patient.of.snapshot;
-    let here = plan.nics.iter().filter(|n| !is_away(patient, &n.identity.name));
+fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
+    let snapshot = context.of.snapshot;
+    let here = plan.nics.iter().filter(|n| !is_away(context, &n.identity.name));
     let (there, absent): (Vec<&Nic>, Vec<&Nic>) = here.partition(|n| snapshot.netdev(&n.identity.name).is_some());
     let mut found = Vec::new();
     let mut lost: Vec<&str> = Vec::new();
@@ -62,7 +62,7 @@ fn gone(patient: &Patient, plan: &Plan) -> Vec<Finding> {
         let all_told = there.len() + lost.len() == plan.nics.len();
         let rails = plan.rails().map(|n| n.identity.name.as_str()).filter(|name| !lost.contains(name));
         let rest = rails.collect::<Vec<_>>().join(" ");
-        let command = patient.prepare_again(plan, &rest).filter(|_| all_told);
+        let command = context.prepare_again(plan, &rest).filter(|_| all_told);
         found.push(Finding { run: command.into_iter().collect(), ..one });
     }
     found.extend(there.iter().filter_map(|n| without_hca(plan, n, snapshot)));
@@ -90,8 +90,8 @@ fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
 }
 
 /// What the hook would say, in an empty container. What uplinks and missing addresses are is told by checks of their own.
-fn outdated(patient: &Patient, plan: &Plan) -> Option<Finding> {
-    let snapshot = patient.of.snapshot;
+fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
+    let snapshot = context.of.snapshot;
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;
     let naked = |n: &Nic| {
         let now = snapshot.netdev(&n.identity.name);

@@ -4,42 +4,42 @@ use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Port};
 use rdma_model::step::IFA_F_NOPREFIXROUTE;
 use rdma_model::values::Family;
 
-use super::context::Wanted;
-use super::{Check, Finding, Patient, Rail, Severity, join};
+use super::context::Intent;
+use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::{counts, port_label};
 use crate::select::{self, Drop, DropCode, Verdict};
 
 /// Ports that are not ACTIVE, of NICs that somebody means.
-pub(super) fn ports(patient: &Patient) -> Vec<Finding> {
+pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut unsaid = Vec::new();
     let mut dark: Vec<(Severity, Rail)> = Vec::new();
-    for rail in patient.rails().into_iter().filter(|r| is_down(r.port)) {
-        match patient.wanted(&rail) {
-            Wanted::Asked | Wanted::Addressed => dark.push((Severity::Breaks, rail)),
-            Wanted::Unplanned => dark.push((Severity::Warning, rail)),
-            Wanted::Unsaid => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
-            Wanted::No => {}
+    for rail in context.rails().into_iter().filter(|r| is_down(r.port)) {
+        match context.intent(&rail) {
+            Intent::Asked | Intent::Addressed => dark.push((Severity::Breaks, rail)),
+            Intent::Unplanned => dark.push((Severity::Warning, rail)),
+            Intent::Unsaid => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
+            Intent::No => {}
         }
     }
     let same = |(a, one): &(Severity, Rail), (b, other): &(Severity, Rail)| {
         (a, one.netdev.up, &one.port.state) == (b, other.netdev.up, &other.port.state)
     };
     dark.sort_by_key(|(severity, rail)| (*severity, rail.netdev.up, rail.port.state.clone()));
-    found.extend(dark.chunk_by(same).filter_map(|rails| finding(patient, rails)));
-    for fabric in patient.fabrics() {
+    found.extend(dark.chunk_by(same).filter_map(|rails| finding(context, rails)));
+    for fabric in context.fabrics() {
         let dark: Vec<&Port> = fabric.ports.iter().copied().filter(|p| is_down(p)).collect();
         if fabric.ports.len() - dark.len() >= fabric.needs {
             continue;
         }
         match fabric.wanted {
-            Wanted::Unsaid => unsaid.extend(dark.iter().map(|p| port_label(fabric.hca, p))),
-            Wanted::No => {}
+            Intent::Unsaid => unsaid.extend(dark.iter().map(|p| port_label(fabric.hca, p))),
+            Intent::No => {}
             _ => found.extend(dark.iter().map(|p| dark_fabric(fabric.hca, p))),
         }
     }
-    found.extend(whose(patient, &unsaid));
-    found.extend(stateless(patient));
+    found.extend(whose(context, &unsaid));
+    found.extend(stateless(context));
     found
 }
 
@@ -55,7 +55,7 @@ fn is_active(port: &Port) -> bool {
 const SKIPPED: &str = "NCCL skips such a port without a word, and a container with this NIC does not start";
 
 /// NICs of one state: all are switched off, or none is.
-fn finding(patient: &Patient, rails: &[(Severity, Rail)]) -> Option<Finding> {
+fn finding(context: &CheckContext, rails: &[(Severity, Rail)]) -> Option<Finding> {
     let (severity, first) = rails.first()?;
     let labels = join(rails.iter().map(|(_, r)| format!("{} of {}", port_label(r.hca, r.port), r.name())));
     let names = join(rails.iter().map(|(_, r)| r.name()));
@@ -67,7 +67,7 @@ fn finding(patient: &Patient, rails: &[(Severity, Rail)]) -> Option<Finding> {
     }
     // IPv6 addresses have gone with the link.
     let up =
-        |rail: &Rail| [vec![format!("ip link set {} up", rail.name())], planned(patient, rail, Family::V6)].concat();
+        |rail: &Rail| [vec![format!("ip link set {} up", rail.name())], planned(context, rail, Family::V6)].concat();
     let commands = rails.iter().flat_map(|(_, rail)| up(rail)).collect();
     Some(Finding { fix: format!("{names} {are} switched off: set {them} up"), run: commands, ..found })
 }
@@ -87,8 +87,8 @@ fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
 }
 
 /// Ports that are down, without an address, where nothing says which NICs are meant: it may be that nobody misses them.
-fn whose(patient: &Patient, unsaid: &[String]) -> Option<Finding> {
-    let besides = if patient.has_network() { ", without an address, in no stored plan" } else { "" };
+fn whose(context: &CheckContext, unsaid: &[String]) -> Option<Finding> {
+    let besides = if context.has_network() { ", without an address, in no stored plan" } else { "" };
     let seen = format!("{}: not ACTIVE{besides}: whether a job wants it is not known", join(unsaid));
     let fix = "if one does: cable, switch port, its address. If not, store a plan of those that are meant (rdmaprep prepare), or \
                name them in --ifaces, and this is told no more";
@@ -97,9 +97,9 @@ fn whose(patient: &Patient, unsaid: &[String]) -> Option<Finding> {
 }
 
 /// HCAs without a port, and ports without a state.
-fn stateless(patient: &Patient) -> Option<Finding> {
+fn stateless(context: &CheckContext) -> Option<Finding> {
     let mut dark: Vec<String> = Vec::new();
-    for hca in patient.of.snapshot.hcas.iter().filter(|_| !patient.is_inside()) {
+    for hca in context.of.snapshot.hcas.iter().filter(|_| !context.is_inside()) {
         dark.extend(hca.ports.is_empty().then(|| hca.name.to_string()));
         dark.extend(hca.ports.iter().filter(|p| p.state.is_none()).map(|p| port_label(hca, p)));
     }
@@ -111,33 +111,33 @@ fn stateless(patient: &Patient) -> Option<Finding> {
 }
 
 /// RoCE v2 GIDs of ports that are ACTIVE.
-pub(super) fn gids(patient: &Patient) -> Vec<Finding> {
+pub(super) fn gids(context: &CheckContext) -> Vec<Finding> {
     let roce = |r: &Rail| r.port.link_layer.as_deref() == Some("Ethernet") && is_active(r.port);
-    patient
+    context
         .rails()
         .iter()
         .filter(|r| roce(r))
-        .flat_map(|r| absent(patient, r).into_iter().chain(stale(patient, r)))
+        .flat_map(|r| absent(context, r).into_iter().chain(stale(context, r)))
         .collect()
 }
 
-fn own<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
+fn own_gids<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
     let v2 = rail.port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2));
     v2.filter(|g| g.netdev.as_ref().is_none_or(|n| n == rail.name()))
 }
 
 /// None that peers reach.
-fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
-    if rail.verdict.gid.is_some() || patient.is_as_planned(rail) {
+fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
+    if rail.verdict.gid.is_some() || context.is_as_planned(rail) {
         return None;
     }
-    let (label, family) = (port_label(rail.hca, rail.port), patient.of.request.family);
-    let severity = match patient.wanted(rail) {
-        Wanted::Asked | Wanted::Addressed => Severity::Breaks,
-        Wanted::Unplanned | Wanted::Unsaid => Severity::Warning,
-        Wanted::No => return None,
+    let (label, family) = (port_label(rail.hca, rail.port), context.of.request.family);
+    let severity = match context.intent(rail) {
+        Intent::Asked | Intent::Addressed => Severity::Breaks,
+        Intent::Unplanned | Intent::Unsaid => Severity::Warning,
+        Intent::No => return None,
     };
-    let mut gids = own(rail).peekable();
+    let mut gids = own_gids(rail).peekable();
     let alone = gids.peek().is_some() && gids.all(|g| g.address.is_unicast_link_local());
     if !rail.netdev.addresses.iter().any(|a| counts(a, family)) {
         let what = if alone { "only link-local RoCE v2 GIDs" } else { "no RoCE v2 GID that counts" };
@@ -145,7 +145,7 @@ fn absent(patient: &Patient, rail: &Rail) -> Option<Finding> {
         let why = "NCCL would talk from an address that no other host has a way to: its first connection times out";
         let found =
             Finding::new(Check::Gids, severity, seen, why, "give it its address, or let others count: --family");
-        return Some(Finding { run: planned(patient, rail, Family::Any), ..found });
+        return Some(Finding { run: planned(context, rail, Family::Any), ..found });
     }
     let reason = rail.verdict.dropped.as_ref().filter(|d| d.code == DropCode::NoGid).map(|d| d.why.clone());
     let seen =
@@ -167,11 +167,11 @@ const FLAGS: [(u32, &str); 5] = [
 ];
 
 /// What gives a NIC the addresses of a family back that a plan knows: as they were, since the plan is for these.
-fn planned(patient: &Patient, rail: &Rail, family: Family) -> Vec<String> {
-    let nic = patient.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
+fn planned(context: &CheckContext, rail: &Rail, family: Family) -> Vec<String> {
+    let nic = context.of.plans.iter().flat_map(|p| &p.nics).find(|n| n.identity.name == *rail.name());
     // A bridge or bond that it has come into may have them.
     let is_here = |a: &Address| {
-        let all = patient.of.snapshot.netdevs.iter().flat_map(|n| &n.addresses);
+        let all = context.of.snapshot.netdevs.iter().flat_map(|n| &n.addresses);
         all.into_iter().any(|b| b.address == a.address)
     };
     let lost = |a: &&Address| counts(a, family) && a.valid_lft.is_none() && rail.netdev.master.is_none() && !is_here(a);
@@ -192,12 +192,12 @@ fn planned(patient: &Patient, rail: &Rail, family: Family) -> Vec<String> {
 }
 
 /// Those of addresses that the NIC no longer has.
-fn stale(patient: &Patient, rail: &Rail) -> Option<Finding> {
-    if matches!(patient.wanted(rail), Wanted::Unplanned | Wanted::No) {
+fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
+    if matches!(context.intent(rail), Intent::Unplanned | Intent::No) {
         return None;
     }
     let has = |g: &Gid| rail.netdev.addresses.iter().any(|a| a.address == g.ip());
-    let old: Vec<&Gid> = own(rail).filter(|g| !g.address.is_unicast_link_local() && !has(g)).collect();
+    let old: Vec<&Gid> = own_gids(rail).filter(|g| !g.address.is_unicast_link_local() && !has(g)).collect();
     if old.is_empty() {
         return None;
     }
@@ -210,24 +210,24 @@ fn stale(patient: &Patient, rail: &Rail) -> Option<Finding> {
 }
 
 /// NICs with an HCA that the selection refuses for something that can be mended, and no other check tells.
-pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
+pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
     let told =
         |d: &Drop| matches!(d.code, DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline);
     // A plan may have been made with lifetimes frozen.
     let fits = |v: &Verdict, d: &Drop| {
-        d.code == DropCode::FiniteLifetime && v.netdev.as_ref().is_some_and(|name| patient.plans(name))
+        d.code == DropCode::FiniteLifetime && v.netdev.as_ref().is_some_and(|name| context.plans(name))
     };
     let one = |(v, d): (&Verdict, &Drop)| {
-        let asked = refused(patient, v, d);
+        let asked = refused(context, v, d);
         (v.hca.is_some() && told(d) && !fits(v, d) && asked.is_none()).then(|| {
             Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
         })
     };
-    let mut found: Vec<Finding> = asked_in_vain(patient).into_iter().collect();
-    found.extend(patient.selection.dropped().filter(|(v, d)| !fits(v, d)).filter_map(|(v, d)| refused(patient, v, d)));
-    found.extend(match patient.is_inside() {
-        false => patient.selection.dropped().filter_map(one).collect(),
-        true if patient.rails().is_empty() && patient.fabrics().is_empty() => {
+    let mut found: Vec<Finding> = asked_in_vain(context).into_iter().collect();
+    found.extend(context.selection.dropped().filter(|(v, d)| !fits(v, d)).filter_map(|(v, d)| refused(context, v, d)));
+    found.extend(match context.is_inside() {
+        false => context.selection.dropped().filter_map(one).collect(),
+        true if context.rails().is_empty() && context.fabrics().is_empty() => {
             let seen = "no NIC with an RDMA device is in this container's network namespace, and no InfiniBand HCA is given to it";
             let why = "NCCL goes by TCP, or does not start";
             let fix = "let it opt in to a plan, by the annotation rdmaprep.io/plan: `rdmaprep help hook`";
@@ -240,16 +240,16 @@ pub(super) fn left_out(patient: &Patient) -> Vec<Finding> {
 }
 
 /// What `--ifaces` names, is there, and is not taken for a reason that no other check tells.
-fn refused(patient: &Patient, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
-    let name = verdict.netdev.as_ref().filter(|name| patient.of.request.names(name))?;
-    let roce = patient.rails().iter().any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
+fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
+    let name = verdict.netdev.as_ref().filter(|name| context.of.request.names(name))?;
+    let roce = context.rails().iter().any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
     let elsewhere = match drop.code {
         // With a container, where it is to be.
         DropCode::Held => true,
-        DropCode::NoAddress | DropCode::NoGid => roce || !patient.has_network(),
+        DropCode::NoAddress | DropCode::NoGid => roce || !context.has_network(),
         DropCode::PortDown => true,
         // In a container the rest is of no account: nothing is moved from there.
-        code => patient.is_inside() && !matches!(code, DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp),
+        code => context.is_inside() && !matches!(code, DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp),
     };
     let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
     let why = "a job that is to have this NIC does without it";
@@ -261,9 +261,9 @@ fn refused(patient: &Patient, verdict: &Verdict, drop: &Drop) -> Option<Finding>
 }
 
 /// What `--ifaces` names, and is not there: a card that has died, or a slip of the pen.
-fn asked_in_vain(patient: &Patient) -> Option<Finding> {
-    let (names, there) = select::absent(patient.of.request, patient.of.snapshot, patient.of.held);
-    let place = if patient.is_inside() { "in this container" } else { "on this host, and no container has it" };
+fn asked_in_vain(context: &CheckContext) -> Option<Finding> {
+    let (names, there) = select::absent(context.of.request, context.of.snapshot, context.of.held);
+    let place = if context.is_inside() { "in this container" } else { "on this host, and no container has it" };
     let seen = format!("--ifaces names {}: not {place}; there are: {}", join(&names), join(&there));
     let fix = "look for the card (lspci, dmesg) and for its driver; or name those that are there (--ifaces, RDMA_IFACES, [select] ifaces)";
     let found = Finding::new(Check::LeftOut, Severity::Breaks, seen, "what names this NIC does not start", fix);

@@ -4,11 +4,11 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Rule, Snapshot};
 
 use super::facts::{Stale, Unread};
-use super::{Check, Finding, Patient, Severity, join};
+use super::{Check, CheckContext, Finding, Severity, join};
 use crate::kernel::link_managers::advice::{self, Present};
 
 /// Records that nobody will end.
-pub(super) fn records(patient: &Patient) -> Vec<Finding> {
+pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
     let one = |t: &super::facts::Trace| {
         let nics = t.nics.join(" ");
         let (severity, seen, why) = match t.stale? {
@@ -59,7 +59,7 @@ pub(super) fn records(patient: &Patient) -> Vec<Finding> {
         let found = Finding::new(Check::StaleRecords, severity, seen, why, fix);
         Some(Finding { run: command.into_iter().collect(), ..found })
     };
-    patient.of.traces.iter().filter_map(one).collect()
+    context.of.traces.iter().filter_map(one).collect()
 }
 
 /// What is known of NICs that did not return whole: no other container gets them like that.
@@ -85,14 +85,14 @@ const TO_TABLE: u8 = 1;
 const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 
 /// Rules of an address whose table has no route.
-pub(super) fn rules(patient: &Patient) -> Vec<Finding> {
-    let snapshot = patient.of.snapshot;
-    if patient.of.traces.iter().any(|t| t.stale == Some(Stale::Damaged)) {
+pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
+    let snapshot = context.of.snapshot;
+    if context.of.traces.iter().any(|t| t.stale == Some(Stale::Damaged)) {
         // Whose tables are empty by right is not known; that record is told.
         return Vec::new();
     }
     // Routes of a table go with their NIC, and a rule for all of a subnet stays: it is the administrator's.
-    let lent = |table| patient.of.traces.iter().any(|t| t.tables.contains(&table));
+    let lent = |table| context.of.traces.iter().any(|t| t.tables.contains(&table));
     let one = |r: &Rule| {
         let what = orphaned(r, snapshot).filter(|_| !lent(r.table))?;
         let family = if r.family == 6 { "ip -6 rule" } else { "ip rule" };
@@ -125,7 +125,7 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 }
 
 /// What could not be read: of that nothing is known to be well.
-pub(super) fn unread(patient: &Patient) -> Vec<Finding> {
+pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
     let one = |unread: &Unread| match unread {
         Unread::Plan(why) => {
             let fix = "remove the file, and prepare the plan again";
@@ -143,21 +143,21 @@ pub(super) fn unread(patient: &Patient) -> Vec<Finding> {
             Finding::new(Check::Nccl, Severity::Unknown, why, what, fix)
         }
     };
-    patient.of.machine.iter().flat_map(|m| &m.unread).map(one).collect()
+    context.of.machine.iter().flat_map(|m| &m.unread).map(one).collect()
 }
 
 /// Programs that configure links, and do not leave those alone that are to come home: who configures NICs that no plan and no
 /// flag names does nothing but its work.
-pub(super) fn managers(patient: &Patient) -> Vec<Finding> {
-    let Some(machine) = patient.of.machine else { return Vec::new() };
-    let rails = patient.rails();
-    let ours = rails.iter().filter(|r| patient.asks_for(r.name()));
+pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
+    let rails = context.rails();
+    let ours = rails.iter().filter(|r| context.asks_for(r.name()));
     let names: Vec<&str> = ours.map(|r| r.name().as_str()).collect();
     // An installation is the whole of what is kept off: those that are with containers now, too.
-    let planned = patient.of.plans.iter().flat_map(|p| p.rails()).map(|n| &n.identity.name);
-    let held = patient.of.held.iter().map(|h| &h.netdev);
+    let planned = context.of.plans.iter().flat_map(|p| p.rails()).map(|n| &n.identity.name);
+    let held = context.of.held.iter().map(|h| &h.netdev);
     let mut all: Vec<&str> = Vec::new();
-    for name in patient.of.request.ifaces.iter().chain(planned).chain(held).map(IfName::as_str) {
+    for name in context.of.request.ifaces.iter().chain(planned).chain(held).map(IfName::as_str) {
         all.extend((!all.contains(&name)).then_some(name));
     }
     let one = |m: &super::facts::Managing| {

@@ -57,7 +57,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn of(panels: &[Panel]) -> Grid {
+    fn for_panels(panels: &[Panel]) -> Grid {
         let bands = || panels.iter().flat_map(|p| &p.bands);
         // Those that belong to no GPU take what room there is.
         let most = bands().filter(|b| b.gpu.is_some()).map(Band::slots).max().unwrap_or(0);
@@ -76,7 +76,7 @@ impl Grid {
 /// The picture as a file.
 pub fn svg(picture: &Picture) -> String {
     let panels = panels(picture);
-    let grid = Grid::of(&panels);
+    let grid = Grid::for_panels(&panels);
     let mut canvas = Canvas::default();
     canvas.text("head", MARGIN, 44, SANS, &picture.headline());
     let mut y = legend(&mut canvas, &grid, 60) + 12;

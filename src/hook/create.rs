@@ -11,18 +11,19 @@ use rdma_model::step::{Side, Step};
 use crate::apply::apply;
 use crate::attach::attach;
 use crate::config::request::Request;
-use crate::container::setup::{Dressing, Fitting, fit};
+use crate::container::setup::{RunningSetup, SetupPlan, plan_setup};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{Process, start_time};
-use crate::kernel::{Live, Scope, World, boot_id};
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::plan::build::{self, fresh_plan};
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
-use crate::restore::run::{self, alive, bring_with, reclaim};
+use crate::restore::run::{self, is_alive, reclaim, restore_with};
+use crate::restore::{SETTLE, nic_names};
 
 use super::{Hook, is_of, put_in_order, records, verify_inside};
 
@@ -33,7 +34,7 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
     report.plan = Some(name.to_string());
     let mut pause = Duration::from_millis(25);
     loop {
-        match take(hook, request, name, report, watch) {
+        match attach_once(hook, request, name, report, watch) {
             Err(e) if ErrorClass::of(&e) == ErrorClass::Locked && Instant::now() < hook.patience => {
                 let waited = format!("waited: {e:#}");
                 if !report.notes.contains(&waited) {
@@ -49,7 +50,13 @@ pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut S
 }
 
 /// One try: the container's namespace may be another's, or its init dead, after each wait.
-fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
+fn attach_once(
+    hook: &Hook,
+    request: &Request,
+    name: &PlanName,
+    report: &mut Report,
+    watch: &mut Stopwatch,
+) -> Result<()> {
     capabilities::require()?;
     let (process, host, inside) = enter(hook)?;
     if host.inode() == inside.inode() {
@@ -68,27 +75,27 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
     // The name of one that was killed is free by now.
     hook.keeper.iter().try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
     let netns = inside.inode();
-    let mut live = Live::open(host, Some(inside))?;
+    let mut live = Kernel::open(host, Some(inside))?;
     match join(hook, request, &process, netns, report)? {
         Joined::Already => return Ok(()),
-        Joined::Now(record) => return dress_too(hook, request, &record, &process, &mut live, report),
+        Joined::Now(record) => return set_up_too(hook, request, &record, &process, &mut live, report),
         Joined::Nobody => {}
     }
     let (plan, outside) = chosen(hook, request, name, &mut live)?;
     // Reclaiming has told of each record that cannot be read.
     if damaged {
-        build::unclaimed(hook.store, netns, &plan)?;
+        build::check_unclaimed(hook.store, netns, &plan)?;
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
-    let fitting = fit(hook, &plan, process.pid(), &within, &mut live, report)?;
-    let plan = fitting.as_ref().map(|fitting| fitting.container_plan(&plan)).unwrap_or(plan);
-    report.notes.extend(fitting.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
+    let setup = plan_setup(hook, &plan, process.pid(), &within, &mut live, report)?;
+    let plan = setup.as_ref().map(|setup| setup.container_plan(&plan)).unwrap_or(plan);
+    report.notes.extend(setup.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
     let attach = attach(&plan, &outside, &within)?;
     report.notes.extend(attach.notes);
     let away = records(hook.store)?.into_iter().filter(|r| r.host_netns == live.host_inode());
     let others: Vec<Precedence> = away.map(|r| r.precedence).collect();
-    let precedence = Precedence::of(&outside, attach.held.iter().map(|h| &h.before), &others);
+    let precedence = Precedence::from_host(&outside, attach.held.iter().map(|h| &h.before), &others);
     watch.lap(PhaseName::Plan);
     let record = Record {
         schema: SCHEMA,
@@ -104,28 +111,28 @@ fn take(hook: &Hook, request: &Request, name: &PlanName, report: &mut Report, wa
         held: attach.held,
         precedence,
     };
-    report.nics = run::names(&record.held);
-    carry_out(hook, &process, &mut live, record, &attach.steps, fitting, report, watch)
+    report.nics = nic_names(&record.held);
+    carry_out(hook, &process, &mut live, record, &attach.steps, setup, report, watch)
 }
 
 /// What is left of the plan for this container, and the host at that moment.
-fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> Result<(Plan, Snapshot)> {
+fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Kernel) -> Result<(Plan, Snapshot)> {
     let plan = match (hook.keeper, hook.store.plan(name.as_str())?) {
         (Some(keeper), _) => keeper.plan.clone(),
         (None, Some(plan)) => plan,
         (None, None) => {
             let request = request.of_devices();
-            build::named_free(&request, hook.store)?;
+            build::check_named_free(&request, hook.store)?;
             fresh_plan(&request, name.as_str(), live, hook.store)?
         }
     };
     // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
     if !request.host.policy.asks_for_hardware() {
-        build::free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+        build::check_free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
     let sysfs = request.host.policy.asks_for_hardware();
-    let scope = Scope { sysfs, elsewhere: true, ..Scope::of(nics) };
+    let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
     let outside = live.observe(Side::Host, &scope)?;
     let plan = request.narrowed_plan(plan, &outside);
     if plan.nics.is_empty() && plan.ib.is_empty() {
@@ -133,21 +140,21 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Live) -> R
         return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     request.gives_devices(&plan)?;
-    build::as_agreed(&plan, hook.agreed)?;
+    build::check_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
-    build::free(&plan, hook.store)?;
+    build::check_free(&plan, hook.store)?;
     let paths = live.host_paths(&outside, &plan.job.clone().with(&request.job()));
     Ok((plan, Snapshot { paths: Some(paths), ..outside }))
 }
 
 /// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where it
 /// has any, else for all that the first one asked for. It is a member only then.
-fn dress_too(
+fn set_up_too(
     hook: &Hook,
     request: &Request,
     record: &Record,
     process: &Process,
-    live: &mut Live,
+    live: &mut Kernel,
     report: &mut Report,
 ) -> Result<()> {
     if let Some(given) = &record.given {
@@ -155,8 +162,8 @@ fn dress_too(
         let plan = request.share(given, &host);
         // Its netdevs are those that the plan gave.
         let within = Snapshot::default();
-        if let Some(fitting) = fit(hook, &plan, process.pid(), &within, live, report)? {
-            Dressing::begin(fitting).end(hook, record.netns, report)?;
+        if let Some(setup) = plan_setup(hook, &plan, process.pid(), &within, live, report)? {
+            RunningSetup::begin(setup).end(hook, record.netns, report)?;
         }
     }
     let has_ended = || ErrorClass::State.error("the container's init has ended");
@@ -172,10 +179,10 @@ fn dress_too(
 fn carry_out(
     hook: &Hook,
     process: &Process,
-    live: &mut Live,
+    live: &mut Kernel,
     mut record: Record,
     steps: &[Step],
-    fitting: Option<Fitting>,
+    setup: Option<SetupPlan>,
     report: &mut Report,
     watch: &mut Stopwatch,
 ) -> Result<()> {
@@ -188,7 +195,7 @@ fn carry_out(
     let pinned = live.pin(&hook.store.pin(record.netns)).and_then(|()| published());
     watch.lap(PhaseName::Journal);
     let result = pinned.and_then(|()| {
-        let dressing = fitting.map(Dressing::begin);
+        let running = setup.map(RunningSetup::begin);
         apply(steps, live, hook.deadline, |step| {
             report.steps_done += 1;
             watch.lap(phase_of(step));
@@ -199,8 +206,8 @@ fn carry_out(
             held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
         }
         watch.lap(PhaseName::Verify);
-        if let Some(dressing) = dressing {
-            dressing.end(hook, record.netns, report)?;
+        if let Some(running) = running {
+            running.end(hook, record.netns, report)?;
             watch.lap(PhaseName::Dress);
         }
         if !process.alive() {
@@ -211,7 +218,7 @@ fn carry_out(
     });
     watch.lap(PhaseName::Journal);
     let Err(e) = result else { return Ok(()) };
-    let undone = bring_with(live, hook.store, record, run::SETTLE);
+    let undone = restore_with(live, hook.store, record, SETTLE);
     report.steps_done = 0;
     watch.lap(PhaseName::Undo);
     match undone {
@@ -236,12 +243,12 @@ fn phase_of(step: &Step) -> PhaseName {
 /// The container's init and both namespaces; proves that they are two, and that the pid was not reused meanwhile.
 fn enter(hook: &Hook) -> Result<(Process, Netns, Netns)> {
     if let Some(keeper) = hook.keeper {
-        return Ok((Process::own()?, Netns::current()?, keeper.netns.again()?));
+        return Ok((Process::current()?, Netns::current()?, keeper.netns.again()?));
     }
     let pid = hook.state.init()?;
     let doing = || format!("looking at the container's init, pid {pid}");
     let process = Process::open(pid).class(ErrorClass::State, doing())?;
-    let inside = Netns::of(pid).class(ErrorClass::State, doing())?;
+    let inside = Netns::of_process(pid).class(ErrorClass::State, doing())?;
     let host = Netns::current()?;
     if !process.alive() {
         return Err(ErrorClass::State.error(format!("the container's init, pid {pid}, has ended")));
@@ -272,9 +279,9 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
     let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(Joined::Nobody) };
     // `rdmaprep hold` has ended and said that whoever is in its namespace keeps the NICs.
     let is_kept = || record.hold.is_some() && netns::occupant_but(record.netns, process.pid()).is_some();
-    if record.phase != Phase::Attached || !record.members.iter().any(alive) && !is_kept() {
+    if record.phase != Phase::Attached || !record.members.iter().any(is_alive) && !is_kept() {
         // A hook died in the middle, or all that held the namespace did: start anew.
-        run::bring(hook.store, record)?;
+        run::restore(hook.store, record)?;
         return Ok(Joined::Nobody);
     }
     if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
@@ -284,7 +291,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
         );
     }
     if let Some(given) = &record.given {
-        build::as_agreed(given, hook.agreed)?;
+        build::check_agreed(given, hook.agreed)?;
         let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
         if left.nics.len() < given.nics.len() {
             let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
@@ -292,7 +299,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
         }
         request.gives_devices(&left)?;
     }
-    report.nics = run::names(&record.held);
+    report.nics = nic_names(&record.held);
     let newcomer = member(hook.state, process)?;
     if record.members.contains(&newcomer) {
         return Ok(Joined::Already);

@@ -9,7 +9,9 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, value};
 
-use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, imports, shim, toml_document, toml_text};
+use super::{
+    Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, imports, shim, toml_document, toml_text,
+};
 
 const CONFIG: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
@@ -18,7 +20,7 @@ const RUNC: &str = "runc";
 /// What the pod's annotations are passed on by.
 const ANNOTATIONS: &str = "rdmaprep.io/*";
 
-pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
+pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let path = ground.look.followed(CONFIG)?;
     let text = ground.text(&path)?.unwrap_or_default();
     let mut main = Main::read(&text).map_err(about(&path))?;
@@ -39,7 +41,7 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     ensure!(!own, ErrorClass::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
     // What is imported counts more.
     let imported = others.iter().rev().filter_map(|(_, d)| main.section_of(d));
-    let known = Known::of(imported.chain(main.section()));
+    let known = Known::from_sections(imported.chain(main.section()));
     if main.replaces() {
         let plugin = main.plugin;
         add(&mut main.document, plugin, &runtime, &known).map_err(about(&path))?;
@@ -47,7 +49,7 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
         let mut document = DocumentMut::new();
         document["version"] = value(main.version);
         add(&mut document, main.plugin, &runtime, &known)?;
-        pieces.push(Piece::own(DROP_IN, format!("# By `rdmaprep install`.\n{document}")));
+        pieces.push(Piece::whole_file(DROP_IN, format!("# By `rdmaprep install`.\n{document}")));
         main.import().map_err(about(&path))?;
     }
     let written = toml_text(&text, &main.document);
@@ -81,7 +83,7 @@ struct Known {
 
 impl Known {
     /// The first one that says something counts.
-    fn of<'a>(sections: impl Iterator<Item = &'a Item>) -> Known {
+    fn from_sections<'a>(sections: impl Iterator<Item = &'a Item>) -> Known {
         let sections: Vec<&Item> = sections.collect();
         let default = sections.iter().find_map(|s| default_runtime(s)).filter(|name| *name != NAME).unwrap_or(RUNC);
         let options = |name: &str| sections.iter().find_map(|s| runtimes(s)?.get(name)?.get("options"));

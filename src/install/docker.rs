@@ -4,13 +4,13 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde_json::{Map, Value, json};
 
-use super::{Content, Ground, How, NAME, Part, Piece, Wanted, about, behind, shim};
+use super::{Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, shim};
 use crate::oci::json_rewrite;
 
 /// dockerd(8).
 const DAEMON: &str = "/etc/docker/daemon.json";
 
-pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Result<Part> {
+pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let path = ground.look.followed(DAEMON)?;
     let (runtime, link) = shim(wanted, ground.look)?;
     let text = add(ground.text(&path)?.as_deref(), &runtime, wanted.default_runtime).map_err(about(&path))?;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
 
-use super::{Command, Content, DEFAULT_PLACE, Ground, Part, Piece, Wanted, about, toml_trouble};
+use super::{Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, toml_trouble};
 
 /// The folder that both read.
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
@@ -25,13 +25,13 @@ const DEFINITIONS: [(&str, &str); 3] = [
 const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
 
 /// What CRI-O is told, and podman, too.
-fn shared(wanted: &Wanted) -> Part {
+fn shared(wanted: &InstallRequest) -> Part {
     let pieces = DEFINITIONS.iter().flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
     Part { pieces, ..Part::default() }
 }
 
 /// What CRI-O is told.
-pub(super) fn crio(wanted: &Wanted, ground: &Ground) -> Result<Part> {
+pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     // crio.conf.d(5): each file there counts, whatever its name, and the last one most.
     let folder = "/etc/crio/crio.conf.d";
     let own = ground.look.list(folder)?.into_iter().map(|name| format!("{folder}/{name}"));
@@ -45,7 +45,7 @@ pub(super) fn crio(wanted: &Wanted, ground: &Ground) -> Result<Part> {
 }
 
 /// What podman is told.
-pub(super) fn podman(wanted: &Wanted, ground: &Ground) -> Result<Part> {
+pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let mut part = shared(wanted);
     part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
     let mut folders = Folders { list: vec![SHARED.to_owned()], adds: false };
@@ -62,7 +62,7 @@ pub(super) fn podman(wanted: &Wanted, ground: &Ground) -> Result<Part> {
     let text = format!(
         "# By `rdmaprep install`: what containers.conf(5) had, and where rdmaprep's hooks are.\n[engine]\nhooks_dir = [{list}]\n"
     );
-    part.pieces.push(Piece::own(CONF, text));
+    part.pieces.push(Piece::whole_file(CONF, text));
     for path in after {
         folders.read(&path, ground)?;
         folders.have_ours(&path)?;
@@ -71,12 +71,15 @@ pub(super) fn podman(wanted: &Wanted, ground: &Ground) -> Result<Part> {
 }
 
 /// A definition by annotation and, where asked for, one by command.
-fn pieces(folder: &str, (stage, text): &(&str, &str), wanted: &Wanted) -> Vec<Piece> {
+fn pieces(folder: &str, (stage, text): &(&str, &str), wanted: &InstallRequest) -> Vec<Piece> {
     let text = text.replace(DEFAULT_PLACE, &wanted.program);
     let by_command = wanted.command.as_ref().and_then(|command| {
-        Some(Piece::own(format!("{folder}/rdmaprep-command-{stage}.json"), conditioned(&text, command)?))
+        Some(Piece::whole_file(format!("{folder}/rdmaprep-command-{stage}.json"), conditioned(&text, command)?))
     });
-    [Some(Piece::own(format!("{folder}/rdmaprep-{stage}.json"), text)), by_command].into_iter().flatten().collect()
+    [Some(Piece::whole_file(format!("{folder}/rdmaprep-{stage}.json"), text)), by_command]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The same definition for containers that run a command, which name no plan.

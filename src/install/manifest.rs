@@ -7,7 +7,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::revert::{Undo, undo};
+use super::revert::{Reversal, reverse};
 use super::{
     Change, Content, Ground, How, Installation, NAME, ReadTree, Target, about, containerd, docker, is_runtime, next,
     toml_document, toml_text, toml_trouble, units,
@@ -16,14 +16,14 @@ use crate::cdi;
 use crate::oci::json_rewrite;
 
 /// Its name, in the folder of the records.
-pub const LEDGER: &str = "installed.json";
+pub const MANIFEST: &str = "installed.json";
 
 /// Version of the JSON form. Fields are added, never required.
 const SCHEMA: u32 = 1;
 
 /// What was done, as far as it has not been undone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ledger {
+pub struct Manifest {
     /// Version of the form.
     schema: u32,
     /// Paths, in the order in which they were first written.
@@ -76,22 +76,23 @@ pub struct Removal {
     pub left: Vec<String>,
 }
 
-impl Ledger {
+impl Manifest {
     /// Reads one.
     ///
     /// # Errors
     /// It is damaged, or of a later version.
-    pub fn parse(text: &str) -> Result<Ledger> {
-        let mut ledger: Ledger = serde_json::from_str(text).class(ErrorClass::Usage, "what an installation left")?;
-        let unknown = || ErrorClass::Usage.error(format!("what an installation left has schema {}", ledger.schema));
-        anyhow::ensure!(ledger.schema <= SCHEMA, unknown());
-        ledger.entries.iter_mut().for_each(Entry::guess);
-        Ok(ledger)
+    pub fn parse(text: &str) -> Result<Manifest> {
+        let mut manifest: Manifest =
+            serde_json::from_str(text).class(ErrorClass::Usage, "what an installation left")?;
+        let unknown = || ErrorClass::Usage.error(format!("what an installation left has schema {}", manifest.schema));
+        anyhow::ensure!(manifest.schema <= SCHEMA, unknown());
+        manifest.entries.iter_mut().for_each(Entry::guess);
+        Ok(manifest)
     }
 
     /// As it is stored.
     pub fn print(&self) -> Result<String> {
-        Ok(serde_json::to_string_pretty(&Ledger { schema: SCHEMA, ..self.clone() })? + "\n")
+        Ok(serde_json::to_string_pretty(&Manifest { schema: SCHEMA, ..self.clone() })? + "\n")
     }
 
     /// All paths of which it tells.
@@ -125,7 +126,7 @@ impl Ledger {
     }
 
     /// Notes that a target wants a path, if it is noted.
-    pub(super) fn own(&mut self, path: &str, target: Target) {
+    pub(super) fn record_owner(&mut self, path: &str, target: Target) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.path == path) {
             entry.wanted_by.get_or_insert_default().insert(target);
         }
@@ -140,10 +141,10 @@ impl Ledger {
     }
 
     /// This one, which tells of these paths, too: as long as they are there.
-    pub fn with(&self, gone: &[Entry]) -> Ledger {
-        let mut ledger = self.clone();
-        ledger.entries.extend_from_slice(gone);
-        ledger
+    pub fn with(&self, gone: &[Entry]) -> Manifest {
+        let mut manifest = self.clone();
+        manifest.entries.extend_from_slice(gone);
+        manifest
     }
 
     /// Notes the folders that have to be made for a path.
@@ -158,7 +159,7 @@ impl Ledger {
 
     /// Notes the rest of what was there before the first installation, where `earlier` is what was known of one. Nothing is made
     /// for something else where there is nothing of ours.
-    pub(super) fn begin(&mut self, earlier: &Ledger, look: &dyn ReadTree) {
+    pub(super) fn begin(&mut self, earlier: &Manifest, look: &dyn ReadTree) {
         match self.is_empty() {
             true => self.folders.clone_from(&earlier.folders),
             false if earlier.is_empty() => self.had_devices = devices(look).is_some(),
@@ -217,21 +218,21 @@ impl Entry {
     }
 }
 
-fn json_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> {
+fn json_without(before: &str, after: &str, now: &str) -> Result<(String, Reversal)> {
     let parse = |text: &str| match text.trim() {
         "" => Ok(Value::Object(serde_json::Map::new())),
         text => serde_json::from_str(text).class(ErrorClass::Usage, "is not JSON"),
     };
     let old = parse(now)?;
-    let undo = undo(&parse(before)?, &parse(after)?, &old);
+    let undo = reverse(&parse(before)?, &parse(after)?, &old);
     let new = undo.out_of_json(&old);
     let text = json_rewrite::rewrite(now, &old, &new).unwrap_or_else(|| now.to_owned());
     Ok((text, undo))
 }
 
-fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Undo)> {
+fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Reversal)> {
     let value = |text: &str| toml::from_str::<Value>(text).map_err(|e| toml_trouble(text, e.message(), e.span()));
-    let undo = undo(&value(before)?, &value(after)?, &value(now)?);
+    let undo = reverse(&value(before)?, &value(after)?, &value(now)?);
     let mut document = toml_document(now)?;
     let version = document.get("version").cloned();
     undo.out_of_toml(&mut document);
@@ -252,31 +253,31 @@ fn devices(look: &dyn ReadTree) -> Option<Content> {
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] for such a file, [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
-pub fn uninstall(ledger: &Ledger, look: &dyn ReadTree, lenient: bool) -> Result<Removal> {
-    let ground = Ground { look, ledger };
+pub fn uninstall(manifest: &Manifest, look: &dyn ReadTree, lenient: bool) -> Result<Removal> {
+    let ground = Ground { look, manifest };
     // What cannot be read is no engine's default.
     let named =
         || [docker::named(&ground), containerd::named(&ground)].into_iter().filter_map(Result::ok).flatten().next();
-    if let Some(path) = ledger.entries.iter().any(|e| is_runtime(&e.path)).then(named).flatten() {
+    if let Some(path) = manifest.entries.iter().any(|e| is_runtime(&e.path)).then(named).flatten() {
         let text =
             format!("{path} has {NAME} as the default runtime: name another one there first, and restart its engine");
         return Err(ErrorClass::Refused.error(text));
     }
     let mut removal = Removal::default();
-    removal.done.ledger.folders.clone_from(&ledger.folders);
-    removal.done.ledger.had_devices = ledger.had_devices;
-    for entry in ledger.entries.iter().rev() {
+    removal.done.manifest.folders.clone_from(&manifest.folders);
+    removal.done.manifest.had_devices = manifest.had_devices;
+    for entry in manifest.entries.iter().rev() {
         let (before, undone) = match entry.now(look) {
             Err(e) if lenient => {
                 removal.left.push(format!("{e:#}"));
-                removal.done.ledger.entries.insert(0, entry.clone());
+                removal.done.manifest.entries.insert(0, entry.clone());
                 continue;
             }
             now => now?,
         };
         if !undone.left.is_empty() {
             removal.left.push(format!("{} ({})", entry.path, undone.left.join(", ")));
-            removal.done.ledger.entries.insert(0, entry.clone());
+            removal.done.manifest.entries.insert(0, entry.clone());
         }
         if undone.content != before {
             let (path, target) = (entry.path.clone(), entry.target);
@@ -285,7 +286,7 @@ pub fn uninstall(ledger: &Ledger, look: &dyn ReadTree, lenient: bool) -> Result<
     }
     // What `cdi generate` wrote names the program in its hooks.
     match devices(look) {
-        Some(before) if !ledger.is_empty() && !ledger.had_devices => {
+        Some(before) if !manifest.is_empty() && !manifest.had_devices => {
             let (path, target) = (cdi::FILE.to_owned(), Target::Systemd);
             removal.done.changes.push(Change { path, target, before: Some(before), after: None });
         }

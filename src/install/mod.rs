@@ -1,6 +1,6 @@
 //! What engines, systemd and network managers have to be told, as files: from what they say now to what they should, and back.
 //!
-//! Every file is decided before the first is written. What was there and what was written is kept in a [`Ledger`], so that
+//! Every file is decided before the first is written. What was there and what was written is kept in a [`Manifest`], so that
 //! `uninstall` restores the bytes of each file; from a file that was edited since, it removes our keys alone.
 
 mod containerd;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::cdi;
 use crate::config::host::CONFIG;
 use crate::kernel::host::host_tree::{Content, ReadTree};
-pub use manifest::{Entry, LEDGER, Ledger, Removal, uninstall};
+pub use manifest::{Entry, MANIFEST, Manifest, Removal, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
 pub use target::Target;
@@ -54,7 +54,7 @@ pub enum How {
 
 /// What is asked for.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct InstallRequest {
     /// Who is to be told.
     pub targets: Vec<Target>,
     /// Absolute path of the program, for hooks and units.
@@ -95,7 +95,7 @@ struct Piece {
 }
 
 impl Piece {
-    fn own(path: impl Into<String>, text: impl Into<String>) -> Piece {
+    fn whole_file(path: impl Into<String>, text: impl Into<String>) -> Piece {
         Piece { path: path.into(), how: How::Own, content: Content::Text(text.into()) }
     }
 
@@ -136,7 +136,7 @@ pub struct Installation {
     /// What to run afterwards.
     pub next: Vec<String>,
     /// What is to be kept of it.
-    pub ledger: Ledger,
+    pub manifest: Manifest,
     /// What the ledger need not tell any more as soon as all is changed: no target wants it.
     pub gone: Vec<Entry>,
 }
@@ -147,16 +147,16 @@ pub fn found(look: &dyn ReadTree) -> Vec<(Target, &'static str)> {
     Target::ALL.into_iter().filter_map(trace).collect()
 }
 
-/// What installing comes to, where `ledger` is what an earlier one has left. Of each target that is asked for it is the whole:
+/// What installing comes to, where `manifest` is what an earlier one has left. Of each target that is asked for it is the whole:
 /// what such a target had and wants no longer goes, unless another one wants it.
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] for a file that cannot be read as what it is, [`ErrorClass::Refused`] where something else is in the way, or what
 /// has to go was changed.
-pub fn install(wanted: &Wanted, look: &dyn ReadTree, ledger: &Ledger) -> Result<Installation> {
-    let ground = Ground { look, ledger };
-    let mut done = Installation { ledger: ledger.clone(), ..Installation::default() };
-    done.ledger.disown(&wanted.targets);
+pub fn install(wanted: &InstallRequest, look: &dyn ReadTree, manifest: &Manifest) -> Result<Installation> {
+    let ground = Ground { look, manifest };
+    let mut done = Installation { manifest: manifest.clone(), ..Installation::default() };
+    done.manifest.disown(&wanted.targets);
     for target in Target::ALL.into_iter().filter(|t| wanted.targets.contains(t)) {
         let part = match target {
             Target::Podman => hooks_d::podman(wanted, &ground)?,
@@ -167,11 +167,11 @@ pub fn install(wanted: &Wanted, look: &dyn ReadTree, ledger: &Ledger) -> Result<
             Target::NetworkManagers => unmanaged::part(wanted),
         };
         done.notes.extend(part.notes);
-        part.rooms.iter().for_each(|path| done.ledger.make_room(path, look));
-        part.pieces.into_iter().try_for_each(|piece| done.take(target, piece, &ground))?;
+        part.rooms.iter().for_each(|path| done.manifest.make_room(path, look));
+        part.pieces.into_iter().try_for_each(|piece| done.add(target, piece, &ground))?;
     }
     done.forsake(look)?;
-    done.ledger.begin(ledger, look);
+    done.manifest.begin(manifest, look);
     done.next = [next(&done.changes), units::starts(&done.changes)].concat();
     Ok(done)
 }
@@ -185,8 +185,8 @@ fn next(changes: &[Change]) -> Vec<String> {
 
 impl Installation {
     /// Adds one path, unless it is as it should be.
-    fn take(&mut self, target: Target, piece: Piece, ground: &Ground) -> Result<()> {
-        self.ledger.own(&piece.path, target);
+    fn add(&mut self, target: Target, piece: Piece, ground: &Ground) -> Result<()> {
+        self.manifest.record_owner(&piece.path, target);
         if self.changes.iter().any(|c| c.path == piece.path) {
             // Two engines want the same link or definition.
             return Ok(());
@@ -198,7 +198,7 @@ impl Installation {
         }
         let taken = || format!("{} is there and is not rdmaprep's: move it away", piece.path);
         ensure!(piece.how != How::Own || base.is_none(), ErrorClass::Refused.error(taken()));
-        self.ledger.enter(Entry {
+        self.manifest.enter(Entry {
             path: piece.path.clone(),
             target,
             how: piece.how,
@@ -207,14 +207,14 @@ impl Installation {
             after: piece.content.clone(),
             wanted_by: Some([target].into()),
         });
-        self.ledger.make_room(&piece.path, ground.look);
+        self.manifest.make_room(&piece.path, ground.look);
         self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });
         Ok(())
     }
 
     /// Takes out what is not wanted any more, after all that may have named it.
     fn forsake(&mut self, look: &dyn ReadTree) -> Result<()> {
-        self.gone = self.ledger.take_unwanted();
+        self.gone = self.manifest.take_unwanted();
         for entry in self.gone.iter().rev() {
             let (before, undone) = entry.now(look)?;
             let changed = || {
@@ -235,14 +235,14 @@ impl Installation {
 /// The tree as it would be without us.
 struct Ground<'a> {
     look: &'a dyn ReadTree,
-    ledger: &'a Ledger,
+    manifest: &'a Manifest,
 }
 
 impl Ground<'_> {
     /// What is at a path, less what an earlier installation put there.
     fn base(&self, path: &str) -> Result<Option<Content>> {
         let now = self.look.content(path)?;
-        match self.ledger.entry(path) {
+        match self.manifest.entry(path) {
             Some(entry) => Ok(entry.undone(now.as_ref())?.content),
             None => Ok(now),
         }

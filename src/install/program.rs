@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
-use super::{Content, DEFAULT_PLACE, PLACES, Piece, ReadTree, Wanted};
+use super::{Content, DEFAULT_PLACE, InstallRequest, PLACES, Piece, ReadTree};
 use crate::shim::NAME;
 
 /// The path of the program: what is named; else the first of [`PLACES`] that is there; else where it belongs without a package.
@@ -25,7 +25,7 @@ pub fn program(named: Option<&Path>, look: &dyn ReadTree) -> Result<String> {
 }
 
 /// The name under which we are a runtime, beside the program; a link to it, as it is where one that leads there exists.
-pub(super) fn shim(wanted: &Wanted, look: &dyn ReadTree) -> Result<(String, Piece)> {
+pub(super) fn shim(wanted: &InstallRequest, look: &dyn ReadTree) -> Result<(String, Piece)> {
     let (folder, name) = wanted.program.rsplit_once('/').unwrap_or(("", &wanted.program));
     let path = format!("{folder}/{}", NAME);
     let leads = matches!(&look.content(&path)?, Some(Content::Link(to)) if *to == wanted.program);

@@ -16,7 +16,7 @@ pub enum Op {
 
 /// What is taken out, and what is not, as somebody has changed it since: keys joined by dots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Undo {
+pub struct Reversal {
     /// In this order.
     pub ops: Vec<Op>,
     /// What stays.
@@ -26,8 +26,8 @@ pub struct Undo {
 /// How to get rid of what `after` has beyond `before`, in `now`. A table that we made and that says something itself is one thing: a
 /// runtime without its type or its path keeps the whole engine from starting. Of our own name it goes, whatever was added to it; of
 /// another one (containerd's `runc`) it stays whole as soon as somebody has added to it, and is theirs.
-pub fn undo(before: &Value, after: &Value, now: &Value) -> Undo {
-    let mut undo = Undo::default();
+pub fn reverse(before: &Value, after: &Value, now: &Value) -> Reversal {
+    let mut undo = Reversal::default();
     undo.value(&mut Vec::new(), Some(before), after, now);
     undo
 }
@@ -42,7 +42,7 @@ fn has_more(after: &Value, now: &Value) -> bool {
     }
 }
 
-impl Undo {
+impl Reversal {
     fn value(&mut self, path: &mut Vec<String>, before: Option<&Value>, after: &Value, now: &Value) {
         match (after, now) {
             _ if before == Some(after) => {}

@@ -1,6 +1,6 @@
 //! systemd: the timer and the boot unit, and what keeps the file of devices as the rails are; enabled as `systemctl enable` would.
 
-use super::{Change, DEFAULT_PLACE, Ground, Part, Piece, Wanted};
+use super::{Change, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece};
 use crate::cdi;
 
 const FOLDER: &str = "/etc/systemd/system";
@@ -23,7 +23,7 @@ const DEVICES: [Unit; 2] = [
     ("rdmaprep-cdi.service", include_str!("../../hooks/systemd/rdmaprep-cdi.service"), Some("multi-user.target")),
 ];
 
-pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Part {
+pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Part {
     // Who has such a file uses it.
     let devices = wanted.cdi || ground.look.exists(cdi::FILE);
     let all = UNITS.iter().chain(DEVICES.iter().filter(|_| devices));
@@ -31,13 +31,13 @@ pub(super) fn part(wanted: &Wanted, ground: &Ground) -> Part {
     Part { pieces, rooms: if devices { vec![cdi::FILE] } else { Vec::new() }, ..Part::default() }
 }
 
-fn pieces((name, text, target): &Unit, wanted: &Wanted, ground: &Ground) -> Vec<Piece> {
+fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground) -> Vec<Piece> {
     let packaged = format!("{PACKAGED}/{name}");
     let (place, unit) = match ground.look.exists(&packaged) {
         true => (packaged, None),
         false => {
             let place = format!("{FOLDER}/{name}");
-            (place.clone(), Some(Piece::own(place, text.replace(DEFAULT_PLACE, &wanted.program))))
+            (place.clone(), Some(Piece::whole_file(place, text.replace(DEFAULT_PLACE, &wanted.program))))
         }
     };
     let link = target.map(|target| Piece::link(format!("{FOLDER}/{target}.wants/{name}"), place));

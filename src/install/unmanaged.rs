@@ -1,6 +1,6 @@
 //! NetworkManager, systemd-networkd and udev: what keeps them off NICs that are rdmaprep's to configure and to give back.
 
-use super::{Part, Piece, Wanted};
+use super::{InstallRequest, Part, Piece};
 
 /// networkd removes routes and rules that it has not made, on every link, wherever they lead (networkd.conf(5)).
 const FOREIGN: (&str, &str) = (
@@ -14,8 +14,8 @@ const NETWORK: &str = "/etc/systemd/network/05-rdmaprep.network";
 const LINK: &str = "/etc/systemd/network/05-rdmaprep.link";
 const BY: &str = "# By `rdmaprep install --ifaces`.\n";
 
-pub(super) fn part(wanted: &Wanted) -> Part {
-    let mut part = Part { pieces: vec![Piece::own(FOREIGN.0, FOREIGN.1)], ..Part::default() };
+pub(super) fn part(wanted: &InstallRequest) -> Part {
+    let mut part = Part { pieces: vec![Piece::whole_file(FOREIGN.0, FOREIGN.1)], ..Part::default() };
     let names: Vec<&str> = wanted.nics.iter().map(|n| n.name.as_str()).collect();
     if names.is_empty() {
         part.notes.push(
@@ -30,17 +30,17 @@ pub(super) fn part(wanted: &Wanted) -> Part {
     // By the name that it has when the event comes, so not before something else has named it at boot (systemd.link(5)).
     let link = format!("{BY}[Match]\nOriginalName={spaced}\n\n[Link]\nNamePolicy=keep\n");
     part.pieces.extend([
-        Piece::own(RULES, rules(wanted, &names.join("|"))),
-        Piece::own(KEYFILE, keyfile),
-        Piece::own(NETWORK, network),
-        Piece::own(LINK, link),
+        Piece::whole_file(RULES, rules(wanted, &names.join("|"))),
+        Piece::whole_file(KEYFILE, keyfile),
+        Piece::whole_file(NETWORK, network),
+        Piece::whole_file(LINK, link),
     ]);
     part
 }
 
 /// A link that comes back from a namespace has the event `move`, or `add`. Both managers honour ID_NET_MANAGED_BY, networkd since
 /// systemd 255; older NetworkManagers NM_UNMANAGED alone.
-fn rules(wanted: &Wanted, names: &str) -> String {
+fn rules(wanted: &InstallRequest, names: &str) -> String {
     let keep = "ENV{NM_UNMANAGED}=\"1\", ENV{ID_NET_MANAGED_BY}=\"rdmaprep\"";
     let rule = |what: String| format!("SUBSYSTEM==\"net\", ACTION==\"add|change|move\", {what}, {keep}\n");
     let by_place = wanted.nics.iter().filter_map(|n| n.pci.as_ref()).map(|pci| rule(format!("KERNELS==\"{pci}\"")));

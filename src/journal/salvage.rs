@@ -13,7 +13,7 @@ const LONGEST: usize = 4096;
 
 /// What is known of a record that cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Remains {
+pub struct PartialRecord {
     /// NICs that it names.
     pub nics: Vec<IfName>,
     /// Containers that it names.
@@ -28,8 +28,8 @@ pub struct Remains {
 }
 
 /// Looks for what the writer puts before names: the text need not be JSON as a whole.
-pub fn remains(text: &str) -> Remains {
-    Remains {
+pub fn salvage(text: &str) -> PartialRecord {
+    PartialRecord {
         nics: found(text, "\"identity\":{\"name\":"),
         ids: found(text, "{\"id\":"),
         plans: found(text, "\"plan\":"),
@@ -51,9 +51,9 @@ fn found<T: for<'a> Deserialize<'a> + PartialEq>(text: &str, key: &str) -> Vec<T
     all
 }
 
-impl Remains {
+impl PartialRecord {
     /// Half a sentence for whoever has to put things right.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let nics = self.nics.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         match (self.nics.is_empty(), self.ids.is_empty()) {
             (true, true) => "which NICs it is about cannot be read".to_owned(),

@@ -19,33 +19,33 @@ use crate::kernel::{Scope, World, host_paths, sysctl};
 use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
-use rdma_model::step::{Made, Side, Step};
+use rdma_model::step::{Side, Step, VirtualLink};
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
 /// The host's namespace and, where there is one, the container's.
-pub struct Live {
+pub struct Kernel {
     host: Space,
     inside: Option<Space>,
     boot_id: String,
     survey: Option<Survey>,
 }
 
-impl Live {
+impl Kernel {
     /// Opens the sockets: `host` is the namespace that NICs belong to.
-    pub fn open(host: Netns, inside: Option<Netns>) -> Result<Live> {
-        Live::with(host, inside, Rdma::open)
+    pub fn open(host: Netns, inside: Option<Netns>) -> Result<Kernel> {
+        Kernel::with(host, inside, Rdma::open)
     }
 
     /// The same for who only looks: no module is loaded for it.
-    pub fn quiet(host: Netns, inside: Option<Netns>) -> Result<Live> {
-        Live::with(host, inside, Rdma::open_quiet)
+    pub fn quiet(host: Netns, inside: Option<Netns>) -> Result<Kernel> {
+        Kernel::with(host, inside, Rdma::open_quiet)
     }
 
-    fn with(host: Netns, inside: Option<Netns>, rdma: fn() -> Result<Option<Rdma>>) -> Result<Live> {
+    fn with(host: Netns, inside: Option<Netns>, rdma: fn() -> Result<Option<Rdma>>) -> Result<Kernel> {
         let boot_id = boot_id()?;
         let inside = inside.map(|netns| Space::open(netns, rdma)).transpose()?;
-        Ok(Live { host: Space::open(host, rdma)?, inside, boot_id, survey: None })
+        Ok(Kernel { host: Space::open(host, rdma)?, inside, boot_id, survey: None })
     }
 
     /// Pins the container's namespace, so that its NICs can be fetched even when all its processes have gone.
@@ -123,7 +123,7 @@ impl Live {
     }
 
     /// The one of before may still be in a namespace that is being dismantled, which takes a while.
-    fn make(&mut self, side: Side, dev: &IfName, made: &Made, deadline: Instant) -> Result<()> {
+    fn make(&mut self, side: Side, dev: &IfName, made: &VirtualLink, deadline: Instant) -> Result<()> {
         loop {
             match self.space(side)?.route.make(dev, made) {
                 Err(e) if e.raw_os_error() == Some(EEXIST) && Instant::now() < deadline => {
@@ -220,7 +220,7 @@ fn gone(result: io::Result<()>, codes: &[i32]) -> Result<()> {
     }
 }
 
-impl World for Live {
+impl World for Kernel {
     fn has_inside(&self) -> bool {
         self.inside.is_some()
     }
@@ -233,7 +233,7 @@ impl World for Live {
         let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
         let open = || match side {
             Side::Host => Survey::open(Path::new("/sys")),
-            Side::Inside => Survey::of(&space.netns),
+            Side::Inside => Survey::of_netns(&space.netns),
         };
         let survey = scope.sysfs.then(open).transpose()?;
         let tree = survey.as_ref().map(|s| s.facts(sysfs::Scope::FULL)).unwrap_or_default();
@@ -309,7 +309,7 @@ impl World for Live {
             Step::ProgramDetach { side, dev, program } => self.program_detach(*side, dev, program),
             Step::ProgramAttach { side, dev, program, before } => self.program_attach(*side, dev, program, *before),
             Step::Settings { side, dev, settings } => Ok(self.space(*side)?.route.set(dev, settings)?),
-            Step::Device { side, dev, values } => self.space(*side)?.give(dev, values),
+            Step::Device { side, dev, values } => self.space(*side)?.write_device(dev, values),
             Step::QdiscAdd { side, dev, qdisc } => Ok(self.space(*side)?.route.qdisc_add(dev, qdisc)?),
             Step::QdiscDelete { side, dev, qdisc } => {
                 gone(self.space(*side)?.route.qdisc_delete(dev, qdisc), &[ENOENT, EINVAL])

@@ -1,6 +1,6 @@
 //! The only part that touches the machine.
 //!
-//! [`World`] is what the executor needs: look, and do one step. [`Live`] is the kernel; tests bring a small one of their own.
+//! [`World`] is what the executor needs: look, and do one step. [`Kernel`] is the kernel; tests bring a small one of their own.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub mod store;
 pub mod sysctl;
 pub mod sysfs;
 
-pub use live::{Live, boot_id};
+pub use live::{Kernel, boot_id};
 
 /// What to look at.
 #[derive(Clone, Debug)]
@@ -76,11 +76,11 @@ impl Sysctls {
 impl Scope {
     /// What netlink tells, and no sysctls.
     pub fn links() -> Scope {
-        Scope::of(Vec::new())
+        Scope::for_nics(Vec::new())
     }
 
     /// What netlink tells, with all sysctls and device settings of these NICs.
-    pub fn of(nics: Vec<IfName>) -> Scope {
+    pub fn for_nics(nics: Vec<IfName>) -> Scope {
         Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), sysfs: false, elsewhere: false }
     }
 

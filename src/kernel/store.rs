@@ -12,7 +12,7 @@ use rdma_model::tree::Tree;
 use sha2::{Digest, Sha256};
 
 use crate::handle::Handle;
-use crate::journal::{Record, Remains, remains};
+use crate::journal::{PartialRecord, Record, salvage};
 use crate::kernel::faults;
 use crate::kernel::host::files::{self, Lock};
 use crate::kernel::host::shared_folder;
@@ -198,8 +198,8 @@ impl Store {
     }
 
     /// What can still be read of a record that cannot be used.
-    pub fn remains(&self, path: &Path) -> Remains {
-        remains(&files::read(path).ok().flatten().unwrap_or_default())
+    pub fn remains(&self, path: &Path) -> PartialRecord {
+        salvage(&files::read(path).ok().flatten().unwrap_or_default())
     }
 
     /// Writes a record; nothing that it speaks of may happen before this returns.

@@ -54,7 +54,7 @@ pub struct Options {
 
 /// What NCCL is told, and what it is not told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct NcclEnv {
     /// Environment for the container.
     pub env: Vec<EnvVar>,
     /// The GID index among it that is ours: right on every port now, and to be proven inside.
@@ -71,8 +71,8 @@ impl Options {
 }
 
 /// The container's settings for these NICs (in rail order) and these InfiniBand HCAs of that host.
-pub fn tell(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> Told {
-    let mut told = Told::default();
+pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> NcclEnv {
+    let mut told = NcclEnv::default();
     let env = &mut told.env;
     env.extend(hca_list(nics, ib));
     if options.host("NCCL_IB_GID_INDEX").is_none() {

@@ -61,7 +61,7 @@ fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
 
 fn told(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
     let (nics, seen) = host(hcas);
-    let Told { env, unset, .. } = tell(&nics, &[], &seen, &options(&[]));
+    let NcclEnv { env, unset, .. } = build_env(&nics, &[], &seen, &options(&[]));
     (pairs(env).split_off(1), unset)
 }
 
@@ -87,7 +87,7 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
         assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, gids)])), uncertain);
     }
     let (nics, seen) = host(&[("a", a, None, V4)]);
-    let own = tell(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
+    let own = build_env(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
     assert_eq!(
         (own.gid_index, own.unset.len(), pairs(own.env).split_off(1)),
         (None, 0, vec!["NCCL_IB_GID_INDEX=-1".into()])
@@ -128,7 +128,7 @@ fn an_agreed_set_makes_another_number_an_error() {
 }
 
 fn set(nics: &[Nic], ib: &[HcaName], options: &Options) -> Vec<EnvVar> {
-    tell(nics, ib, &Snapshot::default(), options).env
+    build_env(nics, ib, &Snapshot::default(), options).env
 }
 
 fn pairs(env: Vec<EnvVar>) -> Vec<String> {

@@ -9,7 +9,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 use serde::Deserialize;
 
-use crate::container::mounts::Wearer;
+use crate::container::mounts::ContainerRoot;
 use crate::nccl_env::topo_file;
 use crate::oci::edit::{self, view_name};
 
@@ -17,7 +17,7 @@ use crate::oci::edit::{self, view_name};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
     /// Its container, but for the process.
-    pub wearer: Wearer,
+    pub container: ContainerRoot,
     /// Its process's environment.
     pub env: BTreeMap<String, String>,
     /// Paths and numbers of the character devices that the runtime makes in it.
@@ -97,7 +97,7 @@ impl Bundle {
         let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
         let devices = linux.devices.unwrap_or_default().into_iter().filter(|d| matches!(d.kind.as_str(), "c" | "u"));
         Ok(Bundle {
-            wearer: Wearer {
+            container: ContainerRoot {
                 pid,
                 rootfs: dir.join(root.path),
                 readonly: etc_readonly.unwrap_or(root.readonly),

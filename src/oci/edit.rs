@@ -119,7 +119,7 @@ pub struct Injected {
 impl Edit {
     /// What a container needs for this plan; `program` is our own absolute path, `timeout` the hooks' in seconds,
     /// else one that goes by the number of NICs.
-    pub fn of(plan: &Plan, program: &str, timeout: Option<u32>) -> Edit {
+    pub fn for_plan(plan: &Plan, program: &str, timeout: Option<u32>) -> Edit {
         Edit {
             env: plan.env.clone(),
             stale: Vec::new(),

@@ -10,8 +10,8 @@ use super::json_scan::{Kind, Member, Node};
 
 /// `text`, whose value is `old`, changed to say `new`. Absent only where `text` is not the text of `old`.
 pub fn rewrite(text: &str, old: &Value, new: &Value) -> Option<String> {
-    let root = Node::of(text)?;
-    let mut writer = Writer { text, style: Style::of(text, &root), out: text.get(..root.span.start)?.to_owned() };
+    let root = Node::parse(text)?;
+    let mut writer = Writer { text, style: Style::detect(text, &root), out: text.get(..root.span.start)?.to_owned() };
     writer.value(&root, old, new, Some(""))?;
     writer.out.push_str(text.get(root.span.end..)?);
     Some(writer.out)
@@ -30,7 +30,7 @@ pub fn duplicate_key(text: &str) -> Option<String> {
             Kind::Scalar => None,
         }
     }
-    search(&Node::of(text)?)
+    search(&Node::parse(text)?)
 }
 
 /// How a text lays values out.
@@ -45,7 +45,7 @@ struct Style {
 
 impl Style {
     /// Takes the first member of the outermost object for typical.
-    fn of(text: &str, root: &Node) -> Style {
+    fn detect(text: &str, root: &Node) -> Style {
         let first = match &root.kind {
             Kind::Object(members) => members.first(),
             _ => None,

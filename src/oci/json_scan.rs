@@ -28,7 +28,7 @@ struct Scanner<'a> {
 
 impl Node {
     /// The outermost value of a text; absent where that is no JSON.
-    pub(super) fn of(text: &str) -> Option<Node> {
+    pub(super) fn parse(text: &str) -> Option<Node> {
         Scanner { text, at: 0 }.node()
     }
 }

@@ -14,7 +14,7 @@ use rdma_model::tree::Tree;
 use crate::config::request::Request;
 use crate::journal::{Member, Record};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id};
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::protected_ifaces::leads_everywhere;
@@ -23,20 +23,20 @@ use crate::select::{self, Selection};
 use crate::view;
 
 /// A fresh look at the host, with the links that it uses.
-pub fn look(live: &mut Live, job: &JobAddresses) -> Result<Snapshot> {
+pub fn observe_host(live: &mut Kernel, job: &JobAddresses) -> Result<Snapshot> {
     let seen = live.observe(Side::Host, &Scope::full())?;
     Ok(Snapshot { paths: Some(live.host_paths(&seen, job)), ..seen })
 }
 
 /// A plan from a fresh look.
-pub fn fresh_plan(request: &Request, name: &str, live: &mut Live, store: &Store) -> Result<Plan> {
-    let snapshot = look(live, &request.job())?;
+pub fn fresh_plan(request: &Request, name: &str, live: &mut Kernel, store: &Store) -> Result<Plan> {
+    let snapshot = observe_host(live, &request.job())?;
     Ok(plan_with(request, name, &snapshot, store, options(request))?.0)
 }
 
 /// What a plan's container sees of /sys, by the look that the plan was made from; `others` are PCI functions that it has of
 /// somebody else.
-pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, live: &mut Live) -> Result<Option<Tree>> {
+pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, live: &mut Kernel) -> Result<Option<Tree>> {
     let survey = live.survey()?;
     Ok(view::of_plan(plan, others, seen, || survey.links(), || survey.whole()))
 }
@@ -63,7 +63,7 @@ pub fn plan_of_any(
     store: &Store,
     options: Options,
 ) -> Result<(Plan, Selection)> {
-    let selection = select::judge(request, snapshot, &held(store)?)?;
+    let selection = select::judge(request, snapshot, &busy_nics(store)?)?;
     let plan = Plan::new(name, request, snapshot, &selection, &options);
     Ok((plan, selection))
 }
@@ -107,19 +107,19 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
 }
 
 /// NICs that containers hold.
-pub fn held(store: &Store) -> Result<Vec<select::Held>> {
+pub fn busy_nics(store: &Store) -> Result<Vec<select::BusyNic>> {
     let mut all = Vec::new();
     let boot = boot_id()?;
     for (_, record) in store.all_records()? {
         // After a reboot nothing is away.
         let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
-        let holder = record.members.iter().find(|m| run::alive(m)).or(record.members.first());
+        let holder = record.members.iter().find(|m| run::is_alive(m)).or(record.members.first());
         let keeps = |m: &Member| record.hold.as_ref().is_some_and(|hold| m.bundle == *hold.path.to_string_lossy());
         let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {
             true => format!("rdmaprep hold {}", m.id),
             false => format!("container {}", m.id),
         });
-        all.extend(record.held.into_iter().map(|h| select::Held {
+        all.extend(record.held.into_iter().map(|h| select::BusyNic {
             netdev: h.nic.identity.name,
             hca: h.nic.hca,
             port: h.nic.port,
@@ -131,7 +131,7 @@ pub fn held(store: &Store) -> Result<Vec<select::Held>> {
 }
 
 /// The record of the NICs that a namespace has.
-pub fn of_namespace(netns: u64, store: &Store) -> Result<Option<Record>> {
+pub fn record_of_netns(netns: u64, store: &Store) -> Result<Option<Record>> {
     let boot = boot_id()?;
     let mut records = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
     Ok(records.find(|r| r.netns == netns && r.boot_id == boot))
@@ -142,9 +142,9 @@ pub fn of_namespace(netns: u64, store: &Store) -> Result<Option<Record>> {
 ///
 /// # Errors
 /// [`ErrorClass::Locked`] with who holds one.
-pub fn named_free(request: &Request, store: &Store) -> Result<()> {
+pub fn check_named_free(request: &Request, store: &Store) -> Result<()> {
     let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
-    match held(store)?.into_iter().find(|held| wanted(&held.netdev)) {
+    match busy_nics(store)?.into_iter().find(|held| wanted(&held.netdev)) {
         None => Ok(()),
         Some(held) => Err(taken(&format!("{} is held by {}", held.netdev, held.by))),
     }
@@ -158,9 +158,9 @@ fn taken(what: &str) -> anyhow::Error {
 ///
 /// # Errors
 /// [`ErrorClass::Locked`] with who holds it.
-pub fn free(plan: &Plan, store: &Store) -> Result<()> {
+pub fn check_free(plan: &Plan, store: &Store) -> Result<()> {
     let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
-    for held in held(store)? {
+    for held in busy_nics(store)? {
         let what = match &held.over {
             _ if planned(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
             Some(below) if planned(below) => format!("{}, on {below}, is held by {}", held.netdev, held.by),
@@ -173,13 +173,15 @@ pub fn free(plan: &Plan, store: &Store) -> Result<()> {
 
 /// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
 /// namespace would be overwritten.
-pub fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
+pub fn check_unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
     for (path, record) in store.all_records()? {
         let Err(e) = record else { continue };
         let remains = store.remains(&path);
         let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
         if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
-            return Err(ErrorClass::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.told())));
+            return Err(
+                ErrorClass::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.describe()))
+            );
         }
     }
     Ok(())
@@ -187,7 +189,7 @@ pub fn unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
 
 /// What all nodes agreed on is all or nothing: with a rail less, or another plan than the one that was committed, the job hangs at
 /// its first collective.
-pub fn as_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
+pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
     let Some(agreement) = &plan.agreement else {
         let text = |d| {
             format!("plan {} is not the one that all nodes agreed on ({d:.12}): prepare it on all again", plan.name)

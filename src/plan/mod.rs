@@ -22,7 +22,7 @@ use rdma_model::values::GidTimeout;
 use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
-use crate::nccl_env::{self, Options, Told};
+use crate::nccl_env::{self, NcclEnv, Options};
 use crate::select::{Selection, Verdict, upper_lower};
 use rails::Rails;
 
@@ -109,7 +109,7 @@ impl Plan {
         let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
         let (arp, mut rails) = rails::decide(request.arp, request.host.rail_tables, &states);
         rails.told.extend(rails::default_told(request.default_route, &states));
-        let Told { env, gid_index, unset } = nccl_env::tell(&nics, &ib, snapshot, options);
+        let NcclEnv { env, gid_index, unset } = nccl_env::build_env(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
             name: name.to_owned(),
@@ -119,7 +119,7 @@ impl Plan {
             unset,
             nics,
             ib,
-            exclusive: rdma_mode::is(snapshot),
+            exclusive: rdma_mode::is_exclusive(snapshot),
             devices,
             arp,
             rails,
@@ -170,7 +170,7 @@ impl Plan {
         let ib = predict(&mut self.nics.clone(), &self.ib, snapshot);
         let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).collect();
         let count = self.nics.len() + self.ib.len();
-        let root = |n: &Nic| upper_lower::root(n, &self.nics).identity.name.clone();
+        let root = |n: &Nic| upper_lower::moved_root(n, &self.nics).identity.name.clone();
         let is_out = |n: &&Nic| forbidden(&n.identity.name) || unwanted(&root(n));
         let out: Vec<IfName> = self.nics.iter().filter(is_out).map(root).collect();
         let stays: Vec<bool> = self.nics.iter().map(|n| !out.contains(&root(n))).collect();
@@ -201,7 +201,7 @@ impl Plan {
 fn predict(nics: &mut [Nic], ib: &[HcaName], snapshot: &Snapshot) -> Vec<CharDevice> {
     let minors = rdma_mode::minors(nics, ib, snapshot);
     let node = |name: &HcaName| rdma_mode::node(&minors, snapshot, name).cloned();
-    let own = |n: &&mut Nic| (n.rxe || rdma_mode::is(snapshot)) && !(n.borrowed && n.uverbs.is_none());
+    let own = |n: &&mut Nic| (n.rxe || rdma_mode::is_exclusive(snapshot)) && !(n.borrowed && n.uverbs.is_none());
     for nic in nics.iter_mut().filter(own) {
         nic.uverbs = nic.hca.as_ref().and_then(|h| minors.get(h.as_str()).cloned());
     }

@@ -20,7 +20,7 @@ use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 pub use default::{carry_default, default_told, winners};
-pub use effective::{ALL, drift, effective, give_back, overrule, overruled, told};
+pub use effective::{ALL, describe, drift, effective, give_back, overrule, overruled};
 pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
 use tables::tables;
@@ -93,7 +93,7 @@ pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside:
         let made = tables(rails, inside);
         let free = tables::free(numbers, rails, inside);
         if made.len() <= free.len() {
-            made.iter().zip(free).for_each(|(table, number)| table.give(number, rails));
+            made.iter().zip(free).for_each(|(table, number)| table.assign(number, rails));
         } else if how.or_loose {
             arp = Some(ArpProfile::LOOSE);
         } else {

@@ -22,7 +22,7 @@ const WAY_OUT: &str =
     "or use the shared mode: `rdma system set netns shared`, before any other network namespace exists";
 
 /// Whether devices belong to one namespace each.
-pub fn is(host: &Snapshot) -> bool {
+pub fn is_exclusive(host: &Snapshot) -> bool {
     host.rdma_mode == Some(RdmaMode::Exclusive)
 }
 
@@ -43,7 +43,7 @@ fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
 /// (rdma_dev_change_netns in device.c).
 pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
     let mut minors = made_again(nics, host);
-    if is(host) {
+    if is_exclusive(host) {
         let host = with_nodes(host, &minors);
         minors.extend(predict_uverbs(&host, hcas(nics, ib, &host).into_iter()));
     }
@@ -68,7 +68,7 @@ fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
 /// # Errors
 /// [`ErrorClass::Refused`] with the way out.
 pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
-    if !is(host) {
+    if !is_exclusive(host) {
         return Ok(());
     }
     // Without a netdev there is nothing that the guard of links could keep.
@@ -104,7 +104,7 @@ pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
 }
 
 /// A line of `prepare`'s report; none in the shared mode.
-pub fn told(plan: &Plan) -> Option<String> {
+pub fn describe(plan: &Plan) -> Option<String> {
     let mut names: Vec<&str> =
         plan.nics.iter().filter_map(|n| n.hca.as_ref()).chain(&plan.ib).map(HcaName::as_str).collect();
     names.dedup();
@@ -118,7 +118,7 @@ pub fn told(plan: &Plan) -> Option<String> {
 }
 
 /// The moves into the container, in the order for which [`minors`] are told; none in the shared mode.
-pub fn enter(plan: &Plan, host: &Snapshot) -> Vec<Step> {
+pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     if !plan.exclusive {
         return Vec::new();
     }
@@ -131,7 +131,11 @@ pub fn enter(plan: &Plan, host: &Snapshot) -> Vec<Step> {
 }
 
 /// The moves home of those HCAs that only the container's namespace has. Soft-RoCE is deleted there instead.
-pub fn home<'a>(names: impl Iterator<Item = &'a HcaName>, host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
+pub fn restore_hcas<'a>(
+    names: impl Iterator<Item = &'a HcaName>,
+    host: &Snapshot,
+    inside: Option<&Snapshot>,
+) -> Vec<Step> {
     let there = names.filter_map(|name| inside?.hca(name));
     let mut away: Vec<&Hca> = there.filter(|h| !h.is_rxe() && host.hca(&h.name).is_none()).collect();
     away.sort_by_key(|h| (number(h), &h.name));
@@ -140,7 +144,7 @@ pub fn home<'a>(names: impl Iterator<Item = &'a HcaName>, host: &Snapshot, insid
 }
 
 /// Devices of hardware that a container gave other names, by their GUIDs: home, and called what they were.
-pub fn strays(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
+pub fn restore_renamed(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<Step> {
     let mut steps = Vec::new();
     for h in held.iter().filter(|h| !h.nic.rxe && !h.nic.borrowed) {
         let Some((name, guid)) = h.nic.hca.as_ref().zip(h.nic.identity.node_guid) else { continue };
@@ -167,13 +171,13 @@ pub fn strays(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> 
 }
 
 /// Those that are on neither side: the kernel may still be about to give them back.
-pub fn lost<'a>(names: &'a [HcaName], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<&'a HcaName> {
+pub fn missing_everywhere<'a>(names: &'a [HcaName], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<&'a HcaName> {
     let there = |name: &HcaName| host.hca(name).is_some() || inside.is_some_and(|i| i.hca(name).is_some());
-    names.iter().filter(|name| is(host) && !there(name)).collect()
+    names.iter().filter(|name| is_exclusive(host) && !there(name)).collect()
 }
 
 /// Those that the host lacks.
-pub fn absent(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
+pub fn missing_on_host(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
     let drift = |name: &HcaName| Drift {
         dev: name.to_string(),
         field: "hca".into(),

@@ -11,7 +11,7 @@ use crate::doctor::{Diagnosis, Finding};
 pub fn diagnosis_table(d: &Diagnosis) -> String {
     let mut parts = Vec::new();
     if !d.findings.is_empty() {
-        parts.push(d.findings.iter().map(told).collect::<Vec<_>>().join("\n"));
+        parts.push(d.findings.iter().map(finding_text).collect::<Vec<_>>().join("\n"));
     }
     if !d.not_checked.is_empty() {
         let names: Vec<String> = d.not_checked.iter().map(ToString::to_string).collect();
@@ -23,7 +23,7 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
 }
 
 /// A command is made to be pasted: nothing before it, and never wrapped.
-fn told(f: &Finding) -> String {
+fn finding_text(f: &Finding) -> String {
     let mut table = bare();
     table.add_row(row(f));
     for (column, padding) in table.column_iter_mut().zip([2, 2, 0]) {

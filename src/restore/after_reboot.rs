@@ -14,7 +14,7 @@ use crate::verify;
 
 /// What can be added to NICs, and why not to the others.
 #[derive(Debug, Default)]
-pub struct Aftermath {
+pub struct RebootPlan {
     /// In the order in which they are done; they add, and set what has the kernel's own value.
     pub steps: Vec<Step>,
     /// A sentence for each NIC that is left alone, and for what is not added to another.
@@ -22,12 +22,12 @@ pub struct Aftermath {
 }
 
 /// Plans what is missing on the very same hardware. `manager` names who configures a netdev of this host, if anybody does.
-pub fn after_reboot(
+pub fn plan_after_reboot(
     held: &[MovedNic],
     host: &Snapshot,
     manager: impl Fn(&Netdev) -> Option<&'static str>,
-) -> Aftermath {
-    let mut aftermath = Aftermath::default();
+) -> RebootPlan {
+    let mut aftermath = RebootPlan::default();
     let mut ours: Vec<(&MovedNic, &Netdev)> = Vec::new();
     for h in held {
         match untouched(h, host, &manager) {
@@ -42,7 +42,7 @@ pub fn after_reboot(
     for (h, dev) in ours {
         let was = renamed(&h.before, &names);
         let (add, sysctls) = missing(&was, dev, host);
-        aftermath.steps.extend(configure(Side::Host, &upper_lower::free(&add), sysctls));
+        aftermath.steps.extend(configure(Side::Host, &upper_lower::without_master_up(&add), sysctls));
         aftermath.told.extend(left(&was.netdev, dev));
         added.push(add);
     }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{Side, Step};
 
-use super::run::SETTLE;
+use super::SETTLE;
 use crate::apply::apply;
 use crate::kernel::{Scope, World};
 use crate::precedence::Precedence;

@@ -11,7 +11,7 @@ use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
 use crate::kernel::netns::search::{self, Search};
-use crate::kernel::{Live, Scope, World};
+use crate::kernel::{Kernel, Scope, World};
 
 /// What became of them.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [MovedNic], first: boo
 }
 
 /// Deletes those on NICs that are `its`, and reports the others.
-pub(super) fn delete(live: &mut Live, here: &[MovedNic], its: &BTreeSet<&IfName>) -> Result<Children> {
+pub(super) fn delete(live: &mut Kernel, here: &[MovedNic], its: &BTreeSet<&IfName>) -> Result<Children> {
     let host = live.observe(Side::Host, &Scope::links())?;
     let found = here.iter().filter_map(|h| Some((host.netdev(&h.nic.identity.name)?.ifindex, &h.nic.identity.name)));
     let nics: BTreeMap<u32, &IfName> = found.collect();

@@ -13,17 +13,17 @@ use crate::journal::Record;
 
 /// What other records keep from the host.
 #[derive(Debug, Default)]
-pub struct Away {
+pub struct AbsentNics {
     devs: BTreeSet<IfName>,
     sources: HashSet<IpAddr>,
     objects: HashSet<u32>,
 }
 
-impl Away {
+impl AbsentNics {
     /// The NICs of other records that the host does not have now, their IPv4 addresses and their nexthop objects.
-    pub fn of<'a>(others: impl Iterator<Item = &'a Record>, host: &Snapshot) -> Away {
+    pub fn from_records<'a>(others: impl Iterator<Item = &'a Record>, host: &Snapshot) -> AbsentNics {
         let gone = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none();
-        let mut away = Away::default();
+        let mut away = AbsentNics::default();
         for state in others.flat_map(|r| &r.held).filter(gone).map(|h| &h.before) {
             let dev = &state.netdev;
             let own = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev.name);
@@ -84,7 +84,7 @@ impl Away {
         let mut keys = Vec::new();
         for held in &mut to.held {
             let state = &mut held.before;
-            let its = Away {
+            let its = AbsentNics {
                 devs: [state.netdev.name.clone()].into(),
                 sources: state.netdev.addresses.iter().map(|a| a.address).filter(IpAddr::is_ipv4).collect(),
                 objects: state.nexthops.iter().filter(|n| n.group.is_empty()).map(|n| n.id).collect(),

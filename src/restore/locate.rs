@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Snapshot};
-use rdma_model::step::{Made, Side, Step};
+use rdma_model::step::{Side, Step, VirtualLink};
 
 use crate::plan::Identity;
 use crate::select::upper_lower;
@@ -16,7 +16,7 @@ pub(super) enum Place<'a> {
     Inside(&'a Netdev),
     Host(&'a Netdev),
     /// Nowhere; this creates it again.
-    Gone(Made),
+    Gone(VirtualLink),
 }
 
 /// Whether this very NIC is there under its name.

@@ -10,3 +10,16 @@ pub mod plan;
 pub mod run;
 mod search_netns;
 pub mod settle;
+
+use std::time::Duration;
+
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+
+/// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
+pub const SETTLE: Duration = Duration::from_secs(5);
+
+/// Names of NICs on the host.
+pub fn nic_names(held: &[MovedNic]) -> Vec<IfName> {
+    held.iter().map(|h| h.nic.identity.name.clone()).collect()
+}

@@ -9,20 +9,20 @@ use crate::restore::diff::{
     device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
     remnants,
 };
-pub use crate::restore::legs::Away;
+pub use crate::restore::legs::AbsentNics;
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
 use crate::select::upper_lower;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
-use rdma_model::step::{Made, NicState, Side, Step, configure, connect, leave_groups};
+use rdma_model::step::{NicState, Side, Step, VirtualLink, configure, connect, leave_groups};
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
 const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
 
 /// What bringing NICs home takes.
 #[derive(Debug, Default)]
-pub struct Homecoming {
+pub struct RestorePlan {
     /// In the order in which they are done.
     pub steps: Vec<Step>,
     /// NICs that are neither inside nor on the host, or cannot come home, each with the reason.
@@ -63,14 +63,14 @@ type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
 /// Plans the way home of NICs. `inside` is absent when their namespace has gone: then the kernel has returned the physical
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones.
-pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> Homecoming {
-    let mut home = Homecoming::default();
-    let gone = |h: &MovedNic| upper_lower::made(h, held, host).map(Place::Gone);
+pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> RestorePlan {
+    let mut home = RestorePlan::default();
+    let gone = |h: &MovedNic| upper_lower::virtual_link(h, held, host).map(Place::Gone);
     let placed: Vec<(&MovedNic, Option<Place>)> =
         in_order(held).into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
-    home.steps.extend(rdma_mode::home(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
-    home.steps.extend(rdma_mode::strays(held, host, inside));
+    home.steps.extend(rdma_mode::restore_hcas(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
+    home.steps.extend(rdma_mode::restore_renamed(held, host, inside));
     home.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     for (h, found) in &placed {
@@ -84,15 +84,15 @@ pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) ->
             (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(match upper_lower::made(h, held, host) {
+                home.steps.extend(match upper_lower::virtual_link(h, held, host) {
                     Some(made) => replace(h, dev, &made, (host, inside)),
-                    None => bring(h, dev, (host, inside)),
+                    None => restore_nic(h, dev, (host, inside)),
                 });
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
                 home.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
-                home.steps.extend(anew(h, made));
+                home.steps.extend(recreate(h, made));
                 home.steps.extend(relink(h, host));
                 connections.push(h.before.clone());
             }
@@ -100,7 +100,7 @@ pub fn restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) ->
                 let there = inside.and_then(|i| double(h, held, i)).map(|d| d.name.clone());
                 home.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
                 home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(upper_lower::gather(Side::Host, h, host));
+                home.steps.extend(upper_lower::enslave_members(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
                     home.steps.extend(steps);
                     connections.push(missing);
@@ -130,7 +130,10 @@ fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
     let minors: BTreeMap<&IfName, u32> = held.iter().map(|h| (&h.nic.identity.name, minor(h))).collect();
     let mut order: Vec<&MovedNic> = held.iter().collect();
     order.sort_by_key(|h| {
-        (minors.get(&upper_lower::root(&h.nic, &nics).identity.name).copied(), upper_lower::turn(&h.nic, &nics))
+        (
+            minors.get(&upper_lower::moved_root(&h.nic, &nics).identity.name).copied(),
+            upper_lower::move_rank(&h.nic, &nics),
+        )
     });
     order
 }
@@ -209,7 +212,7 @@ fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
 }
 
 /// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
-fn bring(held: &MovedNic, dev: &Netdev, seen: Seen) -> Vec<Step> {
+fn restore_nic(held: &MovedNic, dev: &Netdev, seen: Seen) -> Vec<Step> {
     let was = &held.before.netdev;
     let here = &dev.name;
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
@@ -231,7 +234,7 @@ fn bring(held: &MovedNic, dev: &Netdev, seen: Seen) -> Vec<Step> {
     }
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(lost_programs(Side::Host, was, dev));
-    steps.extend(configure(Side::Host, &upper_lower::free(&held.before), was.sysctls.clone()));
+    steps.extend(configure(Side::Host, &upper_lower::without_master_up(&held.before), was.sysctls.clone()));
     steps.extend(link(held));
     steps
 }
@@ -253,20 +256,20 @@ fn link(held: &MovedNic) -> Option<Step> {
 }
 
 /// One that its container's namespace took with it, or that the container deleted.
-fn anew(held: &MovedNic, made: &Made) -> Vec<Step> {
+fn recreate(held: &MovedNic, made: &VirtualLink) -> Vec<Step> {
     let side = Side::Host;
-    let mut steps = upper_lower::make(side, held, made.clone());
+    let mut steps = upper_lower::create_steps(side, held, made.clone());
     steps.extend(configure(side, &held.before, held.before.netdev.sysctls.clone()));
     steps
 }
 
 /// What is no hardware does not come home, but is deleted there and made anew here: whoever is root in a container can put
 /// something else in its place, on top of what they like.
-fn replace(held: &MovedNic, dev: &Netdev, made: &Made, seen: Seen) -> Vec<Step> {
+fn replace(held: &MovedNic, dev: &Netdev, made: &VirtualLink, seen: Seen) -> Vec<Step> {
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
     steps.extend(leave_groups(Side::Inside, dev));
     steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
-    steps.extend(anew(held, made));
+    steps.extend(recreate(held, made));
     steps.extend(link(held));
     steps
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::ids::{HcaName, IfName};
+use rdma_model::ids::HcaName;
 use rdma_model::step::Side;
 
 use crate::apply::apply_all;
@@ -17,9 +17,10 @@ use crate::kernel::host::files;
 use crate::kernel::netns::{self, Netns, pins};
 use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World};
+use crate::kernel::{Kernel, Scope, World};
 use crate::plan::rdma_mode;
-use crate::restore::plan::{Away, Homecoming, restore};
+use crate::restore::plan::{AbsentNics, RestorePlan, plan_restore};
+use crate::restore::{SETTLE, nic_names};
 use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};
@@ -27,12 +28,9 @@ use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
 use crate::restore::settle::{Settled, settle};
 
-/// How long the kernel may take to return NICs from a namespace that ended, and GIDs and links to settle.
-pub const SETTLE: Duration = Duration::from_secs(5);
-
 /// What bringing home did.
 #[derive(Debug, Default)]
-pub struct Done {
+pub struct Restored {
     /// Number of steps.
     pub steps: usize,
     /// Remarks: what a container had done to its NICs, and what was done to them when they were back.
@@ -40,51 +38,51 @@ pub struct Done {
 }
 
 /// Whether a container's init still lives.
-pub fn alive(member: &Member) -> bool {
+pub fn is_alive(member: &Member) -> bool {
     pidfd::start_time(member.pid) == Some(member.start_time)
 }
 
 /// Whether NICs are with nobody: all their containers have died, and no process is left in the namespace.
-pub fn abandoned(record: &Record) -> bool {
-    !record.members.iter().any(alive) && netns::occupant(record.netns).is_none()
+pub fn is_abandoned(record: &Record) -> bool {
+    !record.members.iter().any(is_alive) && netns::occupant(record.netns).is_none()
 }
 
 /// The namespace that holds a record's NICs: by our pin, or through a member that still lives.
-pub fn namespace(store: &Store, record: &Record) -> Option<Netns> {
+pub fn open_netns(store: &Store, record: &Record) -> Option<Netns> {
     let same = |ns: &Netns| ns.inode() == record.netns;
     let pinned = Netns::open(&store.pin(record.netns)).ok().filter(same);
-    let through = |m: &Member| Netns::of(m.pid).ok().filter(same).filter(|_| alive(m));
+    let through = |m: &Member| Netns::of_process(m.pid).ok().filter(same).filter(|_| is_alive(m));
     pinned.or_else(|| record.members.iter().find_map(through))
 }
 
 /// Opens both namespaces of a record and brings its NICs home.
-pub fn bring(store: &Store, record: Record) -> Result<Done> {
-    bring_patiently(store, record, SETTLE)
+pub fn restore(store: &Store, record: Record) -> Result<Restored> {
+    restore_within(store, record, SETTLE)
 }
 
 /// The same where nobody asked for it now. Who waited once need not make every container wait: what was not there then will
 /// hardly come now.
-pub fn bring_again(store: &Store, record: Record) -> Result<Done> {
+pub fn restore_again(store: &Store, record: Record) -> Result<Restored> {
     let patience = if record.phase == Phase::Restoring { Duration::ZERO } else { SETTLE };
-    bring_patiently(store, record, patience)
+    restore_within(store, record, patience)
 }
 
-fn bring_patiently(store: &Store, record: Record, patience: Duration) -> Result<Done> {
+fn restore_within(store: &Store, record: Record, patience: Duration) -> Result<Restored> {
     let host = Netns::current()?;
     if host.inode() != record.host_netns {
         return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
     let mut live =
-        Live::open(host, namespace(store, &record)).class(ErrorClass::Incomplete, "opening both namespaces")?;
-    bring_with(&mut live, store, record, patience)
+        Kernel::open(host, open_netns(store, &record)).class(ErrorClass::Incomplete, "opening both namespaces")?;
+    restore_with(&mut live, store, record, patience)
 }
 
 /// Brings a record's NICs home and forgets the record when all of them are there and equal to what they were.
 ///
 /// # Errors
 /// [`ErrorClass::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
-pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Duration) -> Result<Done> {
-    bring_all(live, store, record, patience).or_else(|e| match ErrorClass::of(&e) {
+pub fn restore_with(live: &mut Kernel, store: &Store, record: Record, patience: Duration) -> Result<Restored> {
+    restore_all(live, store, record, patience).or_else(|e| match ErrorClass::of(&e) {
         ErrorClass::Other => {
             Err(e).class(ErrorClass::Incomplete, "bringing NICs home; `rdmaprep restore --all` tries again")
         }
@@ -92,15 +90,15 @@ pub fn bring_with(live: &mut Live, store: &Store, record: Record, patience: Dura
     })
 }
 
-fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Duration) -> Result<Done> {
+fn restore_all(live: &mut Kernel, store: &Store, mut record: Record, patience: Duration) -> Result<Restored> {
     let unheard = store.unheard(&record).unwrap_or_default();
     let first = record.phase != Phase::Restoring;
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that the way home takes.
     let unsaved = store.save(&record).err();
-    let others = others(store, &record)?;
-    let away = away(live, &others)?;
-    let (mut home, strayed) = plan_home(live, &away.view(&record), patience)?;
+    let others = other_records(store, &record)?;
+    let away = absent_nics(live, &others)?;
+    let (mut home, strayed) = plan_when_back(live, &away.view(&record), patience)?;
     let deadline = Instant::now() + SETTLE;
     let mut errors = apply_all(&home.steps, live, deadline);
     // Of 512 NICs there are many, and none is done again.
@@ -118,11 +116,11 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
     let fought = fought.filter(|_| errors.is_empty());
     if home.stuck.is_empty() && drift.is_empty() && left.is_empty() {
         hand_over(store, &away, &record, others)?;
-        let_go(store, &record)?;
+        release_netns(store, &record)?;
         store.forget(&record)?;
         let made = home.notes.into_iter().chain(removed).chain(notes);
-        let notes = strayed.into_iter().chain(made).chain(fought).chain(beyond(&unheard)).collect();
-        return Ok(Done { steps: steps + arranged.steps, notes });
+        let notes = strayed.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).collect();
+        return Ok(Restored { steps: steps + arranged.steps, notes });
     }
     let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
@@ -146,22 +144,22 @@ fn bring_all(live: &mut Live, store: &Store, mut record: Record, patience: Durat
 }
 
 /// The records of other containers that have NICs of this host; one that cannot be read keeps nothing that we know of.
-fn others(store: &Store, record: &Record) -> Result<Vec<Record>> {
+fn other_records(store: &Store, record: &Record) -> Result<Vec<Record>> {
     let all = store.all_records()?.into_iter().filter_map(|(_, r)| r.ok());
     let other =
         |r: &Record| r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns;
     Ok(all.filter(other).collect())
 }
 
-fn away(live: &mut Live, others: &[Record]) -> Result<Away> {
+fn absent_nics(live: &mut Kernel, others: &[Record]) -> Result<AbsentNics> {
     if others.is_empty() {
-        return Ok(Away::default());
+        return Ok(AbsentNics::default());
     }
-    Ok(Away::of(others.iter(), &live.observe(Side::Host, &Scope::links())?))
+    Ok(AbsentNics::from_records(others.iter(), &live.observe(Side::Host, &Scope::links())?))
 }
 
 /// Before the record goes: what it could not make whole is for those to do that keep the rest.
-fn hand_over(store: &Store, away: &Away, record: &Record, others: Vec<Record>) -> Result<()> {
+fn hand_over(store: &Store, away: &AbsentNics, record: &Record, others: Vec<Record>) -> Result<()> {
     for mut other in others {
         if away.hand_over(record, &mut other) {
             store.save(&other)?;
@@ -172,7 +170,7 @@ fn hand_over(store: &Store, away: &Away, record: &Record, others: Vec<Record>) -
 
 /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are recorded first: they may be on
 /// their way to another place when a crash comes.
-fn put_in_order(live: &mut Live, store: &Store, record: &mut Record, away: &Away) -> Result<Arranged> {
+fn put_in_order(live: &mut Kernel, store: &Store, record: &mut Record, away: &AbsentNics) -> Result<Arranged> {
     if record.precedence.is_empty() {
         return Ok(Arranged::default());
     }
@@ -189,7 +187,7 @@ fn put_in_order(live: &mut Live, store: &Store, record: &mut Record, away: &Away
 }
 
 /// What a later version knew of the NICs, and nobody has given back.
-fn beyond(unheard: &[String]) -> Option<String> {
+fn unknown_fields(unheard: &[String]) -> Option<String> {
     // The same of each NIC.
     let names: BTreeSet<&str> = unheard.iter().filter_map(|place| place.rsplit('.').next()).collect();
     let fields = names.into_iter().collect::<Vec<_>>().join(", ");
@@ -198,7 +196,7 @@ fn beyond(unheard: &[String]) -> Option<String> {
 }
 
 /// Drops what keeps a record's namespace, and what was written for its containers.
-pub fn let_go(store: &Store, record: &Record) -> Result<()> {
+pub fn release_netns(store: &Store, record: &Record) -> Result<()> {
     // While ours still keeps it, its number is no other namespace's.
     record.hold.iter().try_for_each(|hold| pins::withdraw(&hold.path, record.netns))?;
     pins::unpin(&store.pin(record.netns))?;
@@ -206,15 +204,15 @@ pub fn let_go(store: &Store, record: &Record) -> Result<()> {
 }
 
 /// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move that failed is tried again.
-fn bare_drift(live: &mut Live, record: &Record) -> Result<Vec<Drift>> {
+fn bare_drift(live: &mut Kernel, record: &Record) -> Result<Vec<Drift>> {
     let bare = bare(record);
     if bare.is_empty() {
         return Ok(Vec::new());
     }
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-    let steps = rdma_mode::home(bare.iter(), &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
+    let steps = rdma_mode::restore_hcas(bare.iter(), &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
     apply_all(&steps, live, Instant::now() + SETTLE);
-    Ok(rdma_mode::absent(bare, &live.observe(Side::Host, &Scope::links())?))
+    Ok(rdma_mode::missing_on_host(bare, &live.observe(Side::Host, &Scope::links())?))
 }
 
 /// Those that moved with the container's NICs.
@@ -223,12 +221,12 @@ fn bare(record: &Record) -> &[HcaName] {
 }
 
 /// A namespace that has ended, the container's or one that it made, returns its physical NICs some time later.
-fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Homecoming, Vec<String>)> {
+fn plan_when_back(live: &mut Kernel, record: &Record, patience: Duration) -> Result<(RestorePlan, Vec<String>)> {
     let deadline = Instant::now() + patience;
     let mut strayed = Vec::new();
     let mut looked = false;
     loop {
-        let home = way(live, record)?;
+        let home = plan_now(live, record)?;
         let over = Instant::now() >= deadline;
         if home.missing == 0 || over && (looked || patience.is_zero()) {
             return Ok((home, strayed));
@@ -248,28 +246,23 @@ fn plan_home(live: &mut Live, record: &Record, patience: Duration) -> Result<(Ho
 }
 
 /// The way home as it would be now, while other containers have their NICs.
-pub fn foreseen(live: &mut Live, store: &Store, record: &Record) -> Result<Homecoming> {
-    let away = away(live, &others(store, record)?)?;
-    way(live, &away.view(record))
+pub fn preview(live: &mut Kernel, store: &Store, record: &Record) -> Result<RestorePlan> {
+    let away = absent_nics(live, &other_records(store, record)?)?;
+    plan_now(live, &away.view(record))
 }
 
 /// The way home as it is now, of HCAs without a NIC, too.
-fn way(live: &mut Live, record: &Record) -> Result<Homecoming> {
+fn plan_now(live: &mut Kernel, record: &Record) -> Result<RestorePlan> {
     let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
     let host = live.observe(Side::Host, &Scope::links())?;
-    let mut home = restore(&record.held, &host, inside.as_ref());
+    let mut home = plan_restore(&record.held, &host, inside.as_ref());
     let bare = bare(record);
-    home.steps.splice(0..0, rdma_mode::home(bare.iter(), &host, inside.as_ref()));
-    let lost = rdma_mode::lost(bare, &host, inside.as_ref());
+    home.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));
+    let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());
     home.missing += lost.len();
     home.notes
         .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
     Ok(home)
-}
-
-/// Names of NICs on the host.
-pub fn names(held: &[MovedNic]) -> Vec<IfName> {
-    held.iter().map(|h| h.nic.identity.name.clone()).collect()
 }
 
 /// Brings home what belongs to containers that have died, whatever hook failed to say so; and drops pins that no record
@@ -295,11 +288,11 @@ pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) ->
             }
             continue;
         }
-        if spare(&record) || !abandoned(&record) {
+        if spare(&record) || !is_abandoned(&record) {
             continue;
         }
-        let nics = names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        told.push(match bring_again(store, record) {
+        let nics = nic_names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        told.push(match restore_again(store, record) {
             Ok(_) => format!("brought {nics} home: their container has died"),
             Err(e) => format!("{nics}: {e:#}"),
         });

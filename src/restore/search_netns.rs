@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rdma_model::step::Side;
 
-use super::run::SETTLE;
+use super::SETTLE;
 use crate::apply::apply_all;
 use crate::journal::Record;
 use crate::kernel::netns::{self, Netns};
-use crate::kernel::{Live, Scope, World};
-use crate::restore::plan::{is_surely_in, restore};
+use crate::kernel::{Kernel, Scope, World};
+use crate::restore::plan::{is_surely_in, plan_restore};
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(super) fn fetch(record: &Record, missing: &[MovedNic]) -> Vec<String> {
 
 fn from(other: Netns, missing: &[MovedNic]) -> Result<Vec<String>> {
     let inode = other.inode();
-    let mut live = Live::open(Netns::current()?, Some(other))?;
+    let mut live = Kernel::open(Netns::current()?, Some(other))?;
     let there = live.observe(Side::Inside, &Scope::links())?;
     // What they overruled was written in the container's namespace, not here.
     let bare = |h: &MovedNic| MovedNic { overruled: BTreeMap::new(), ..h.clone() };
@@ -45,7 +45,7 @@ fn from(other: Netns, missing: &[MovedNic]) -> Result<Vec<String>> {
     if strays.is_empty() {
         return Ok(Vec::new());
     }
-    let home = restore(&strays, &live.observe(Side::Host, &Scope::links())?, Some(&there));
+    let home = plan_restore(&strays, &live.observe(Side::Host, &Scope::links())?, Some(&there));
     let errors = apply_all(&home.steps, &mut live, Instant::now() + SETTLE);
     let what = |h: &MovedNic| format!("{} had been moved on to network namespace {inode}", h.nic.identity.name);
     let mut told: Vec<String> = strays.iter().map(what).collect();

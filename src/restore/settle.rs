@@ -11,12 +11,12 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{NicState, Side};
 
 use super::arrange::arrange;
-use super::run::{SETTLE, names};
+use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
 use crate::kernel::{Scope, World, link_managers};
 use crate::precedence::Precedence;
-use crate::restore::plan::{devices, restore};
+use crate::restore::plan::{devices, plan_restore};
 use crate::verify;
 
 /// Between two looks that must be equal, where somebody may be about to change what has come home. A homecoming that nobody
@@ -80,7 +80,7 @@ fn stand(
     patience: Duration,
     mended: &mut Option<Vec<String>>,
 ) -> Result<Settled> {
-    let whole = Scope::of(names(held));
+    let whole = Scope::for_nics(nic_names(held));
     // A device has five files for each queue to be read: no other part of a look takes as long.
     let brief = Scope { devices: Vec::new(), ..whole.clone() };
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
@@ -130,12 +130,13 @@ fn stand(
                 idle = (!failed).then(|| drift.clone());
             }
             Some(first) if over && !drift.is_empty() => {
-                let fought = if first.is_empty() { None } else { told(&drift, Outcome::Lost, root, held, &host) };
+                let fought =
+                    if first.is_empty() { None } else { describe_changes(&drift, Outcome::Lost, root, held, &host) };
                 return Ok(Settled { drift, fought, ..Settled::default() });
             }
             _ if still && drift.is_empty() => {
                 let first = put_back.unwrap_or_default();
-                let fought = told(&first, Outcome::PutBack, root, held, &host);
+                let fought = describe_changes(&first, Outcome::PutBack, root, held, &host);
                 return Ok(Settled { drift, fought, ..Settled::default() });
             }
             _ => {}
@@ -155,7 +156,7 @@ fn put(world: &mut dyn World, held: &[MovedNic], order: &Precedence, host: &Snap
         Some(Err(_)) => return (false, true),
         None => None,
     };
-    let steps = restore(held, host, inside.as_ref()).steps;
+    let steps = plan_restore(held, host, inside.as_ref()).steps;
     let failed = apply_all(&steps, world, Instant::now() + SETTLE);
     if order.is_empty() {
         return (!steps.is_empty(), !failed.is_empty());
@@ -171,7 +172,13 @@ fn numbers(held: &[MovedNic], host: &Snapshot) -> Vec<u32> {
     held.iter().map(index).collect()
 }
 
-fn told(changed: &[Drift], outcome: Outcome, root: &Path, held: &[MovedNic], host: &Snapshot) -> Option<String> {
+fn describe_changes(
+    changed: &[Drift],
+    outcome: Outcome,
+    root: &Path,
+    held: &[MovedNic],
+    host: &Snapshot,
+) -> Option<String> {
     let names = held.iter().map(|h| h.nic.identity.name.clone());
     let links: Vec<(IfName, u32)> = names.zip(numbers(held, host)).collect();
     let present = |manager| Present {

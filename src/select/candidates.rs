@@ -9,7 +9,7 @@ use rdma_model::values::Family;
 
 use crate::config::request::Request;
 use crate::protected_ifaces::{self, Guarded};
-use crate::select::{Held, upper_lower};
+use crate::select::{BusyNic, upper_lower};
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
 pub const INFINIBAND: u16 = 32;
@@ -25,7 +25,7 @@ pub struct Context<'a> {
     /// What there is.
     pub snapshot: &'a Snapshot,
     /// What containers hold.
-    pub held: &'a [Held],
+    pub held: &'a [BusyNic],
     /// See [`protected_ifaces::uplinks`].
     pub uplinks: Guarded,
     /// See [`protected_ifaces::bootstrap`].
@@ -52,7 +52,7 @@ impl<'a> Context<'a> {
     pub fn new(
         request: &'a Request,
         snapshot: &'a Snapshot,
-        held: &'a [Held],
+        held: &'a [BusyNic],
         warnings: &mut Vec<String>,
     ) -> Result<Context<'a>> {
         let uplinks = protected_ifaces::uplinks(request.allow_bootstrap, snapshot)?;
@@ -178,7 +178,7 @@ fn direct_ports<'a>(snapshot: &'a Snapshot, netdev: &Netdev) -> Vec<(&'a Hca, &'
 
 /// The name of a port's netdev that is not here: a journal knows it, or the port still tells it.
 fn absent_name(context: &Context, hca: &Hca, port: &Port) -> Option<IfName> {
-    let ours = |h: &&Held| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
+    let ours = |h: &&BusyNic| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
     let held = context.held.iter().find(ours).map(|h| h.netdev.clone());
     // A name that another namespace uses may be in use here for something else, which has its own candidate.
     let told = port.netdev.clone().filter(|n| context.snapshot.netdev(n).is_none());

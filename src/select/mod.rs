@@ -59,7 +59,7 @@ pub struct Drop {
 /// A NIC that a container holds already, from its journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Held {
+pub struct BusyNic {
     /// The name that it has on the host.
     pub netdev: IfName,
     /// Its HCA.
@@ -121,14 +121,14 @@ impl Verdict {
 }
 
 /// Judges every NIC of the snapshot. An empty result is an error that tells every reason.
-pub fn select(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Selection> {
+pub fn select(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result<Selection> {
     let selection = judge(request, snapshot, held)?;
     selection.some()?;
     Ok(selection)
 }
 
 /// The same for who only looks: it may be that nothing is left.
-pub fn judge(request: &Request, snapshot: &Snapshot, held: &[Held]) -> Result<Selection> {
+pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result<Selection> {
     let mut warnings = Vec::new();
     let context = Context::new(request, snapshot, held, &mut warnings)?;
     known(&context)?;
@@ -206,7 +206,7 @@ pub(crate) fn natural(label: &str) -> String {
 pub fn absent<'a>(
     request: &'a Request,
     snapshot: &'a Snapshot,
-    held: &'a [Held],
+    held: &'a [BusyNic],
 ) -> (Vec<&'a IfName>, Vec<&'a IfName>) {
     let mut there: Vec<&IfName> = candidates::netdevs(snapshot).map(|n| &n.name).collect();
     there.extend(held.iter().map(|h| &h.netdev).filter(|n| snapshot.netdev(n).is_none()));

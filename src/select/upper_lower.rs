@@ -6,7 +6,7 @@
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Snapshot, Stranger};
-use rdma_model::step::{Made, NicState, Settings, Side, Step};
+use rdma_model::step::{NicState, Settings, Side, Step, VirtualLink};
 
 use crate::plan::Nic;
 
@@ -91,13 +91,13 @@ fn leader<'a>(nic: &Nic, nics: &'a [Nic]) -> Option<&'a Nic> {
 }
 
 /// The NIC that one comes along with in the end: itself, where it is asked for.
-pub fn root<'a>(nic: &'a Nic, nics: &'a [Nic]) -> &'a Nic {
+pub fn moved_root<'a>(nic: &'a Nic, nics: &'a [Nic]) -> &'a Nic {
     (0..MOST).try_fold(nic, |n, _| leader(n, nics).ok_or(n)).unwrap_or_else(|root| root)
 }
 
 /// When a NIC's turn is among those that come along with one another, both ways: members, then what they are members of, then
 /// what sits on it.
-pub fn turn(nic: &Nic, nics: &[Nic]) -> usize {
+pub fn move_rank(nic: &Nic, nics: &[Nic]) -> usize {
     if nics.iter().any(|n| n.members.contains(&nic.identity.name)) {
         return 0;
     }
@@ -105,7 +105,7 @@ pub fn turn(nic: &Nic, nics: &[Nic]) -> usize {
 }
 
 /// What makes a NIC anew that its container's namespace has taken with it, or that cannot change namespace; none for hardware.
-pub fn made(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<Made> {
+pub fn virtual_link(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<VirtualLink> {
     let was = &held.before.netdev;
     let over = held.nic.over.clone();
     if over.is_none() && !is_bond(was) {
@@ -113,7 +113,7 @@ pub fn made(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<Made> 
     }
     let is_below = |d: &&Netdev| over.as_ref() == Some(&d.name);
     let below = all.iter().map(|h| &h.before.netdev).find(is_below).or_else(|| host.netdev(over.as_ref()?));
-    Some(Made {
+    Some(VirtualLink {
         kind: was.kind.clone()?,
         data: was.made.clone()?,
         // One that was set would not follow the device below any more (vlan_dev_inherit_address() in net/8021q/vlan_dev.c).
@@ -125,13 +125,13 @@ pub fn made(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<Made> 
 }
 
 /// Deletes what is no hardware, its soft-RoCE link first. The members of a bond are free then.
-pub fn dissolve(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Step> {
+pub fn delete_steps(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Step> {
     let link = link.map(|hca| Step::RdmaLinkDelete { side, hca: hca.clone() });
     link.into_iter().chain([Step::Delete { side, dev: dev.clone() }]).collect()
 }
 
 /// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.
-pub fn make(side: Side, held: &MovedNic, made: Made) -> Vec<Step> {
+pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step> {
     let was = &held.before.netdev;
     let dev = || was.name.clone();
     let mut steps = vec![Step::Make { side, dev: dev(), made }];
@@ -140,12 +140,12 @@ pub fn make(side: Side, held: &MovedNic, made: Made) -> Vec<Step> {
     // It has that of the device below, or of its kind.
     settings.options.iter_mut().for_each(|o| o.broadcast = None);
     steps.push(Step::Settings { side, dev: dev(), settings });
-    steps.extend(gather(side, held, &Snapshot::default()));
+    steps.extend(enslave_members(side, held, &Snapshot::default()));
     steps
 }
 
 /// Puts a bond's members into it, where they are not there yet.
-pub fn gather(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
+pub fn enslave_members(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
     let master = &bond.nic.identity.name;
     let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));
     let put = |m: &IfName| Step::Enslave { side, dev: m.clone(), master: master.clone() };
@@ -153,7 +153,7 @@ pub fn gather(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
 }
 
 /// A member is raised by its bond, which takes none that is up.
-pub fn free(state: &NicState) -> NicState {
+pub fn without_master_up(state: &NicState) -> NicState {
     let mut state = state.clone();
     state.netdev.up &= state.netdev.master.is_none();
     state

@@ -10,7 +10,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
-use crate::shim::{self, Wanted};
+use crate::shim::{self, RuntimeChoice};
 
 /// Tells the hooks that the runtime starts what it keeps open for them: `NAME=HANDLE`, separated by commas.
 pub const HANDLES: &str = "RDMAPREP_HANDLES";
@@ -27,19 +27,19 @@ const DEEPEST: u32 = 8;
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] where there is none, what is named cannot be run, or it is this very program.
-pub fn find(wanted: &Wanted) -> Result<PathBuf> {
+pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
     let own = fs::metadata("/proc/self/exe").context("looking at our own program")?;
     let is_own = |meta: &Metadata| (meta.dev(), meta.ino()) == (own.dev(), own.ino());
     let runs = |meta: &Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
     let names = match wanted {
-        Wanted::Path(path) => {
+        RuntimeChoice::Path(path) => {
             let meta = fs::metadata(path).class(ErrorClass::Usage, format!("the runtime {}", path.display()))?;
             let refuse = |why: &str| ErrorClass::Usage.error(format!("the runtime {} {why}", path.display()));
             ensure!(runs(&meta), refuse("is no program"));
             ensure!(!is_own(&meta), refuse("is rdmaprep itself: `runtime` of the config file names the one behind it"));
             return Ok(path.clone());
         }
-        Wanted::Names(names) => names,
+        RuntimeChoice::Names(names) => names,
     };
     let path = std::env::var_os("PATH").filter(|path| !path.is_empty());
     let places = shim::places(names, path.as_deref().unwrap_or(OsStr::new(shim::PATH)));

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::{Asked, config_file};
+use super::{RuntimeCommand, config_file};
 
 /// The parser that a runtime has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +163,7 @@ enum Word {
 }
 
 impl Grammar {
-    fn of(program: &Path) -> &'static Grammar {
+    fn for_program(program: &Path) -> &'static Grammar {
         let name = program.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
         let is = |word: &str| name.starts_with(word);
         match () {
@@ -218,9 +218,9 @@ impl Grammar {
 }
 
 /// What a command line asks that program for. One that the runtime will refuse asks for nothing.
-pub fn read(program: &Path, args: &[OsString]) -> Asked {
-    let grammar = Grammar::of(program);
-    let mut asked = Asked::default();
+pub fn read(program: &Path, args: &[OsString]) -> RuntimeCommand {
+    let grammar = Grammar::for_program(program);
+    let mut asked = RuntimeCommand::default();
     let mut words = args.iter().peekable();
     let making = loop {
         let Some(word) = words.next() else { return asked };

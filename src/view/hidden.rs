@@ -31,7 +31,7 @@ pub(super) struct Fate {
 }
 
 impl Hidden {
-    pub(super) fn of(keep: &Keep, seen: &Snapshot, tree: &Tree) -> Hidden {
+    pub(super) fn find(keep: &Keep, seen: &Snapshot, tree: &Tree) -> Hidden {
         let mut hidden = Hidden { dirs: Dirs::default(), links: HashSet::new() };
         hidden.hcas(keep, seen, tree);
         hidden.functions(keep, seen, tree);

@@ -9,7 +9,7 @@ use proptest::sample::{select, subsequence};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdmaprep::kernel::netns::Netns;
-use rdmaprep::kernel::{Live, Scope, World as _};
+use rdmaprep::kernel::{Kernel, Scope, World as _};
 
 use crate::support::{Host, sh};
 
@@ -147,7 +147,7 @@ impl World {
 
 /// This namespace.
 pub fn observe() -> Snapshot {
-    Live::open(Netns::current().unwrap(), None).unwrap().observe(Side::Host, &Scope::full()).unwrap()
+    Kernel::open(Netns::current().unwrap(), None).unwrap().observe(Side::Host, &Scope::full()).unwrap()
 }
 
 impl Link {

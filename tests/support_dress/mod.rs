@@ -6,8 +6,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use rdmaprep::container::apply_mounts::dress;
-use rdmaprep::container::mounts::{Dressed, Outfit, Wearer};
+use rdmaprep::container::apply_mounts::apply_mounts;
+use rdmaprep::container::mounts::{AppliedMounts, ContainerMounts, ContainerRoot};
 use rdmaprep::plan::EnvVar;
 
 use crate::support::{Said, run, sh};
@@ -59,18 +59,18 @@ impl Container {
         Container { init, apart: flags.contains(&"--user") }
     }
 
-    pub fn wearer(&self) -> Wearer {
+    pub fn root(&self) -> ContainerRoot {
         let pid = i32::try_from(self.init.id()).unwrap();
-        Wearer { pid, rootfs: ROOTFS.into(), readonly: false, label: None }
+        ContainerRoot { pid, rootfs: ROOTFS.into(), readonly: false, label: None }
     }
 
-    pub fn dress(&self, outfit: &Outfit) -> Dressed {
-        dress(&self.wearer(), outfit, &[]).unwrap_or_else(|e| panic!("{e:#}"))
+    pub fn dress(&self, additions: &ContainerMounts) -> AppliedMounts {
+        apply_mounts(&self.root(), additions, &[]).unwrap_or_else(|e| panic!("{e:#}"))
     }
 
     /// Gives it these settings and returns what became of them.
-    pub fn give(&self, settings: &[(&str, &str)]) -> Dressed {
-        self.dress(&Outfit { covers: Vec::new(), conf: vars(settings) })
+    pub fn give(&self, settings: &[(&str, &str)]) -> AppliedMounts {
+        self.dress(&ContainerMounts { covers: Vec::new(), conf: vars(settings) })
     }
 
     /// Runs a shell line in it, in its root.

@@ -164,7 +164,7 @@ impl Kernel {
             return Err(errno(EEXIST));
         }
         let index = match wanted {
-            // EBUSY: Live tries again without it.
+            // EBUSY: kernel::live tries again without it.
             Some(index) if target.has_index(index) => target.free_index(link.dev.ifindex),
             Some(index) => index,
             None => target.free_index(link.dev.ifindex),
@@ -191,7 +191,7 @@ impl Kernel {
         // A new device is the initial namespace's, whoever makes it (ib_device_init in drivers/infiniband/core/device.c).
         self.rdma.push(Rdma { hca: hca(name.as_str(), number, true), on, at: Side::Host });
         match (wanted, node(number)) {
-            // As Live does: the link is there, and is for the caller to undo.
+            // As the kernel does: the link is there, and is for the caller to undo.
             (Some(w), got) if *w != got => Err(anyhow!("{name} got {got:?}, the plan says {w:?}")),
             _ => Ok(()),
         }

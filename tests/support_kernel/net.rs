@@ -387,7 +387,7 @@ impl Space {
         Ok(())
     }
 
-    /// Live takes the lack of an address as done.
+    /// The kernel module takes the lack of an address as done.
     fn address_delete(&mut self, id: u64, a: &Address) {
         let dev = self.dev(id);
         let same =
@@ -652,7 +652,7 @@ impl Space {
         Ok(())
     }
 
-    /// An equal route is there already: Live takes that as done.
+    /// An equal route is there already: The kernel module takes that as done.
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
         if let Some(id) = route.nexthop() {
             return self.route_through(route, id);

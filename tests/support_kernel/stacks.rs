@@ -3,7 +3,7 @@
 use anyhow::Result;
 use nix::libc::{EEXIST, EINVAL, ENETDOWN};
 use rdma_model::ids::IfName;
-use rdma_model::step::{Made, Side};
+use rdma_model::step::{Side, VirtualLink};
 
 use super::{Kernel, Link, errno, naked};
 
@@ -55,7 +55,7 @@ impl Kernel {
     }
 
     /// rtnl_newlink: a name that is there is changed. vlan_check_real_dev: one VLAN of a number on a device.
-    pub(super) fn make(&mut self, side: Side, name: &IfName, made: &Made) -> Result<()> {
+    pub(super) fn make(&mut self, side: Side, name: &IfName, made: &VirtualLink) -> Result<()> {
         let over = made.over.as_ref().map(|o| self.space(side).and_then(|s| s.id(o))).transpose()?;
         if let Ok(id) = self.space(side)?.id(name) {
             let dev = &mut self.space(side)?.link(id).dev;
@@ -112,7 +112,7 @@ impl Kernel {
         if bond.kind.as_deref() != Some("bond") {
             return Err(errno(EINVAL));
         }
-        // As Live does.
+        // As the kernel does.
         space.down(id);
         let dev = &mut space.link(id).dev;
         let own = std::mem::replace(&mut dev.mac, bond.mac);

@@ -23,7 +23,7 @@ pub struct Settings(BTreeMap<String, (String, String)>);
 /// Those of a container, as a process of ours reads them there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct FoundSettings {
     /// Themselves.
     pub settings: Settings,
     /// Files that were passed over, a sentence each.

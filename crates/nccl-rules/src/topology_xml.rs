@@ -258,7 +258,7 @@ impl Element {
 
 /// Whether a container is given a topology file, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct TopologyChoice {
     /// Give it one.
     pub file: bool,
     /// For the report.
@@ -278,7 +278,7 @@ pub struct Circumstances<'a> {
 
 /// Decides on it for these HCAs. What is set stays, what was asked for is done. On EFA a file of ours would keep aws-ofi-nccl
 /// from making its own, which knows the groups of NICs (src/nccl_ofi_rdma.cpp of aws-ofi-nccl 1.21.1).
-pub fn wanted(snapshot: &Snapshot, kept: &BTreeSet<HcaName>, by: Circumstances) -> Wanted {
+pub fn wanted(snapshot: &Snapshot, kept: &BTreeSet<HcaName>, by: Circumstances) -> TopologyChoice {
     let levels = Levels::of(snapshot);
     let hcas = snapshot.hcas.iter().filter(|h| kept.contains(&h.name));
     let efa = hcas.filter_map(|h| levels.function(h.pci?)).any(|f| f.vendor == AMAZON);
@@ -291,5 +291,5 @@ pub fn wanted(snapshot: &Snapshot, kept: &BTreeSet<HcaName>, by: Circumstances) 
         (None, None) if by.blind => (true, "the container's /sys does not show where its NICs are".to_owned()),
         (None, None) => (false, "NCCL reads the same from /sys".to_owned()),
     };
-    Wanted { file, why }
+    TopologyChoice { file, why }
 }

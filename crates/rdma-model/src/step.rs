@@ -52,7 +52,7 @@ impl NicState {
     /// The state of a netdev in a snapshot.
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
-        let own = Own::of(&netdev);
+        let own = NetdevAddresses::of(&netdev);
         let routes = snapshot.routes.iter().filter(|r| own.loses(r)).cloned().collect();
         let rules = snapshot.rules.iter().filter(|r| own.concerns(r)).cloned().collect();
         let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
@@ -65,15 +65,15 @@ impl NicState {
 
 /// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: whoever is root in a
 /// container adds what they like.
-pub struct Own<'a> {
+pub struct NetdevAddresses<'a> {
     name: &'a IfName,
     addresses: HashSet<IpAddr>,
 }
 
-impl<'a> Own<'a> {
+impl<'a> NetdevAddresses<'a> {
     /// Those of a netdev.
-    pub fn of(dev: &'a Netdev) -> Own<'a> {
-        Own { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
+    pub fn of(dev: &'a Netdev) -> NetdevAddresses<'a> {
+        NetdevAddresses { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
     }
 
     /// Whether a route goes when the netdev does, see [`NicState::routes`].
@@ -144,7 +144,7 @@ impl Settings {
 
 /// What makes a netdev that is no hardware: a VLAN, macvlan, ipvlan or IPoIB interface, or a bond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Made {
+pub struct VirtualLink {
     /// IFLA_INFO_KIND.
     pub kind: String,
     /// IFLA_INFO_DATA: see [`Netdev::made`].
@@ -174,7 +174,7 @@ pub enum Step {
     /// Gives an RDMA device on the host the name that it had.
     RdmaRename { hca: HcaName, name: HcaName },
     /// Makes a netdev that is no hardware, or gives one that is there the same properties.
-    Make { side: Side, dev: IfName, made: Made },
+    Make { side: Side, dev: IfName, made: VirtualLink },
     /// Deletes a netdev that is no hardware.
     Delete { side: Side, dev: IfName },
     /// Puts a link into a bond.
@@ -265,7 +265,7 @@ impl fmt::Display for Step {
             Step::RdmaMove { from: Side::Inside, hca, .. } => write!(f, "moving RDMA device {hca} home"),
             Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),
             Step::Move { from: Side::Inside, dev, name, .. } => write!(f, "moving {dev} home as {name}"),
-            Step::Make { side, dev, made: Made { kind, over: Some(over), .. } } => {
+            Step::Make { side, dev, made: VirtualLink { kind, over: Some(over), .. } } => {
                 write!(f, "making {kind} {dev} on {over} {side}")
             }
             Step::Make { side, dev, made } => write!(f, "making {} {dev} {side}", made.kind),

@@ -4,7 +4,7 @@ use netlink_packet_core::{DefaultNla, Emitable, NlasIterator};
 use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
 use rdma_model::ids::{Hex, IfName};
 
-use rdma_model::step::Made;
+use rdma_model::step::VirtualLink;
 
 /// include/uapi/linux/if_link.h.
 const IFLA_INFO_KIND: u16 = 1;
@@ -96,7 +96,7 @@ fn of_bond(told: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
 }
 
 /// The message that makes a netdev, or gives one that is there these properties; `over` is the index of the device below.
-pub fn message(dev: &IfName, made: &Made, over: Option<u32>) -> LinkMessage {
+pub fn message(dev: &IfName, made: &VirtualLink, over: Option<u32>) -> LinkMessage {
     let mut m = LinkMessage::default();
     let info = |kind, value: &[u8]| LinkInfo::Other(DefaultNla::new(kind, value.to_vec()));
     m.attributes.push(LinkAttribute::IfName(dev.to_string()));

@@ -54,7 +54,7 @@ const NETEM_QOPT: usize = 24;
 const TCA_NETEM_SLOT: u16 = 12;
 
 /// A discipline as the kernel tells it.
-pub struct Told {
+pub struct ObservedQdisc {
     /// Of the link.
     pub ifindex: u32,
     qdisc: Qdisc,
@@ -65,7 +65,7 @@ pub struct Told {
 }
 
 /// A message as a discipline.
-pub fn told(message: &Raw) -> Option<Told> {
+pub fn parse(message: &Raw) -> Option<ObservedQdisc> {
     let text = |kind: u16| Some(String::from_utf8_lossy(&message.attributes.get(&kind)?.0).into_owned());
     let kind = text(TCA_KIND)?.trim_end_matches('\0').to_owned();
     let (handle, parent) = (message.word(8), message.word(12));
@@ -76,11 +76,16 @@ pub fn told(message: &Raw) -> Option<Told> {
         () => None,
     };
     let options = message.attributes.get(&TCA_OPTIONS).cloned();
-    Some(Told { ifindex: message.word(4), qdisc: Qdisc { kind, handle, parent, options }, besides, filtered: false })
+    Some(ObservedQdisc {
+        ifindex: message.word(4),
+        qdisc: Qdisc { kind, handle, parent, options },
+        besides,
+        filtered: false,
+    })
 }
 
 /// The requests for the filters that may be at a discipline.
-pub fn filters(told: &Told) -> Vec<Raw> {
+pub fn filters(told: &ObservedQdisc) -> Vec<Raw> {
     let q = &told.qdisc;
     let parents = match q.kind.as_str() {
         "clsact" => vec![CLSACT_INGRESS, CLSACT_EGRESS],
@@ -99,8 +104,8 @@ pub fn filters(told: &Told) -> Vec<Raw> {
 }
 
 /// Gives a netdev its disciplines.
-pub fn attach(dev: &mut Netdev, all: &[Told]) {
-    let own: Vec<&Told> = all.iter().filter(|t| t.ifindex == dev.ifindex).collect();
+pub fn attach(dev: &mut Netdev, all: &[ObservedQdisc]) {
+    let own: Vec<&ObservedQdisc> = all.iter().filter(|t| t.ifindex == dev.ifindex).collect();
     let made = own.iter().filter(|t| t.qdisc.handle != 0 && top(&t.qdisc));
     dev.qdiscs = Some(made.map(|t| t.qdisc.clone()).collect());
     dev.qdisc_lost = own.iter().find_map(|t| lost(t));
@@ -111,7 +116,7 @@ fn top(qdisc: &Qdisc) -> bool {
 }
 
 /// What a move takes away for good.
-fn lost(told: &Told) -> Option<String> {
+fn lost(told: &ObservedQdisc) -> Option<String> {
     let q = &told.qdisc;
     let name = format!("{} {:x}:", q.kind, q.handle >> 16);
     if told.filtered {

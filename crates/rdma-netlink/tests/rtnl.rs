@@ -392,9 +392,9 @@ mod qdiscs {
     fn seen(qdisc: &Qdisc, filtered: bool, edit: impl Fn(&mut Raw)) -> Netdev {
         let mut m = carried_raw(qdisc::add_message(3, qdisc));
         edit(&mut m);
-        let elsewhere = qdisc::told(&qdisc::add_message(4, &root("htb", &[]))).unwrap();
+        let elsewhere = qdisc::parse(&qdisc::add_message(4, &root("htb", &[]))).unwrap();
         let mut dev = dev();
-        let mut here = qdisc::told(&m).unwrap();
+        let mut here = qdisc::parse(&m).unwrap();
         here.filtered = filtered;
         qdisc::attach(&mut dev, &[elsewhere, here]);
         dev

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use nccl_rules::settings::{Settings, Told};
+use nccl_rules::settings::{FoundSettings, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
@@ -18,12 +18,12 @@ use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::netns::Netns;
-use crate::kernel::probe::access::Node;
+use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::store::Store;
-use crate::kernel::{Live, Scope, World, boot_id};
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::plan::{self, Plan};
 use crate::restore::run;
 
@@ -48,13 +48,13 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     ensure!(!record.as_ref().is_some_and(keeps), kept());
     let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
     let host = Netns::current()?;
-    let (own, inside) = (host.inode(), Netns::of(pid)?);
+    let (own, inside) = (host.inode(), Netns::of_process(pid)?);
     ensure!(
         inside.inode() != own,
         ErrorClass::Refused
             .error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
     );
-    let snapshot = Live::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+    let snapshot = Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
     let limits = collect::limits(pid)?;
     let given = record.as_ref().and_then(|r| r.given.as_deref());
     let mut tried = devnode_probe::within(pid, &limits.user, &devices(&snapshot, given));
@@ -63,23 +63,24 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         let fabric = |name: &String| {
             snapshot.hcas.iter().any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
         };
-        tried.retain(|name, node| *node != Node::Missing || !fabric(name));
+        tried.retain(|name, node| *node != NodeAccess::Missing || !fabric(name));
     }
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
     let joined = record.as_ref().is_some_and(|r| r.members.first().is_some_and(|m| m.id != id));
     let lacks = |nic: &plan::Nic| {
-        joined && nic.uverbs.as_ref().is_some_and(|d| tried.get(&d.name).is_none_or(|node| *node == Node::Missing))
+        joined
+            && nic.uverbs.as_ref().is_some_and(|d| tried.get(&d.name).is_none_or(|node| *node == NodeAccess::Missing))
     };
     let share = given.map(|g| Plan { nics: g.nics.iter().filter(|nic| !lacks(nic)).cloned().collect(), ..g.clone() });
     if joined {
-        tried.retain(|_, node| *node != Node::Missing);
+        tried.retain(|_, node| *node != NodeAccess::Missing);
     }
-    let told = devnode_probe::settings::<Told>(pid).map_err(|e| format!("{e:#}"));
+    let told = devnode_probe::settings::<FoundSettings>(pid).map_err(|e| format!("{e:#}"));
     let notes = told.as_ref().map_or(&[][..], |told| &told.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
     // A pid that was reused meanwhile is somebody else's.
-    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && run::alive(m)));
+    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && run::is_alive(m)));
     ensure!(
         process.alive() && same,
         ErrorClass::Other.error(format!("container {id:?} has ended while it was looked at"))
@@ -104,7 +105,7 @@ fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
     for record in all.filter(|r| r.boot_id == boot) {
         if let Some(member) = record.members.iter().find(|m| m.id == id) {
             ensure!(
-                run::alive(member),
+                run::is_alive(member),
                 ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
             );
             return Ok((member.pid, Some(record)));
@@ -156,10 +157,10 @@ fn is_fabric(hca: &Hca) -> bool {
 
 /// What NCCL finds there: the environment of its init, and the config files below its root. Its memory and its file systems are
 /// its own, and may keep who reads them for ever: for a process that nobody waits for.
-pub(super) fn told(pid: i32) -> Result<Told> {
+pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
     let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
     let settings = Settings::of(collect::environment(pid, ours)?, "the environment of its init");
-    let mut told = Told { settings, notes: Vec::new() };
+    let mut told = FoundSettings { settings, notes: Vec::new() };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
     for path in told.settings.files(None, Version::NEWEST) {
         let Some(text) = path.to_str() else { continue };

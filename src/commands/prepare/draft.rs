@@ -15,22 +15,22 @@ use crate::commands::peers::Meeting;
 use crate::commands::spec::{Edited, edit};
 use crate::commands::{recorded, warn};
 use crate::config::request::Request;
-use crate::kernel::Live;
+use crate::kernel::Kernel;
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::oci::edit;
-use crate::plan::build::{as_agreed, look, moved_away, options, plan_of_any, plan_with};
+use crate::plan::build::{check_agreed, moved_away, observe_host, options, plan_of_any, plan_with};
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.
-pub(super) struct Look<'a> {
+pub(super) struct DraftInputs<'a> {
     request: &'a Request,
     name: &'a str,
     config: Option<&'a str>,
     store: &'a Store,
     pod: Option<Snapshot>,
     /// Absent for a recorded machine.
-    live: Option<Live>,
+    live: Option<Kernel>,
     seen: Snapshot,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Draft {
     pub(super) told: Vec<String>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> DraftInputs<'a> {
     /// Looks at this machine, or at a recorded one.
     pub(super) fn new(
         request: &'a Request,
@@ -50,17 +50,17 @@ impl<'a> Look<'a> {
         file: Option<&Path>,
         config: Option<&'a str>,
         store: &'a Store,
-    ) -> Result<Look<'a>> {
+    ) -> Result<DraftInputs<'a>> {
         let pod = config.map(super::pod).transpose()?.flatten();
         let (live, seen) = match file {
             Some(file) => (None, recorded(file)?),
             None => {
-                let mut live = Live::open(Netns::current()?, None)?;
-                let seen = look(&mut live, &request.job())?;
+                let mut live = Kernel::open(Netns::current()?, None)?;
+                let seen = observe_host(&mut live, &request.job())?;
                 (Some(live), seen)
             }
         };
-        Ok(Look { request, name, config, store, pod, live, seen })
+        Ok(DraftInputs { request, name, config, store, pod, live, seen })
     }
 
     /// Decides; with an agreement, for just its rails.
@@ -73,7 +73,7 @@ impl<'a> Look<'a> {
         }
         let (plan, selection) = plan_with(&request, self.name, &self.seen, self.store, options(&request))?;
         let plan = plan.agreed(agreement.cloned());
-        as_agreed(&plan, None)?;
+        check_agreed(&plan, None)?;
         if agreement.is_none() {
             warn(&self.seen.warnings);
         }

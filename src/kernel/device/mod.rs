@@ -35,7 +35,7 @@ impl Devices {
         };
         let (ethtool, netdev, route) = netns.visit(open)?;
         // In a container of its own sysfs may be closed to us: its files are unknown then.
-        Ok(Devices { ethtool, netdev, route, files: Files::of(netns).ok() })
+        Ok(Devices { ethtool, netdev, route, files: Files::of_netns(netns).ok() })
     }
 
     /// Reads those of these NICs, files with all cores.
@@ -73,18 +73,18 @@ impl Devices {
     ///
     /// # Errors
     /// Names those that were refused.
-    pub fn give(&mut self, ifindex: u32, dev: &IfName, values: &Values) -> Result<()> {
+    pub fn write(&mut self, ifindex: u32, dev: &IfName, values: &Values) -> Result<()> {
         let ethtool = match &mut self.ethtool {
             Some(genl) => ethtool::give(genl, ifindex, values),
             None => unknown(values, ethtool::is_ours, "this kernel has no ethtool netlink"),
         };
         let files = match &self.files {
-            Some(files) => files.give(dev, values),
+            Some(files) => files.write(dev, values),
             None => unknown(values, queues::is_ours, "its sysfs cannot be mounted"),
         };
         // A file of the NIC sets all of its NAPIs, so these come later.
         let napis = match &mut self.netdev {
-            Some(genl) => napi::give(genl, ifindex, values),
+            Some(genl) => napi::write(genl, ifindex, values),
             None => unknown(values, napi::is_ours, "this kernel has no netdev netlink"),
         };
         let (dcb, vfs) = (dcb::give(&mut self.route, dev, values), vf::give(&mut self.route, ifindex, values));

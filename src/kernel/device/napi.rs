@@ -32,10 +32,10 @@ pub fn is_ours(key: &str) -> bool {
 
 /// The NAPIs of a netdev, by number: they are numbered in the order in which they came.
 fn napis(genl: &mut Genl, ifindex: u32) -> Napis {
-    told(&genl.list(GET, &attribute(IFINDEX, &ifindex.to_ne_bytes())).unwrap_or_default())
+    parse_napis(&genl.list(GET, &attribute(IFINDEX, &ifindex.to_ne_bytes())).unwrap_or_default())
 }
 
-fn told(answers: &[Vec<u8>]) -> Napis {
+fn parse_napis(answers: &[Vec<u8>]) -> Napis {
     let one = |answer: &Vec<u8>| {
         let all: BTreeMap<u16, u64> =
             attributes(answer).flatten().filter_map(|(kind, value)| Some((kind, number(value)?))).collect();
@@ -67,7 +67,7 @@ fn values(napis: &Napis) -> Values {
 ///
 /// # Errors
 /// The names of those that were refused, and why. The others are set.
-pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
+pub fn write(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
     if !values.keys().any(|key| is_ours(key)) {
         return Ok(());
     }
@@ -101,9 +101,9 @@ mod tests {
     fn napis_are_told_in_the_order_of_their_numbers() {
         let napi = |id: u32, timeout: &[u8]| [attribute(ID, &id.to_ne_bytes()), attribute(6, timeout)].concat();
         let answers = [napi(9, &7u64.to_ne_bytes()), napi(8, &0u32.to_ne_bytes()), napi(10, &7u32.to_ne_bytes())];
-        let values = values(&told(&answers));
+        let values = values(&parse_napis(&answers));
         // A kernel that does not tell the others does not have them.
         assert_eq!(values, Values::from([("napi gro-flush-timeout".to_owned(), "0 7*2".to_owned())]));
-        assert!(super::values(&told(&[])).is_empty());
+        assert!(super::values(&parse_napis(&[])).is_empty());
     }
 }

@@ -35,7 +35,7 @@ pub struct Files(OwnedFd);
 
 impl Files {
     /// Mounts it nowhere.
-    pub fn of(netns: &Netns) -> Result<Files> {
+    pub fn of_netns(netns: &Netns) -> Result<Files> {
         let made = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         made.map(Files).context("mounting a sysfs of the NICs' namespace")
     }
@@ -63,7 +63,7 @@ impl Files {
     ///
     /// # Errors
     /// The files that could not be written, and why. The others are written.
-    pub fn give(&self, dev: &IfName, values: &Values) -> Result<(), String> {
+    pub fn write(&self, dev: &IfName, values: &Values) -> Result<(), String> {
         let wanted = values.iter().filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str())));
         let wanted: Vec<(&str, &str)> = wanted.collect();
         if wanted.is_empty() {

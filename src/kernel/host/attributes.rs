@@ -30,7 +30,7 @@ impl Attributes {
     ///
     /// # Errors
     /// There is none at that path: a link is none.
-    pub fn of(path: &Path) -> Result<Attributes> {
+    pub fn read(path: &Path) -> Result<Attributes> {
         let doing = || format!("looking at {}", path.display());
         let meta = fs::symlink_metadata(path).with_context(doing)?;
         ensure!(meta.is_file(), "{} is no plain file", path.display());
@@ -48,7 +48,7 @@ impl Attributes {
     ///
     /// # Errors
     /// The kernel refused one: a file that is not what it was, by its rights, is not put in place of it.
-    pub fn give(&self, to: &File) -> Result<()> {
+    pub fn apply(&self, to: &File) -> Result<()> {
         // Before the owner, after which that takes CAP_FOWNER, which hooks give up.
         to.set_permissions(Permissions::from_mode(self.mode & !SET_ID)).context("giving it its mode")?;
         let has_acl = self.extended.iter().any(|(name, _)| name == ACL);

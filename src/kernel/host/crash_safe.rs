@@ -34,7 +34,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
 
 /// Replaces a file of another program as [`files::replace_keeping_attributes`] does.
 pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
-    let kept = Attributes::of(path).with_context(|| format!("writing {}", path.display()))?;
+    let kept = Attributes::read(path).with_context(|| format!("writing {}", path.display()))?;
     replace_as(path, content, 0o600, &New::Kept(kept))
 }
 

@@ -150,7 +150,7 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
 
 /// Replaces a file of another program, which keeps its owner, its mode and its extended attributes.
 pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
-    let kept = Attributes::of(path).with_context(|| format!("writing {}", path.display()))?;
+    let kept = Attributes::read(path).with_context(|| format!("writing {}", path.display()))?;
     replace_as(path, content, &New::Kept(kept), &named(0o600))
 }
 
@@ -189,7 +189,7 @@ pub(super) fn put(
     match new {
         // Whatever umask we were started with.
         New::Mode(mode) => temporary.as_file().set_permissions(Permissions::from_mode(*mode)).with_context(doing)?,
-        New::Kept(attributes) => attributes.give(temporary.as_file()).with_context(doing)?,
+        New::Kept(attributes) => attributes.apply(temporary.as_file()).with_context(doing)?,
     }
     if synced {
         temporary.as_file().sync_all().with_context(doing)?;
@@ -258,18 +258,18 @@ pub struct Lock(#[allow(dead_code, reason = "held for its Drop")] Flock<File>);
 
 /// Takes the lock, waiting until the deadline.
 pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
-    turn(open::to_write(path, false)?, deadline)
+    lock_file(open::to_write(path, false)?, deadline)
         .class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
 }
 
 /// The same by a folder, in which nothing is made for it.
 pub fn lock_folder(path: &Path, deadline: Instant) -> Result<Lock> {
     let folder = open_folder(path).with_context(|| format!("opening {}", path.display()))?;
-    turn(folder, deadline).class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
+    lock_file(folder, deadline).class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
 }
 
 /// The same for a file or folder that is open.
-pub fn turn(mut file: File, deadline: Instant) -> nix::Result<Lock> {
+pub fn lock_file(mut file: File, deadline: Instant) -> nix::Result<Lock> {
     let mut pause = Duration::from_micros(200);
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

@@ -18,7 +18,7 @@ pub fn address_of(host: &str) -> Option<IpAddr> {
 }
 
 /// The home that the user database has for this process's user.
-pub fn home() -> Option<PathBuf> {
+pub fn home_dir() -> Option<PathBuf> {
     User::from_uid(getuid()).ok().flatten().map(|user| user.dir)
 }
 

@@ -21,15 +21,15 @@ fn unfinished(folder: &Path) -> std::path::PathBuf {
 }
 
 /// The turn to write into a folder. The kernel ends it with the process.
-fn turn(folder: &Path, deadline: Instant) -> Result<Lock> {
+fn lock_for_writing(folder: &Path, deadline: Instant) -> Result<Lock> {
     let doing = || format!("waiting to write to {}", folder.display());
-    files::turn(files::open_folder(folder).with_context(doing)?, deadline).with_context(doing)
+    files::lock_file(files::open_folder(folder).with_context(doing)?, deadline).with_context(doing)
 }
 
 /// Replaces a file as [`files::replace`] does if it is `synced`; else a crash of the machine may leave nothing of it.
 pub(in crate::kernel) fn replace(path: &Path, content: &[u8], mode: u32, synced: bool) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
-    let _turn = turn(folder, Instant::now() + PATIENCE)?;
+    let _turn = lock_for_writing(folder, Instant::now() + PATIENCE)?;
     remove(folder)?;
     let mut named = tempfile::Builder::new();
     named.prefix(files::UNFINISHED).suffix(NAME).rand_bytes(0).permissions(Permissions::from_mode(mode));
@@ -42,7 +42,7 @@ pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
-    let _turn = turn(folder, Instant::now() + PATIENCE)?;
+    let _turn = lock_for_writing(folder, Instant::now() + PATIENCE)?;
     if path.exists() {
         return Ok(());
     }
@@ -57,7 +57,7 @@ pub(in crate::kernel) fn sweep(folder: &Path) -> Result<()> {
     if fs::symlink_metadata(unfinished(folder)).is_err() {
         return Ok(());
     }
-    let Ok(_turn) = turn(folder, Instant::now()) else { return Ok(()) };
+    let Ok(_turn) = lock_for_writing(folder, Instant::now()) else { return Ok(()) };
     remove(folder)
 }
 
@@ -91,7 +91,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let left = unfinished(folder.path());
         fs::write(&left, "half").unwrap();
-        let writes = turn(folder.path(), Instant::now()).unwrap();
+        let writes = lock_for_writing(folder.path(), Instant::now()).unwrap();
         sweep(folder.path()).unwrap();
         assert!(left.exists());
         drop(writes);

@@ -76,7 +76,7 @@ pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
 }
 
 /// Who gives that link its addresses, as far as it can be known. udev does not: it names links, and sets hardware.
-pub fn of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
+pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
     let by = |m: &Manager| *m != Manager::Udev && !spares(root, *m, ifindex);
     let word = |m| match m {
         Manager::NetworkManager => "NetworkManager",

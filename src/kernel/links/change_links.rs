@@ -8,7 +8,7 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage, LinkMode, LinkXdp, State};
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{LinkOptions, ProgramHook};
-use rdma_model::step::{Made, Settings};
+use rdma_model::step::{Settings, VirtualLink};
 use rdma_netlink::ifname_utf8::{self, IFLA_ALT_IFNAME, IFLA_IFALIAS, IFLA_PROP_LIST};
 use rdma_netlink::raw::Packet;
 use rdma_netlink::{link_info, rtnl};
@@ -178,7 +178,7 @@ impl RouteSocket {
     }
 
     /// Makes a netdev on top of another, or gives one that is there these properties; with the index, if that is free.
-    pub fn make(&mut self, name: &IfName, made: &Made) -> io::Result<()> {
+    pub fn make(&mut self, name: &IfName, made: &VirtualLink) -> io::Result<()> {
         let over = made.over.as_ref().map(|over| self.index(over)).transpose()?;
         let m = link_info::message(name, made, over);
         let is_there = self.index(name).is_ok();

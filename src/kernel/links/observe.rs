@@ -10,7 +10,7 @@ use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
-use rdma_netlink::qdisc::{self, Told};
+use rdma_netlink::qdisc::{self, ObservedQdisc};
 use rdma_netlink::raw::{Packet, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
 use rdma_netlink::{nexthop, route, rtnl};
 
@@ -96,7 +96,8 @@ impl RouteSocket {
     }
 
     fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
-        let mut all: Vec<Told> = self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::told).collect();
+        let mut all: Vec<ObservedQdisc> =
+            self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::parse).collect();
         for told in &mut all {
             for ask in qdisc::filters(told) {
                 told.filtered |= !self.raw_dump(ask)?.is_empty();

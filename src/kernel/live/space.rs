@@ -37,9 +37,9 @@ impl Space {
         Ok(self.devices.insert(devices))
     }
 
-    pub(super) fn give(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
+    pub(super) fn write_device(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
         let index = self.route.index(dev)?;
-        self.devices()?.give(index, dev, values)
+        self.devices()?.write(index, dev, values)
     }
 }
 

@@ -22,7 +22,7 @@ pub struct Mntns {
 impl Mntns {
     /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that it still lives,
     /// which proves that the pid was not reused meanwhile.
-    pub fn of(pid: i32) -> Result<Mntns> {
+    pub fn of_process(pid: i32) -> Result<Mntns> {
         Mntns::open(&format!("/proc/{pid}/ns/mnt"))
     }
 
@@ -38,7 +38,7 @@ impl Mntns {
     }
 
     /// Whether both are one namespace.
-    pub fn is(&self, other: &Mntns) -> bool {
+    pub fn is_same(&self, other: &Mntns) -> bool {
         self.id == other.id
     }
 

@@ -203,3 +203,9 @@ fn called(kind: FileType) -> &'static str {
         FileType::RegularFile | FileType::Unknown => "no regular file",
     }
 }
+
+/// Whether it is a directory.
+pub fn is_dir(found: &OwnedFd) -> Result<bool> {
+    let stat = stat_of(found).context("asking what it is")?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}

@@ -49,7 +49,7 @@ impl Netns {
 
     /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that it still lives,
     /// which proves that the pid was not reused meanwhile.
-    pub fn of(pid: i32) -> Result<Netns> {
+    pub fn of_process(pid: i32) -> Result<Netns> {
         Netns::open(Path::new(&format!("/proc/{pid}/ns/net")))
     }
 
@@ -121,10 +121,10 @@ pub fn occupant(inode: u64) -> Option<i32> {
 /// The same, other than that one.
 pub fn occupant_but(inode: u64, pid: i32) -> Option<i32> {
     let wanted = format!("net:[{inode}]");
-    look(&wanted, pid).or_else(|| look(&wanted, pid))
+    find_process(&wanted, pid).or_else(|| find_process(&wanted, pid))
 }
 
-fn look(wanted: &str, but: i32) -> Option<i32> {
+fn find_process(wanted: &str, but: i32) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     pids.find(|pid| *pid != but && is_in(&format!("/proc/{pid}"), wanted))

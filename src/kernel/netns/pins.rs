@@ -79,7 +79,7 @@ fn share(folder: &Path) -> Result<()> {
     let shared = || mount(None::<&str>, folder, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
     // Two that find it unmounted would both mount it, and names would be under the upper one. Any user can keep that lock: it is
     // not worth more than a moment.
-    let turn = files::open_folder(folder).map(|dir| files::turn(dir, Instant::now() + MOMENT));
+    let turn = files::open_folder(folder).map(|dir| files::lock_file(dir, Instant::now() + MOMENT));
     match shared() {
         // It is no mount yet.
         Err(Errno::EINVAL) => {

@@ -32,7 +32,7 @@ impl Search {
         let mut known = vec![home.inode()];
         if let Some(one) = more {
             known.push(one.inode());
-            search.look(home, &one, "", &concerns, deadline);
+            search.search_in(home, &one, "", &concerns, deadline);
         }
         for (path, other) in netns::others(&known) {
             if Instant::now() >= deadline {
@@ -42,14 +42,14 @@ impl Search {
                 );
                 break;
             }
-            search.look(home, &other, &keeper(&path), &concerns, deadline);
+            search.search_in(home, &other, &keeper(&path), &concerns, deadline);
         }
         search
     }
 
     /// A namespace that ends meanwhile takes its links along, and one that cannot be entered is none of ours. One whose links
     /// cannot be listed as a whole is a gap.
-    fn look(
+    fn search_in(
         &mut self,
         home: &Netns,
         other: &Netns,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What became of a device node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Node {
+pub enum NodeAccess {
     /// It was opened for reading and writing.
     Opened,
     /// There is none.
@@ -27,17 +27,17 @@ pub enum Node {
 /// Reading and writing, of each of a mode's three parts: what opening a device for RDMA takes.
 const READ_WRITE: u32 = 0o6;
 
-impl Node {
+impl NodeAccess {
     /// A node of the host that was opened by root, for everybody else. A group of its own is somebody's intent.
-    pub fn for_all(mode: u32, uid: u32, gid: u32) -> Node {
+    pub fn for_all(mode: u32, uid: u32, gid: u32) -> NodeAccess {
         let group = gid != 0 && allows(mode >> 3);
-        if allows(mode) || group { Node::Opened } else { Node::Narrow(owned(mode, uid, gid)) }
+        if allows(mode) || group { NodeAccess::Opened } else { NodeAccess::Narrow(owned(mode, uid, gid)) }
     }
 }
 
 /// A process, as far as files ask who it is: by its numbers on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub struct ProcessUser {
     /// Its user.
     pub uid: u32,
     /// Its groups: its own first.
@@ -46,19 +46,19 @@ pub struct User {
     pub any: bool,
 }
 
-impl User {
+impl ProcessUser {
     /// A node that was opened, for this user: by the first of owner, group and others that it is (path_resolution(7)).
-    pub fn opens(&self, mode: u32, uid: u32, gid: u32) -> Node {
+    pub fn opens(&self, mode: u32, uid: u32, gid: u32) -> NodeAccess {
         let part = match () {
             () if self.uid == uid => mode >> 6,
             () if self.gids.contains(&gid) => mode >> 3,
             () => mode,
         };
         if self.any || allows(part) {
-            return Node::Opened;
+            return NodeAccess::Opened;
         }
         let groups = self.gids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        Node::Refused(format!("{}, and its init is user {} of group {groups}", owned(mode, uid, gid), self.uid))
+        NodeAccess::Refused(format!("{}, and its init is user {} of group {groups}", owned(mode, uid, gid), self.uid))
     }
 }
 
@@ -71,20 +71,20 @@ fn owned(mode: u32, uid: u32, gid: u32) -> String {
 }
 
 /// `UID:GID,GID,…`, with `!` before it where no mode keeps it out.
-impl fmt::Display for User {
+impl fmt::Display for ProcessUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gids = self.gids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         write!(f, "{}{}:{gids}", if self.any { "!" } else { "" }, self.uid)
     }
 }
 
-impl FromStr for User {
+impl FromStr for ProcessUser {
     type Err = anyhow::Error;
 
-    fn from_str(text: &str) -> Result<User> {
+    fn from_str(text: &str) -> Result<ProcessUser> {
         let (uid, gids) = text.trim_start_matches('!').split_once(':').context("a user is UID:GID,GID,...")?;
         let gids = gids.split(',').filter(|gid| !gid.is_empty()).map(str::parse).collect::<Result<_, _>>()?;
-        Ok(User { uid: uid.parse()?, gids, any: text.starts_with('!') })
+        Ok(ProcessUser { uid: uid.parse()?, gids, any: text.starts_with('!') })
     }
 }
 
@@ -94,8 +94,8 @@ mod tests {
 
     #[test]
     fn modes_are_for_owner_group_and_others() {
-        let user = |uid, gids: &[u32], any| User { uid, gids: gids.to_vec(), any };
-        let opens = |user: &User, mode| user.opens(mode, 0, 44) == Node::Opened;
+        let user = |uid, gids: &[u32], any| ProcessUser { uid, gids: gids.to_vec(), any };
+        let opens = |user: &ProcessUser, mode| user.opens(mode, 0, 44) == NodeAccess::Opened;
         let stranger = user(1000, &[1000], false);
         assert_eq!([0o666, 0o660, 0o600, 0o664].map(|mode| opens(&stranger, mode)), [true, false, false, false]);
         let member = user(1000, &[1000, 44], false);
@@ -103,15 +103,19 @@ mod tests {
         // Root without its capabilities is an owner like others.
         assert_eq!([0o600, 0o066].map(|mode| opens(&user(0, &[0], false), mode)), [true, false]);
         assert!(opens(&user(1000, &[], true), 0o000));
-        let Node::Refused(why) = member.opens(0o20640, 0, 44) else { panic!("opened") };
+        let NodeAccess::Refused(why) = member.opens(0o20640, 0, 44) else { panic!("opened") };
         assert_eq!(why, "mode 640 of user 0 and group 44, and its init is user 1000 of group 1000, 44");
         for user in [stranger, member, user(0, &[], true)] {
-            assert_eq!(user.to_string().parse::<User>().unwrap(), user);
+            assert_eq!(user.to_string().parse::<ProcessUser>().unwrap(), user);
         }
-        assert!("1000".parse::<User>().is_err() && "x:1".parse::<User>().is_err() && "1:x".parse::<User>().is_err());
-        let narrow = [(0o666, 0), (0o660, 44), (0o660, 0), (0o600, 44)].map(|(m, gid)| Node::for_all(m, 0, gid));
-        assert_eq!(narrow[..2], [Node::Opened, Node::Opened]);
-        assert_eq!(narrow[2], Node::Narrow("mode 660 of user 0 and group 0".to_owned()));
-        assert_eq!(narrow[3], Node::Narrow("mode 600 of user 0 and group 44".to_owned()));
+        assert!(
+            "1000".parse::<ProcessUser>().is_err()
+                && "x:1".parse::<ProcessUser>().is_err()
+                && "1:x".parse::<ProcessUser>().is_err()
+        );
+        let narrow = [(0o666, 0), (0o660, 44), (0o660, 0), (0o600, 44)].map(|(m, gid)| NodeAccess::for_all(m, 0, gid));
+        assert_eq!(narrow[..2], [NodeAccess::Opened, NodeAccess::Opened]);
+        assert_eq!(narrow[2], NodeAccess::Narrow("mode 660 of user 0 and group 0".to_owned()));
+        assert_eq!(narrow[3], NodeAccess::Narrow("mode 600 of user 0 and group 44".to_owned()));
     }
 }

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use rdma_model::snapshot::CharDevice;
 use serde::de::DeserializeOwned;
 
-use super::access::{Node, User};
+use super::access::{NodeAccess, ProcessUser};
 use crate::kernel::mount::rootfs::{Root, stat_of};
 
 /// A cgroup may be frozen, and who enters it freezes as well; a file system of a container's own may never answer.
@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const MOST: u64 = 16 << 20;
 
 /// What becomes of nodes, by name.
-type Nodes = BTreeMap<String, Node>;
+type Nodes = BTreeMap<String, NodeAccess>;
 
 /// Tries them below this process's own root, for everybody.
 pub fn here(devices: &[CharDevice]) -> Nodes {
@@ -37,39 +37,39 @@ pub fn here(devices: &[CharDevice]) -> Nodes {
 }
 
 /// The same below another root, for one user.
-fn below(root: &Path, devices: &[CharDevice], user: Option<&User>) -> Nodes {
+fn below(root: &Path, devices: &[CharDevice], user: Option<&ProcessUser>) -> Nodes {
     let root = Root::open(root);
     let one = |d: &CharDevice| match &root {
-        Ok(root) => look(root, d, user),
-        Err(e) => Node::Untried(format!("{e:#}")),
+        Ok(root) => try_node(root, d, user),
+        Err(e) => NodeAccess::Untried(format!("{e:#}")),
     };
     devices.iter().map(|d| (d.name.clone(), one(d))).collect()
 }
 
-fn look(root: &Root, device: &CharDevice, user: Option<&User>) -> Node {
+fn try_node(root: &Root, device: &CharDevice, user: Option<&ProcessUser>) -> NodeAccess {
     let found = match root.find(&format!("dev/infiniband/{}", device.name)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Node::Missing,
-        Err(e) => return Node::Refused(e.to_string()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return NodeAccess::Missing,
+        Err(e) => return NodeAccess::Refused(e.to_string()),
         Ok(found) => found,
     };
     match root.open_device(&found, (device.major, device.minor)) {
-        Err(e) => Node::Refused(e.to_string()),
-        Ok(Err(what)) => Node::Wrong(what),
+        Err(e) => NodeAccess::Refused(e.to_string()),
+        Ok(Err(what)) => NodeAccess::Wrong(what),
         Ok(Ok(_)) => match (stat_of(&found), user) {
             // We may open what that user may not.
             (Ok(stat), Some(user)) => user.opens(stat.st_mode, stat.st_uid, stat.st_gid),
-            (Ok(stat), None) => Node::for_all(stat.st_mode, stat.st_uid, stat.st_gid),
-            (Err(_), _) => Node::Opened,
+            (Ok(stat), None) => NodeAccess::for_all(stat.st_mode, stat.st_uid, stat.st_gid),
+            (Err(_), _) => NodeAccess::Opened,
         },
     }
 }
 
 /// Tries the nodes as a process of that container would: by a process that enters its cgroup.
-pub fn within(pid: i32, user: &User, devices: &[CharDevice]) -> Nodes {
+pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
     let nodes = devices.iter().map(|d| format!("{}:{}:{}", d.name, d.major, d.minor));
     let words = [pid.to_string(), "--user".to_owned(), user.to_string()].into_iter().chain(nodes);
-    let untried = |why: &str| devices.iter().map(|d| (d.name.clone(), Node::Untried(why.to_owned()))).collect();
-    match ask(words) {
+    let untried = |why: &str| devices.iter().map(|d| (d.name.clone(), NodeAccess::Untried(why.to_owned()))).collect();
+    match run_probe(words) {
         Ok(Some(nodes)) => nodes,
         Ok(None) => untried("nothing happens there; is it frozen, or a file system of its own?"),
         Err(e) => untried(&format!("{e:#}")),
@@ -81,7 +81,7 @@ pub fn within(pid: i32, user: &User, devices: &[CharDevice]) -> Nodes {
 /// # Errors
 /// It cannot be read, or not in time.
 pub fn settings<T: DeserializeOwned>(pid: i32) -> Result<T> {
-    ask([pid.to_string(), "--told".to_owned()])?
+    run_probe([pid.to_string(), "--told".to_owned()])?
         .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
 }
 
@@ -91,7 +91,7 @@ fn top(pid: i32) -> PathBuf {
 
 /// What `rdmaprep try-nodes` says; nothing where it does not come back. It is killed then, and nobody waits for it: not even that
 /// need end it soon, where a file system does not answer.
-fn ask<T: DeserializeOwned>(words: impl IntoIterator<Item = String>) -> Result<Option<T>> {
+fn run_probe<T: DeserializeOwned>(words: impl IntoIterator<Item = String>) -> Result<Option<T>> {
     let mut command = Command::new("/proc/self/exe");
     let Some(said) = bounded(command.arg("try-nodes").args(words).env_clear(), PATIENCE)? else { return Ok(None) };
     serde_json::from_slice(&said).map(Some).context("reading what it tells")
@@ -143,7 +143,7 @@ fn hear(pipe: Option<impl Read + Send + 'static>) -> Result<Receiver<Vec<u8>>> {
 }
 
 /// The process that enters: for `rdmaprep try-nodes` alone.
-pub fn enter(pid: i32, user: &User, devices: &[CharDevice]) -> Result<Nodes> {
+pub fn enter(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Result<Nodes> {
     // Before it is in a cgroup whose limits are others': where memory ends there, this is what goes.
     fs::write("/proc/self/oom_score_adj", b"1000").context("making way for others")?;
     let entered = cgroups(pid).and_then(|all| all.iter().try_for_each(|procs| join(procs)));
@@ -160,7 +160,7 @@ fn join(procs: &Path) -> Result<()> {
 
 /// What is missing is missing in every cgroup.
 fn outside(nodes: Nodes, why: impl Display) -> Nodes {
-    let untried = |node| if node == Node::Opened { Node::Untried(why.to_string()) } else { node };
+    let untried = |node| if node == NodeAccess::Opened { NodeAccess::Untried(why.to_string()) } else { node };
     nodes.into_iter().map(|(name, node)| (name, untried(node))).collect()
 }
 

@@ -38,15 +38,15 @@ pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
 }
 
 /// A sealed file that this process keeps open, for others to take.
-pub struct Kept {
+pub struct KeptFile {
     name: &'static str,
     fd: OwnedFd,
 }
 
-impl Kept {
+impl KeptFile {
     /// Makes it. /proc shows it as `memfd:rdmaprep-NAME`.
-    pub fn new(name: &'static str, content: &[u8]) -> Result<Kept> {
-        Ok(Kept { name, fd: sealed(&format!("rdmaprep-{name}"), content)? })
+    pub fn new(name: &'static str, content: &[u8]) -> Result<KeptFile> {
+        Ok(KeptFile { name, fd: sealed(&format!("rdmaprep-{name}"), content)? })
     }
 
     /// What it is called.
@@ -55,7 +55,7 @@ impl Kept {
     }
 }
 
-impl AsFd for Kept {
+impl AsFd for KeptFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -24,7 +24,7 @@ impl Process {
     }
 
     /// This process.
-    pub fn own() -> Result<Process> {
+    pub fn current() -> Result<Process> {
         Process::open(rustix::process::getpid().as_raw_nonzero().get())
     }
 

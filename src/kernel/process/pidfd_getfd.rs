@@ -23,7 +23,7 @@ const PIDFS: u64 = 0x5049_4446;
 const SEALED: SealFlags = SealFlags::WRITE.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::SEAL);
 
 /// The handle of an object that `process`, this one or a child that inherits it, holds under the number that it has here.
-pub fn give(process: &Process, object: impl AsFd) -> Result<Handle> {
+pub fn handle_for(process: &Process, object: impl AsFd) -> Result<Handle> {
     let object = object.as_fd();
     let stat = fstat(object).context("looking at what a handle is for")?;
     let (pid, boot_id) = (process.pid(), boot_id()?);
@@ -49,7 +49,7 @@ pub fn fetch(handle: &Handle, file: Option<&Path>) -> Result<OwnedFd> {
     }
     let process = holder(handle)?;
     match pidfd_getfd(&process.pidfd, handle.fd, PidfdGetfdFlags::empty()) {
-        Ok(fd) => own(&fd, handle),
+        Ok(fd) => reopen(&fd, handle),
         Err(Errno::BADF) => Err(stale(format!("process {} has closed descriptor {}", handle.pid, handle.fd))),
         Err(Errno::SRCH) => Err(gone(handle)),
         // The last is of Linux before 5.6.
@@ -98,7 +98,7 @@ fn holder(handle: &Handle) -> Result<Process> {
 }
 
 /// An open file of our own for the object of `fd`, if it is the one that was meant.
-fn own(fd: &OwnedFd, handle: &Handle) -> Result<OwnedFd> {
+fn reopen(fd: &OwnedFd, handle: &Handle) -> Result<OwnedFd> {
     is_meant(fd, handle)?;
     let fresh = open(&format!("/proc/self/fd/{}", fd.as_raw_fd()), OFlags::empty());
     let fresh = fresh.class(ErrorClass::Refused, format!("opening the object of handle {handle}"))?;
@@ -136,7 +136,7 @@ fn climb(handle: &Handle, process: &Process, file: Option<&Path>) -> Result<Owne
     for place in places.iter().flatten() {
         // Looked at before it is opened: a device may mind.
         let found = open(place, OFlags::PATH).with_context(|| format!("opening {place}"));
-        match found.and_then(|found| own(&found, handle)) {
+        match found.and_then(|found| reopen(&found, handle)) {
             Ok(fd) if process.alive() => return Ok(fd),
             Ok(_) => return Err(gone(handle)),
             Err(e) => why.push(format!("{e:#}")),

@@ -118,7 +118,7 @@ impl Survey {
     }
 
     /// That of a network namespace, mounted for this look alone.
-    pub fn of(netns: &Netns) -> Result<Survey> {
+    pub fn of_netns(netns: &Netns) -> Result<Survey> {
         let mounted = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         mounted.map(|top| Survey(Root::at(top))).context("mounting a sysfs of the container's namespace")
     }

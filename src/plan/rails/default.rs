@@ -40,7 +40,8 @@ pub fn carry_default(wanted: bool, rails: &mut [NicState], inside: &Snapshot) ->
         let default = |r: &Route| r.table == rdma_model::step::TABLE_MAIN && r.destination.prefix_len() == 0;
         state.routes.retain(|r| !default(r) || carried.contains(&r));
     }
-    let told = |r: &Route| format!("{} stays behind: the container has a default route of its own", Told(r));
+    let told =
+        |r: &Route| format!("{} stays behind: the container has a default route of its own", DefaultRouteText(r));
     late.into_iter().map(told).collect()
 }
 
@@ -50,14 +51,14 @@ pub fn default_told(wanted: bool, rails: &[NicState]) -> Vec<String> {
         return Vec::new();
     }
     let all = rails.iter().flat_map(|s| &s.routes);
-    let told: Vec<String> = winners(all).into_iter().map(|r| format!("{} comes along", Told(r))).collect();
+    let told: Vec<String> = winners(all).into_iter().map(|r| format!("{} comes along", DefaultRouteText(r))).collect();
     if told.is_empty() { vec!["--default-route: none of the NICs has a default route".to_owned()] } else { told }
 }
 
 /// `the default route via 10.0.0.9 of rail0`.
-struct Told<'a>(&'a Route);
+struct DefaultRouteText<'a>(&'a Route);
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for DefaultRouteText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const ROOM: usize = 40;
         let hops = || self.0.hops.iter();

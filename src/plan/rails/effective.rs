@@ -84,7 +84,7 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
 }
 
 /// One line per rail: the effective values, and the table that it has to itself.
-pub fn told(rails: &[NicState], observed: &Snapshot) -> Vec<String> {
+pub fn describe(rails: &[NicState], observed: &Snapshot) -> Vec<String> {
     let line = |state: &NicState| {
         let name = &state.netdev.name;
         let own = state.rules.iter().find(|r| r.table == r.priority && r.source.is_some());

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
-use rdma_model::step::{NicState, Own, TABLE_MAIN, derived};
+use rdma_model::step::{NetdevAddresses, NicState, TABLE_MAIN, derived};
 
 use super::{COLUMNS, link_local, listed};
 
@@ -79,11 +79,11 @@ pub(super) fn free(numbers: TableRange, rails: &[NicState], inside: &Snapshot) -
 
 impl Table {
     /// Adds routes and rules to the states of all rails that they concern: one may prefer an address that another has, too.
-    pub(super) fn give(&self, number: u32, rails: &mut [NicState]) {
+    pub(super) fn assign(&self, number: u32, rails: &mut [NicState]) {
         let routes: Vec<Route> = self.routes.iter().map(|r| Route { table: number, ..r.clone() }).collect();
         let rules: Vec<Rule> = self.addresses.iter().map(|ip| rule(*ip, number)).collect();
         for state in rails {
-            let own = Own::of(&state.netdev);
+            let own = NetdevAddresses::of(&state.netdev);
             state.routes.extend(routes.iter().filter(|r| own.loses(r)).cloned());
             state.rules.extend(rules.iter().filter(|r| own.concerns(r)).cloned());
         }
