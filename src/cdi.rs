@@ -8,7 +8,7 @@
 //! Format and rules: SPEC.md of github.com/cncf-tags/container-device-interface. No crate is used for it: container-device-interface
 //! 1.1.1 needs Rust 1.86, and an HTTP client and a C library for TLS with it, for a schema that six structures fulfil.
 
-pub mod asked;
+pub mod device_request;
 mod rail;
 mod request;
 
@@ -158,7 +158,7 @@ impl Spec {
 impl Device {
     /// The rails that its hook names.
     pub fn rails(&self) -> Vec<RailName> {
-        self.container_edits.hooks.iter().flat_map(|h| asked::named(&h.args)).collect()
+        self.container_edits.hooks.iter().flat_map(|h| device_request::named(&h.args)).collect()
     }
 
     /// HCA and port of a rail, as its variable tells.

@@ -21,7 +21,7 @@ use anyhow::Result;
 use proptest::prelude::*;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
-use rdmaprep::cdi::asked::DeviceRequest;
+use rdmaprep::cdi::device_request::DeviceRequest;
 use rdmaprep::cdi::{ALL, Device, Edits, FLAG, Rail, RailName, Spec};
 use rdmaprep::cli::{Cli, Command, Global};
 use rdmaprep::config::host::{Config, Host as Policy, SelectConfig};

@@ -98,10 +98,10 @@ fn planned(held: &[MovedNic], kernel: &Kernel) -> RebootPlan {
 }
 
 fn done(held: &[MovedNic], kernel: &mut Kernel) -> RebootPlan {
-    let aftermath = planned(held, kernel);
-    let errors = apply_all(&aftermath.steps, kernel, Instant::now());
+    let plan = planned(held, kernel);
+    let errors = apply_all(&plan.steps, kernel, Instant::now());
     assert!(errors.is_empty(), "{errors:?}");
-    aftermath
+    plan
 }
 
 fn drift(held: &[MovedNic], kernel: &Kernel) -> Vec<String> {
@@ -109,9 +109,9 @@ fn drift(held: &[MovedNic], kernel: &Kernel) -> Vec<String> {
     verify::drift(&states, &kernel.see(HOST)).iter().map(ToString::to_string).collect()
 }
 
-fn touches(aftermath: &RebootPlan, dev: &IfName) -> bool {
+fn touches(plan: &RebootPlan, dev: &IfName) -> bool {
     let dev = format!("{dev} ");
-    aftermath.steps.iter().any(|s| format!("{s} {s:?}").contains(dev.trim()))
+    plan.steps.iter().any(|s| format!("{s} {s:?}").contains(dev.trim()))
 }
 
 #[test]
@@ -119,10 +119,10 @@ fn what_nobody_has_configured_is_added_and_the_second_time_nothing() {
     let held = record();
     let mut kernel = booted(cards());
     assert!(drift(&held, &kernel).len() > 10);
-    let aftermath = done(&held, &mut kernel);
-    assert_eq!(aftermath.told, [""; 0]);
+    let plan = done(&held, &mut kernel);
+    assert_eq!(plan.notes, [""; 0]);
     assert_eq!(drift(&held, &kernel), [""; 0]);
-    assert!(!touches(&aftermath, &name(2)), "it was not away");
+    assert!(!touches(&plan, &name(2)), "it was not away");
     assert!(done(&held, &mut kernel).steps.is_empty());
 }
 
@@ -141,8 +141,8 @@ fn what_the_system_has_configured_stays_as_it_is() {
     let mut other = route(0, 0);
     other.hops[0].gateway = Some(v4(0, 0, 77));
     configure(&mut kernel, Step::RouteAdd { side: HOST, route: other });
-    let aftermath = done(&held, &mut kernel);
-    assert_eq!(aftermath.told, ["rail0 has MTU 9000, had 1500: left as it is"]);
+    let plan = done(&held, &mut kernel);
+    assert_eq!(plan.notes, ["rail0 has MTU 9000, had 1500: left as it is"]);
     let left = drift(&held, &kernel);
     assert!(left.iter().any(|d| d.starts_with("rail0 sysctl ipv4/conf/arp_announce: 1 instead of 2")), "{left:?}");
     assert!(left.iter().any(|d| d.starts_with("rail0 route 10.20.0.0/16")), "{left:?}");
@@ -157,7 +157,7 @@ fn what_the_system_has_configured_stays_as_it_is() {
                 | Step::RuleAdd { .. }
         )
     };
-    assert!(!aftermath.steps.iter().any(forbidden), "{:?}", aftermath.steps);
+    assert!(!plan.steps.iter().any(forbidden), "{:?}", plan.steps);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_card_by_another_name_is_the_same_card() {
     // The boot has swapped them.
     (all[0].name, all[1].name) = (name(1), name(0));
     let mut kernel = booted(all);
-    assert_eq!(done(&held, &mut kernel).told, [""; 0]);
+    assert_eq!(done(&held, &mut kernel).notes, [""; 0]);
     let now = kernel.see(HOST);
     assert!(now.netdev(&name(1)).unwrap().addresses.iter().any(|a| a.address == v4(0, 0, 1)));
     assert!(now.rules.iter().any(|r| r.priority == 1000 && r.iif.as_deref() == Some("rail1")), "{:?}", now.rules);
@@ -183,11 +183,11 @@ fn another_card_and_a_nic_that_is_in_use_are_left_alone() {
         let mut all = cards();
         change(&mut all[0]);
         let mut kernel = booted(all);
-        let aftermath = done(&held, &mut kernel);
-        let told = aftermath.told.first().unwrap_or_else(|| panic!("{word}: nothing is told"));
-        assert!(told.starts_with("rail0 ") && told.contains(word) && aftermath.told.len() == 1, "{:?}", aftermath.told);
-        assert!(!touches(&aftermath, &name(0)), "{word}: {:?}", aftermath.steps);
-        assert!(touches(&aftermath, &name(1)), "{word}: the other one is fine");
+        let plan = done(&held, &mut kernel);
+        let told = plan.notes.first().unwrap_or_else(|| panic!("{word}: nothing is told"));
+        assert!(told.starts_with("rail0 ") && told.contains(word) && plan.notes.len() == 1, "{:?}", plan.notes);
+        assert!(!touches(&plan, &name(0)), "{word}: {:?}", plan.steps);
+        assert!(touches(&plan, &name(1)), "{word}: the other one is fine");
     };
     first(&|d| d.pci = Some("0000:77:00.0".parse().unwrap()), "another card is in its place");
     first(
@@ -213,10 +213,10 @@ fn an_address_that_the_host_has_elsewhere_is_not_added() {
         let mut kernel = booted(cards());
         kernel.does(Step::AddressAdd { side: HOST, dev: name(2), address: address.clone() }).unwrap();
         kernel.does(Step::Link { side: HOST, dev: name(2), up: true }).unwrap();
-        let aftermath = planned(&held, &kernel);
-        assert_eq!(aftermath.told.iter().any(|t| t.contains("another interface of this host has now")), alone);
-        assert_eq!(touches(&aftermath, &name(0)), !alone, "{address:?}");
-        assert!(touches(&aftermath, &name(1)));
+        let plan = planned(&held, &kernel);
+        assert_eq!(plan.notes.iter().any(|t| t.contains("another interface of this host has now")), alone);
+        assert_eq!(touches(&plan, &name(0)), !alone, "{address:?}");
+        assert!(touches(&plan, &name(1)));
     }
 }
 
@@ -226,9 +226,9 @@ fn what_is_no_hardware_or_on_loan_is_not_added() {
     held[0].before.netdev.permanent_mac = None;
     held[1].before.netdev.addresses.iter_mut().filter(|a| a.address.is_ipv4()).for_each(|a| a.valid_lft = Some(600));
     let kernel = booted(cards());
-    let aftermath = planned(&held, &kernel);
-    assert!(aftermath.told[0].contains("no PCI and permanent address"), "{:?}", aftermath.told);
-    let addresses: Vec<&Step> = aftermath.steps.iter().filter(|s| matches!(s, Step::AddressAdd { .. })).collect();
+    let plan = planned(&held, &kernel);
+    assert!(plan.notes[0].contains("no PCI and permanent address"), "{:?}", plan.notes);
+    let addresses: Vec<&Step> = plan.steps.iter().filter(|s| matches!(s, Step::AddressAdd { .. })).collect();
     assert_eq!(addresses.len(), 1, "{addresses:?}");
     assert!(addresses[0].to_string().starts_with("adding fd00:1::1/64 to rail1"), "{addresses:?}");
 }
@@ -260,7 +260,7 @@ fn whoever_configures_a_nic_keeps_it() {
 
     let held = record();
     let kernel = booted(cards());
-    let aftermath = plan_after_reboot(&held, &kernel.see(HOST), |dev| (dev.ifindex == 7).then_some("NetworkManager"));
-    assert_eq!(aftermath.told, ["rail0 is configured by NetworkManager: left alone"]);
-    assert!(!touches(&aftermath, &name(0)) && touches(&aftermath, &name(1)));
+    let plan = plan_after_reboot(&held, &kernel.see(HOST), |dev| (dev.ifindex == 7).then_some("NetworkManager"));
+    assert_eq!(plan.notes, ["rail0 is configured by NetworkManager: left alone"]);
+    assert!(!touches(&plan, &name(0)) && touches(&plan, &name(1)));
 }

@@ -5,7 +5,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
-use super::asked::DeviceRequest;
+use super::device_request::DeviceRequest;
 use crate::config::request::Request;
 use crate::plan::{Nic, Plan};
 

@@ -96,7 +96,7 @@ impl Site {
     fn install(&self, installation: &Installation) -> Result<()> {
         let mut manifest = installation.manifest.clone();
         manifest.make_room(&format!("{}/{MANIFEST}", self.state), &self.etc);
-        // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the way to the ledger itself.
+        // Who is killed on the way leaves nothing of which `uninstall` does not know, but for the folders above the manifest itself.
         let folders = manifest.folders().iter().filter(|f| **f != self.state);
         let (first, others): (Vec<_>, Vec<_>) = folders.partition(|f| Path::new(&self.state).starts_with(f));
         let make = |folders: &[&String]| folders.iter().try_for_each(|folder| self.etc.make_folder(folder));
@@ -121,7 +121,7 @@ impl Site {
         }
     }
 
-    /// Writes down what is still to be undone. Where that is nothing the folders go, and the way to the ledger after it.
+    /// Writes down what is still to be undone. Where that is nothing the folders go, and the folders above the manifest after it.
     fn settle(&self, manifest: &Manifest) -> Result<()> {
         let all = if manifest.is_empty() { manifest.folders() } else { &[] };
         let (last, first): (Vec<_>, Vec<_>) = all.iter().rev().partition(|f| Path::new(&self.state).starts_with(f));

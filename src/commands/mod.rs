@@ -29,7 +29,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
-use crate::cdi::asked::DeviceRequest;
+use crate::cdi::device_request::DeviceRequest;
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::host::{CONFIG, Config, Host};
 use crate::config::request::{ANNOTATION, Request};

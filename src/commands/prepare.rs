@@ -129,7 +129,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
         (Ok(mut look), Some(meeting)) => look.together(args, meeting)?,
         (Err(e), Some(meeting)) => return Err(meeting.refuse(e)),
     };
-    warn(&draft.told);
+    warn(&draft.notes);
     if !args.dry_run {
         let agreed = draft.decision.plan.agreement.is_some();
         let late = "all nodes have agreed, but this one cannot store its part; prepare all of them again";

@@ -56,12 +56,12 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
 
 /// What was tried.
 #[derive(Default)]
-struct Done {
+struct Outcome {
     reports: Vec<Report>,
     failures: Vec<anyhow::Error>,
 }
 
-impl Done {
+impl Outcome {
     fn attempt(&mut self, record: Option<&Record>, act: impl FnOnce(&mut Report) -> Result<()>) {
         let mut watch = Stopwatch::start();
         let mut report = Report::new("restore");
@@ -88,8 +88,8 @@ impl Done {
     }
 }
 
-fn act(store: &Store, args: &RestoreArgs, found: Found) -> Done {
-    let mut done = Done::default();
+fn act(store: &Store, args: &RestoreArgs, found: Found) -> Outcome {
+    let mut done = Outcome::default();
     // One that cannot be read must not keep the others away.
     for (path, why) in found.damaged {
         match args.how.forget {

@@ -13,7 +13,7 @@ use rdma_model::tree::Tree;
 
 use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
-use crate::cdi::asked::DeviceRequest;
+use crate::cdi::device_request::DeviceRequest;
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::request::Request;
 use crate::kernel::netns::Netns;

@@ -33,10 +33,10 @@ pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, r
     report.notes.push(describe_record(record));
     if apply {
         let mut live = Kernel::open(Netns::current()?, None)?;
-        let aftermath = aftermath(&mut live, record)?;
-        let errors = apply_all(&aftermath.steps, &mut live, Instant::now() + SETTLE);
-        report.steps_done = aftermath.steps.len() - errors.len();
-        report.notes.extend(aftermath.told.into_iter().chain(aftermath.steps.iter().map(Step::to_string)));
+        let plan = reboot_plan(&mut live, record)?;
+        let errors = apply_all(&plan.steps, &mut live, Instant::now() + SETTLE);
+        report.steps_done = plan.steps.len() - errors.len();
+        report.notes.extend(plan.notes.into_iter().chain(plan.steps.iter().map(Step::to_string)));
         if !errors.is_empty() {
             let errors: Vec<String> = errors.iter().map(|e| format!("{e:#}")).collect();
             return Err(
@@ -53,9 +53,9 @@ pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
     if !apply {
         return Ok(());
     }
-    let aftermath = aftermath(&mut Kernel::open(Netns::current()?, None)?, record)?;
-    aftermath.told.iter().try_for_each(|line| say(line))?;
-    aftermath.steps.iter().try_for_each(|step| say(&step.to_string()))
+    let plan = reboot_plan(&mut Kernel::open(Netns::current()?, None)?, record)?;
+    plan.notes.iter().try_for_each(|line| say(line))?;
+    plan.steps.iter().try_for_each(|step| say(&step.to_string()))
 }
 
 fn describe_record(record: &Record) -> String {
@@ -63,7 +63,7 @@ fn describe_record(record: &Record) -> String {
     format!("of an earlier boot, {}: {nics} never left after the reboot, nothing is brought home", record.boot_id)
 }
 
-fn aftermath(live: &mut Kernel, record: &Record) -> Result<RebootPlan> {
+fn reboot_plan(live: &mut Kernel, record: &Record) -> Result<RebootPlan> {
     let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
     Ok(plan_after_reboot(&record.held, &host, |dev| link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)))
 }

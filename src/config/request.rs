@@ -15,7 +15,7 @@ use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::JobAddresses;
 use rdma_model::values::Family;
 
-use crate::cdi::asked::DeviceRequest;
+use crate::cdi::device_request::DeviceRequest;
 use crate::config::host::{EXCLUDE, Host, Pattern, SelectConfig};
 use crate::config::options::{HOST_ENV, SelectArgs};
 use crate::config::policy::Ask;

@@ -1,4 +1,4 @@
-//! Puts an outfit on a container whose namespaces exist and whose payload does not run yet.
+//! Mounts into a container whose namespaces exist and whose payload does not run yet.
 //!
 //! Three steps, each on a thread of its own: look inside the container's mount namespace; make what is to be put there in a
 //! private namespace; put it there. Nothing is written into the image, and nothing is mounted on the host: what is made lives
@@ -61,7 +61,7 @@ pub fn apply_mounts(
     if !made.is_empty() {
         inside.visit(|| places.iter().zip(&made).try_for_each(|(spot, mount)| put(spot, mount)))?;
     }
-    Ok(AppliedMounts { conf: given.given, kept: conf.kept, left: conf.left, lacking })
+    Ok(AppliedMounts { conf: given.outcome, kept: conf.kept, left: conf.left, lacking })
 }
 
 fn inspect<'o>(

@@ -29,7 +29,7 @@ const LIMIT: u64 = 64 << 10;
 /// What is to become of the settings.
 #[derive(Debug)]
 pub(super) struct ConfPlan {
-    way: ConfPlacement,
+    placement: ConfPlacement,
     /// [`crate::container::mounts::AppliedMounts::kept`].
     pub kept: Vec<String>,
     /// [`crate::container::mounts::AppliedMounts::left`].
@@ -65,7 +65,7 @@ struct Owner {
 
 /// What was made of it.
 pub(super) struct BuiltConf {
-    pub given: ConfOutcome,
+    pub outcome: ConfOutcome,
     pub mount: Option<OwnedFd>,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn plan_conf(
     container: &ContainerRoot,
 ) -> ConfPlan {
     let new = merge(b"", &additions.conf);
-    let mut conf = ConfPlan { way: ConfPlacement::Nothing, kept: Vec::new(), left: new.left };
+    let mut conf = ConfPlan { placement: ConfPlacement::Nothing, kept: Vec::new(), left: new.left };
     if new.added.is_empty() {
         return conf;
     }
@@ -86,7 +86,7 @@ pub(super) fn plan_conf(
         Err(e) if e.kind() == io::ErrorKind::NotFound => overlay(root, mounts, new.bytes, container),
         Err(e) => Err(e.to_string()),
     };
-    conf.way = found.unwrap_or_else(|why| ConfPlacement::Refused(format!("the container's /{PATH}: {why}")));
+    conf.placement = found.unwrap_or_else(|why| ConfPlacement::Refused(format!("the container's /{PATH}: {why}")));
     conf
 }
 
@@ -136,7 +136,7 @@ fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, container: &ContainerR
 impl ConfPlan {
     /// Where something is to be put.
     pub fn spot(&self) -> Option<&MountPoint> {
-        match &self.way {
+        match &self.placement {
             ConfPlacement::Over { spot, .. } | ConfPlacement::Overlay { spot, .. } => Some(spot),
             ConfPlacement::Nothing | ConfPlacement::Refused(_) => None,
         }
@@ -144,17 +144,19 @@ impl ConfPlan {
 
     /// Makes what is to be put there; to be called in the workshop. What cannot be made is refused.
     pub fn build(&self, label: Option<&str>) -> BuiltConf {
-        let (done, made) = match &self.way {
-            ConfPlacement::Nothing => return BuiltConf { given: ConfOutcome::Nothing, mount: None },
-            ConfPlacement::Refused(why) => return BuiltConf { given: ConfOutcome::Refused(why.clone()), mount: None },
+        let (done, made) = match &self.placement {
+            ConfPlacement::Nothing => return BuiltConf { outcome: ConfOutcome::Nothing, mount: None },
+            ConfPlacement::Refused(why) => {
+                return BuiltConf { outcome: ConfOutcome::Refused(why.clone()), mount: None };
+            }
             ConfPlacement::Over { bytes, owner, .. } => (ConfOutcome::Merged, merged(bytes, *owner, label)),
             ConfPlacement::Overlay { spot, lower, bytes, readonly } => {
                 (ConfOutcome::Overlay, layered(lower, bytes, *readonly, &spot.options, label))
             }
         };
         match made {
-            Ok(mount) => BuiltConf { given: done, mount: Some(mount) },
-            Err(why) => BuiltConf { given: ConfOutcome::Refused(format!("{why:#}")), mount: None },
+            Ok(mount) => BuiltConf { outcome: done, mount: Some(mount) },
+            Err(why) => BuiltConf { outcome: ConfOutcome::Refused(format!("{why:#}")), mount: None },
         }
     }
 }

@@ -21,7 +21,7 @@ const RUNC: &str = "runc";
 const ANNOTATIONS: &str = "rdmaprep.io/*";
 
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
-    let path = ground.look.followed(CONFIG)?;
+    let path = ground.tree.followed(CONFIG)?;
     let text = ground.text(&path)?.unwrap_or_default();
     let mut main = Main::read(&text).map_err(about(&path))?;
     // Imports are relative to where config.toml is looked for, wherever a link there leads.
@@ -34,7 +34,7 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
         );
         return Ok(Part { notes: vec![note], ..Part::default() });
     }
-    let (runtime, link) = shim(wanted, ground.look)?;
+    let (runtime, link) = shim(wanted, ground.tree)?;
     let mut pieces = vec![link];
     main.is_alone(&path, &others)?;
     let own = main.section().and_then(runtimes).is_some_and(|r| r.contains_key(NAME));
@@ -62,7 +62,7 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
 
 /// The file that makes our runtime the default one, less what an installation put there.
 pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
-    let path = ground.look.followed(CONFIG)?;
+    let path = ground.tree.followed(CONFIG)?;
     let main = Main::read(&ground.text(&path)?.unwrap_or_default())?;
     let others = imports::imported(CONFIG, &main.document, ground)?;
     let mut all = [(path.as_str(), &main.document)].into_iter().chain(others.iter().map(|(p, d)| (p.as_str(), d)));

@@ -11,8 +11,8 @@ use crate::oci::json_rewrite;
 const DAEMON: &str = "/etc/docker/daemon.json";
 
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
-    let path = ground.look.followed(DAEMON)?;
-    let (runtime, link) = shim(wanted, ground.look)?;
+    let path = ground.tree.followed(DAEMON)?;
+    let (runtime, link) = shim(wanted, ground.tree)?;
     let text = add(ground.text(&path)?.as_deref(), &runtime, wanted.default_runtime).map_err(about(&path))?;
     let other = default_runtime(&text).filter(|(name, _)| name != NAME && name != "runc");
     let notes = other.map(|(name, program)| behind("Docker", &name, &program)).into_iter().collect();
@@ -30,7 +30,7 @@ fn default_runtime(text: &str) -> Option<(String, String)> {
 
 /// daemon.json, if that makes our runtime the default one, less what an installation put there.
 pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
-    let path = ground.look.followed(DAEMON)?;
+    let path = ground.tree.followed(DAEMON)?;
     let default = ground.text(&path)?.and_then(|text| default_runtime(&text));
     Ok(default.filter(|(name, _)| name == NAME).map(|_| path))
 }

@@ -34,7 +34,7 @@ fn shared(wanted: &InstallRequest) -> Part {
 pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     // crio.conf.d(5): each file there counts, whatever its name, and the last one most.
     let folder = "/etc/crio/crio.conf.d";
-    let own = ground.look.list(folder)?.into_iter().map(|name| format!("{folder}/{name}"));
+    let own = ground.tree.list(folder)?.into_iter().map(|name| format!("{folder}/{name}"));
     for path in ["/etc/crio/crio.conf".to_owned()].into_iter().chain(own).rev() {
         let Some(list) = list(&path, &["crio", "runtime", "hooks_dir"], ground)? else { continue };
         let lost = || ErrorClass::Refused.error(format!("{path}: its hooks_dir counts: add {SHARED:?} to that"));
@@ -95,7 +95,7 @@ fn conditioned(text: &str, command: &Command) -> Option<String> {
 fn files(ground: &Ground) -> Result<Vec<String>> {
     let folder = "/etc/containers/containers.conf.d";
     let first = ["/usr/share/containers/containers.conf", "/etc/containers/containers.conf"];
-    let names = ground.look.list(folder)?;
+    let names = ground.tree.list(folder)?;
     let own = names.iter().filter(|n| n.ends_with(".conf")).map(|n| format!("{folder}/{n}"));
     Ok(first.map(str::to_owned).into_iter().chain(own).filter(|path| path != CONF).collect())
 }
@@ -141,7 +141,7 @@ impl Folders {
 
 /// A list in a TOML file, where both are.
 fn list(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<Vec<toml::Value>>> {
-    let Some(Content::Text(text)) = ground.look.content(&ground.look.followed(path)?)? else { return Ok(None) };
+    let Some(Content::Text(text)) = ground.tree.content(&ground.tree.followed(path)?)? else { return Ok(None) };
     let value: toml::Table = toml::from_str(&text)
         .map_err(|e: toml::de::Error| toml_trouble(&text, e.message(), e.span()))
         .map_err(about(path))?;

@@ -19,18 +19,18 @@ const MOST: usize = 256;
 /// among them.
 pub(super) fn imported(path: &str, document: &DocumentMut, ground: &Ground) -> Result<Vec<(String, DocumentMut)>> {
     let mut all: Vec<(String, DocumentMut)> = Vec::new();
-    let mut pending: VecDeque<String> = named(path, document, ground.look).into();
+    let mut pending: VecDeque<String> = named(path, document, ground.tree).into();
     while let Some(next) = pending.pop_front() {
         if next == path || all.iter().any(|(known, _)| *known == next) {
             continue;
         }
         ensure!(all.len() < MOST, ErrorClass::Usage.error(format!("{path} imports more than {MOST} files")));
-        if !ground.look.exists(&next) {
+        if !ground.tree.exists(&next) {
             continue;
         }
-        let Some(text) = ground.text(&ground.look.followed(&next)?)? else { continue };
+        let Some(text) = ground.text(&ground.tree.followed(&next)?)? else { continue };
         let document = toml_document(&text).map_err(about(&next))?;
-        pending.extend(named(&next, &document, ground.look));
+        pending.extend(named(&next, &document, ground.tree));
         all.push((next, document));
     }
     Ok(all)
@@ -57,12 +57,12 @@ fn is_pattern(path: &str) -> bool {
     path.contains('*')
 }
 
-fn named(path: &str, document: &DocumentMut, look: &dyn ReadTree) -> Vec<String> {
+fn named(path: &str, document: &DocumentMut, tree: &dyn ReadTree) -> Vec<String> {
     let found = patterns(document).flat_map(|pattern| match is_pattern(pattern) {
         false => vec![absolute(pattern, path)],
         true => {
-            let mut found = expanded(&absolute(pattern, path), look);
-            found.extend(expanded(&absolute(pattern, "/"), look));
+            let mut found = expanded(&absolute(pattern, path), tree);
+            found.extend(expanded(&absolute(pattern, "/"), tree));
             found
         }
     });
@@ -84,14 +84,14 @@ fn absolute(path: &str, parent: &str) -> String {
 }
 
 /// What is there of a pattern.
-fn expanded(pattern: &str, look: &dyn ReadTree) -> Vec<String> {
+fn expanded(pattern: &str, tree: &dyn ReadTree) -> Vec<String> {
     let mut found = vec![String::new()];
     for word in pattern.split('/').filter(|word| !word.is_empty()) {
         let names = |folder: &String| match is_pattern(word) || word.contains(['?', '[']) {
             false => vec![format!("{folder}/{word}")],
             true => {
                 // A file among the folders has nothing below it.
-                let all = look.list(if folder.is_empty() { "/" } else { folder }).unwrap_or_default();
+                let all = tree.list(if folder.is_empty() { "/" } else { folder }).unwrap_or_default();
                 let like = like(word);
                 let fits = |name: &String| like.as_ref().is_some_and(|like| like.is_match(name));
                 all.into_iter().filter(fits).map(|name| format!("{folder}/{name}")).collect()

@@ -148,10 +148,10 @@ impl Manifest {
     }
 
     /// Notes the folders that have to be made for a path.
-    pub fn make_room(&mut self, path: &str, look: &dyn ReadTree) {
+    pub fn make_room(&mut self, path: &str, tree: &dyn ReadTree) {
         let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
         for folder in ends.filter_map(|at| path.get(..at)) {
-            if !look.exists(folder) && !self.folders.iter().any(|f| f == folder) {
+            if !tree.exists(folder) && !self.folders.iter().any(|f| f == folder) {
                 self.folders.push(folder.to_owned());
             }
         }
@@ -159,10 +159,10 @@ impl Manifest {
 
     /// Notes the rest of what was there before the first installation, where `earlier` is what was known of one. Nothing is made
     /// for something else where there is nothing of ours.
-    pub(super) fn begin(&mut self, earlier: &Manifest, look: &dyn ReadTree) {
+    pub(super) fn begin(&mut self, earlier: &Manifest, tree: &dyn ReadTree) {
         match self.is_empty() {
             true => self.folders.clone_from(&earlier.folders),
-            false if earlier.is_empty() => self.had_devices = devices(look).is_some(),
+            false if earlier.is_empty() => self.had_devices = devices(tree).is_some(),
             false => {}
         }
     }
@@ -182,8 +182,8 @@ impl Entry {
     }
 
     /// What is there, and what becomes of it without us.
-    pub(super) fn now(&self, look: &dyn ReadTree) -> Result<(Option<Content>, Undone)> {
-        let now = look.content(&self.path)?;
+    pub(super) fn now(&self, tree: &dyn ReadTree) -> Result<(Option<Content>, Undone)> {
+        let now = tree.content(&self.path)?;
         let undone = self.undone(now.as_ref()).map_err(about(&self.path))?;
         Ok((now, undone))
     }
@@ -244,17 +244,17 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Reversa
 }
 
 /// The file of devices, if it is ours.
-fn devices(look: &dyn ReadTree) -> Option<Content> {
+fn devices(tree: &dyn ReadTree) -> Option<Content> {
     let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
-    look.content(cdi::FILE).ok().flatten().filter(is_ours)
+    tree.content(cdi::FILE).ok().flatten().filter(is_ours)
 }
 
 /// What uninstalling comes to. `lenient`: a file that can no longer be read as what it is counts as one that somebody has changed.
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] for such a file, [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
-pub fn uninstall(manifest: &Manifest, look: &dyn ReadTree, lenient: bool) -> Result<Removal> {
-    let ground = Ground { look, manifest };
+pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Result<Removal> {
+    let ground = Ground { tree, manifest };
     // What cannot be read is no engine's default.
     let named =
         || [docker::named(&ground), containerd::named(&ground)].into_iter().filter_map(Result::ok).flatten().next();
@@ -267,7 +267,7 @@ pub fn uninstall(manifest: &Manifest, look: &dyn ReadTree, lenient: bool) -> Res
     removal.done.manifest.folders.clone_from(&manifest.folders);
     removal.done.manifest.had_devices = manifest.had_devices;
     for entry in manifest.entries.iter().rev() {
-        let (before, undone) = match entry.now(look) {
+        let (before, undone) = match entry.now(tree) {
             Err(e) if lenient => {
                 removal.left.push(format!("{e:#}"));
                 removal.done.manifest.entries.insert(0, entry.clone());
@@ -285,7 +285,7 @@ pub fn uninstall(manifest: &Manifest, look: &dyn ReadTree, lenient: bool) -> Res
         }
     }
     // What `cdi generate` wrote names the program in its hooks.
-    match devices(look) {
+    match devices(tree) {
         Some(before) if !manifest.is_empty() && !manifest.had_devices => {
             let (path, target) = (cdi::FILE.to_owned(), Target::Systemd);
             removal.done.changes.push(Change { path, target, before: Some(before), after: None });

@@ -137,13 +137,13 @@ pub struct Installation {
     pub next: Vec<String>,
     /// What is to be kept of it.
     pub manifest: Manifest,
-    /// What the ledger need not tell any more as soon as all is changed: no target wants it.
+    /// What the manifest need not name any more once all is changed: no target wants it.
     pub gone: Vec<Entry>,
 }
 
 /// The targets that are on a host, each with what shows it.
-pub fn found(look: &dyn ReadTree) -> Vec<(Target, &'static str)> {
-    let trace = |t: Target| t.traces().iter().find(|path| look.exists(path)).map(|path| (t, *path));
+pub fn found(tree: &dyn ReadTree) -> Vec<(Target, &'static str)> {
+    let trace = |t: Target| t.traces().iter().find(|path| tree.exists(path)).map(|path| (t, *path));
     Target::ALL.into_iter().filter_map(trace).collect()
 }
 
@@ -153,8 +153,8 @@ pub fn found(look: &dyn ReadTree) -> Vec<(Target, &'static str)> {
 /// # Errors
 /// [`ErrorClass::Usage`] for a file that cannot be read as what it is, [`ErrorClass::Refused`] where something else is in the way, or what
 /// has to go was changed.
-pub fn install(wanted: &InstallRequest, look: &dyn ReadTree, manifest: &Manifest) -> Result<Installation> {
-    let ground = Ground { look, manifest };
+pub fn install(wanted: &InstallRequest, tree: &dyn ReadTree, manifest: &Manifest) -> Result<Installation> {
+    let ground = Ground { tree, manifest };
     let mut done = Installation { manifest: manifest.clone(), ..Installation::default() };
     done.manifest.disown(&wanted.targets);
     for target in Target::ALL.into_iter().filter(|t| wanted.targets.contains(t)) {
@@ -167,11 +167,11 @@ pub fn install(wanted: &InstallRequest, look: &dyn ReadTree, manifest: &Manifest
             Target::NetworkManagers => unmanaged::part(wanted),
         };
         done.notes.extend(part.notes);
-        part.rooms.iter().for_each(|path| done.manifest.make_room(path, look));
+        part.rooms.iter().for_each(|path| done.manifest.make_room(path, tree));
         part.pieces.into_iter().try_for_each(|piece| done.add(target, piece, &ground))?;
     }
-    done.forsake(look)?;
-    done.manifest.begin(manifest, look);
+    done.forsake(tree)?;
+    done.manifest.begin(manifest, tree);
     done.next = [next(&done.changes), units::starts(&done.changes)].concat();
     Ok(done)
 }
@@ -191,7 +191,7 @@ impl Installation {
             // Two engines want the same link or definition.
             return Ok(());
         }
-        let before = ground.look.content(&piece.path)?;
+        let before = ground.tree.content(&piece.path)?;
         let base = ground.base(&piece.path)?;
         if before.as_ref() == Some(&piece.content) {
             return Ok(());
@@ -207,16 +207,16 @@ impl Installation {
             after: piece.content.clone(),
             wanted_by: Some([target].into()),
         });
-        self.manifest.make_room(&piece.path, ground.look);
+        self.manifest.make_room(&piece.path, ground.tree);
         self.changes.push(Change { path: piece.path, target, before, after: Some(piece.content) });
         Ok(())
     }
 
     /// Takes out what is not wanted any more, after all that may have named it.
-    fn forsake(&mut self, look: &dyn ReadTree) -> Result<()> {
+    fn forsake(&mut self, tree: &dyn ReadTree) -> Result<()> {
         self.gone = self.manifest.take_unwanted();
         for entry in self.gone.iter().rev() {
-            let (before, undone) = entry.now(look)?;
+            let (before, undone) = entry.now(tree)?;
             let changed = || {
                 let (path, left) = (&entry.path, undone.left.join(", "));
                 ErrorClass::Refused
@@ -234,14 +234,14 @@ impl Installation {
 
 /// The tree as it would be without us.
 struct Ground<'a> {
-    look: &'a dyn ReadTree,
+    tree: &'a dyn ReadTree,
     manifest: &'a Manifest,
 }
 
 impl Ground<'_> {
     /// What is at a path, less what an earlier installation put there.
     fn base(&self, path: &str) -> Result<Option<Content>> {
-        let now = self.look.content(path)?;
+        let now = self.tree.content(path)?;
         match self.manifest.entry(path) {
             Some(entry) => Ok(entry.undone(now.as_ref())?.content),
             None => Ok(now),

@@ -12,9 +12,9 @@ use crate::shim::NAME;
 ///
 /// # Errors
 /// [`ErrorClass::Usage`]: what is named is no absolute path that needs no quotes anywhere.
-pub fn program(named: Option<&Path>, look: &dyn ReadTree) -> Result<String> {
+pub fn program(named: Option<&Path>, tree: &dyn ReadTree) -> Result<String> {
     let Some(path) = named else {
-        let there = PLACES.into_iter().find(|place| look.exists(place));
+        let there = PLACES.into_iter().find(|place| tree.exists(place));
         return Ok(there.unwrap_or(DEFAULT_PLACE).to_owned());
     };
     let is_plain = |path: &str| path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._+-".contains(&b));
@@ -25,10 +25,10 @@ pub fn program(named: Option<&Path>, look: &dyn ReadTree) -> Result<String> {
 }
 
 /// The name under which we are a runtime, beside the program; a link to it, as it is where one that leads there exists.
-pub(super) fn shim(wanted: &InstallRequest, look: &dyn ReadTree) -> Result<(String, Piece)> {
+pub(super) fn shim(wanted: &InstallRequest, tree: &dyn ReadTree) -> Result<(String, Piece)> {
     let (folder, name) = wanted.program.rsplit_once('/').unwrap_or(("", &wanted.program));
     let path = format!("{folder}/{}", NAME);
-    let leads = matches!(&look.content(&path)?, Some(Content::Link(to)) if *to == wanted.program);
+    let leads = matches!(&tree.content(&path)?, Some(Content::Link(to)) if *to == wanted.program);
     let piece = Piece::link(path.clone(), if leads { &wanted.program } else { name });
     Ok((path, piece))
 }

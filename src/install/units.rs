@@ -25,7 +25,7 @@ const DEVICES: [Unit; 2] = [
 
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Part {
     // Who has such a file uses it.
-    let devices = wanted.cdi || ground.look.exists(cdi::FILE);
+    let devices = wanted.cdi || ground.tree.exists(cdi::FILE);
     let all = UNITS.iter().chain(DEVICES.iter().filter(|_| devices));
     let pieces = all.flat_map(|unit| pieces(unit, wanted, ground)).collect();
     Part { pieces, rooms: if devices { vec![cdi::FILE] } else { Vec::new() }, ..Part::default() }
@@ -33,7 +33,7 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Part {
 
 fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground) -> Vec<Piece> {
     let packaged = format!("{PACKAGED}/{name}");
-    let (place, unit) = match ground.look.exists(&packaged) {
+    let (place, unit) = match ground.tree.exists(&packaged) {
         true => (packaged, None),
         false => {
             let place = format!("{FOLDER}/{name}");

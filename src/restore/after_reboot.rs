@@ -18,7 +18,7 @@ pub struct RebootPlan {
     /// In the order in which they are done; they add, and set what has the kernel's own value.
     pub steps: Vec<Step>,
     /// A sentence for each NIC that is left alone, and for what is not added to another.
-    pub told: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 /// Plans what is missing on the very same hardware. `manager` names who configures a netdev of this host, if anybody does.
@@ -27,12 +27,12 @@ pub fn plan_after_reboot(
     host: &Snapshot,
     manager: impl Fn(&Netdev) -> Option<&'static str>,
 ) -> RebootPlan {
-    let mut aftermath = RebootPlan::default();
+    let mut reboot = RebootPlan::default();
     let mut ours: Vec<(&MovedNic, &Netdev)> = Vec::new();
     for h in held {
         match untouched(h, host, &manager) {
             Ok(dev) => ours.push((h, dev)),
-            Err(why) => aftermath.told.push(format!("{} {why}", h.nic.identity.name)),
+            Err(why) => reboot.notes.push(format!("{} {why}", h.nic.identity.name)),
         }
     }
     // Names may have changed with the boot.
@@ -42,8 +42,8 @@ pub fn plan_after_reboot(
     for (h, dev) in ours {
         let was = renamed(&h.before, &names);
         let (add, sysctls) = missing(&was, dev, host);
-        aftermath.steps.extend(configure(Side::Host, &upper_lower::without_master_up(&add), sysctls));
-        aftermath.told.extend(left(&was.netdev, dev));
+        reboot.steps.extend(configure(Side::Host, &upper_lower::without_master_up(&add), sysctls));
+        reboot.notes.extend(left(&was.netdev, dev));
         added.push(add);
     }
     let addresses: Vec<IpAddr> = host
@@ -59,10 +59,10 @@ pub fn plan_after_reboot(
         state.routes = can;
         let told =
             |r: &Route| format!("route {} table {} leads where nothing is now: left out", r.destination, r.table);
-        aftermath.told.extend(cannot.iter().map(told));
+        reboot.notes.extend(cannot.iter().map(told));
     }
-    aftermath.steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
-    aftermath
+    reboot.steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
+    reboot
 }
 
 /// The netdev of this very hardware, if nobody has anything to do with it; else the reason.

@@ -39,7 +39,7 @@ pub(super) struct Draft {
     pub(super) decision: Decision,
     pub(super) edited: Option<Edited>,
     /// What the user should hear although it works.
-    pub(super) told: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 impl<'a> DraftInputs<'a> {
@@ -101,7 +101,7 @@ impl<'a> DraftInputs<'a> {
             self.store.writable()?;
             args.bundle.as_deref().map_or(Ok(()), files::writable)?;
         }
-        Ok(Draft { decision, edited, told: told.unwrap_or_default() })
+        Ok(Draft { decision, edited, notes: told.unwrap_or_default() })
     }
 
     /// The same for what all nodes have: judged before this node says yes, so that it is only the machine that can fail it then.
