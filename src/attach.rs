@@ -3,15 +3,15 @@
 mod inside;
 
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::Nic;
 use rdma_model::nic::{identity, same_nic};
 use std::collections::BTreeMap;
 
 use anyhow::Result;
 
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
-use crate::plan::{Nic, Plan, rails, rdma_mode};
+use crate::plan::{Plan, rails, rdma_mode};
 use crate::protected_ifaces::{self, Guarded};
-use crate::select::upper_lower;
 use crate::verify;
 use inside::inside_state;
 use rdma_model::error_class::ErrorClass;
@@ -20,6 +20,7 @@ use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
 use rdma_model::step::{
     NicState, Side, Step, VirtualLink, configure, connect, generated, kernel_address, leave_groups,
 };
+use rdma_model::upper_lower;
 
 /// What one container's create takes.
 pub struct Attach {

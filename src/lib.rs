@@ -67,6 +67,7 @@ pub mod view;
 // What is written down, lowered to steps, compared.
 pub mod attach;
 pub mod journal;
+pub mod planner;
 pub mod precedence;
 pub mod verify;
 

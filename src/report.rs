@@ -11,6 +11,7 @@ mod safe_json;
 mod stopwatch;
 mod tables;
 
+use rdma_model::nic::EnvVar;
 use std::collections::BTreeMap;
 
 use clap::ValueEnum;
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::handle::Handle;
 use crate::journal;
 use crate::oci::edit::Injected;
-use crate::plan::{EnvVar, Plan, rdma_mode};
+use crate::plan::{Plan, rdma_mode};
 use crate::select::Selection;
 pub use cdi::{DeviceLine, device_table};
 pub use doctor::diagnosis_table;

@@ -17,7 +17,7 @@ use rdma_model::step::{NicState, derived, generated, kernel_address};
 use serde::Serialize;
 
 use crate::precedence;
-use crate::select::upper_lower;
+use rdma_model::upper_lower;
 
 /// Fields that the normal form leaves out, each with its reason.
 pub const LEFT_OUT: &[(&str, &str)] = &[

@@ -7,7 +7,8 @@
 //! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
 //! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::nic::Nic;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use rdma_model::ids::{BusId, HcaName, IfName};
@@ -15,7 +16,7 @@ use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::tree::{Node, Tree, parent};
 
 use crate::container::mounts::Cover;
-use crate::plan::{Nic, Plan};
+use crate::plan::Plan;
 
 mod hidden;
 

@@ -10,7 +10,7 @@
 )]
 mod support;
 
-use rdmaprep::config::host::sysfs_mode::SysfsMode;
+use rdmaprep::config::sysfs_mode::SysfsMode;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -2,6 +2,7 @@
 //! their GIDs. The moves themselves: tests/roundtrip.rs on a small kernel, tests/vm/exclusive on a real one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use rdma_model::nic::{Identity, Nic};
 use rdma_model::values::GidTimeout;
 use std::io::Write;
 use std::process::{Command, Output};
@@ -9,7 +10,7 @@ use std::process::{Command, Output};
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Hca, Netdev, Port, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
-use rdmaprep::plan::{Identity, Nic, rdma_mode};
+use rdmaprep::plan::rdma_mode;
 
 fn node(number: u32) -> CharDevice {
     CharDevice { name: format!("uverbs{number}"), major: 231, minor: 192 + number }

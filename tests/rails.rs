@@ -358,7 +358,7 @@ fn a_default_route_comes_along_if_asked_and_never_as_the_second_one() {
         (main.cloned().collect::<Vec<_>>(), attach.notes)
     };
     let foreseen = |plan: &Plan, pod: &Kernel| {
-        let seen = rdmaprep::plan::build::inside(plan, &host, Some(&pod.see(Side::Inside))).routes;
+        let seen = rdmaprep::planner::inside(plan, &host, Some(&pod.see(Side::Inside))).routes;
         seen.into_iter().filter(|r| r.table == 254 && r.destination.prefix_len() == 0).collect::<Vec<_>>()
     };
     assert_eq!(carried(&kernel, &plan), (vec![], vec![]));

@@ -8,13 +8,14 @@
 )]
 
 use rdma_model::arp::ArpProfile;
+use rdma_model::nic::{EnvVar, Identity, Nic};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
-use rdmaprep::plan::{EnvVar, Identity, Nic, Plan};
+use rdmaprep::plan::Plan;
 use rdmaprep::report::{self, PhaseName, Report, Stopwatch};
 use rdmaprep::select::{Drop, DropCode, Selection, Verdict};
 use serde_json::json;

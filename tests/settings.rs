@@ -1,13 +1,13 @@
 //! `rdmaprep env` prints what a bundle gets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use rdma_model::nic::EnvVar;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rdmaprep::nccl_env::format::{self, Format};
-use rdmaprep::plan::EnvVar;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

@@ -11,7 +11,7 @@
 )]
 mod support;
 
-use rdmaprep::config::host::sysfs_mode::SysfsMode;
+use rdmaprep::config::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,13 +1,13 @@
 //! An image's nccl.conf: it stays as it is and wins, whatever is in it, and what we add is read back.
 #![no_main]
 
+use rdma_model::nic::{EnvVar};
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use nccl_rules::conf::{merge, parse};
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
-use rdmaprep::plan::EnvVar;
 
 fuzz_target!(|data: &[u8]| {
     // After an empty line: settings that are not ours to trust either, NAME=VALUE.

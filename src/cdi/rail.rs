@@ -1,5 +1,6 @@
 //! Rails by the names that devices have.
 
+use rdma_model::nic::Nic;
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
@@ -9,8 +10,9 @@ use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Nic, Plan};
-use crate::select::{natural, upper_lower};
+use crate::plan::Plan;
+use crate::select::natural;
+use rdma_model::upper_lower;
 
 /// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a colon.
 const HCA: &str = "hca:";

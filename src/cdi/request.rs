@@ -3,11 +3,12 @@
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::HcaName;
+use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
 use super::device_request::DeviceRequest;
 use crate::config::request::Request;
-use crate::plan::{Nic, Plan};
+use crate::plan::Plan;
 
 impl Request {
     /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.

@@ -1,6 +1,6 @@
 //! `rdmaprep sysfs`.
 
-use crate::config::host::sysfs_mode::Carrier;
+use crate::config::sysfs_mode::Carrier;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};

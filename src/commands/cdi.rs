@@ -20,7 +20,7 @@ use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::edit::{self, HookEdit, hooks_for};
-use crate::plan::build::{busy_nics, observe_host, options, plan_of_any};
+use crate::planner::{busy_nics, observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
 use crate::select::{BusyNic, Selection};
 

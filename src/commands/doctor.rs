@@ -22,7 +22,8 @@ use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, boot_id};
-use crate::plan::{Plan, build};
+use crate::plan::Plan;
+use crate::planner;
 use crate::report;
 use crate::restore::run;
 
@@ -60,14 +61,14 @@ fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
 fn host(request: &Request) -> Result<Diagnosis> {
     let store = store(&request.host);
     // A look that has the kernel load a module changes what is looked for.
-    let snapshot = build::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
+    let snapshot = planner::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, unread) = plans(&store)?;
     let machine = Machine { unread, ..collect::of_host(&snapshot)? };
     doctor(&Examination {
         request,
         snapshot: &snapshot,
-        held: &build::busy_nics(&store)?,
+        held: &planner::busy_nics(&store)?,
         machine: Some(&machine),
         traces: &traces(&store)?,
         plans: &plans,

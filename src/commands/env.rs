@@ -1,5 +1,6 @@
 //! `rdmaprep env`.
 
+use rdma_model::nic::EnvVar;
 use std::io::Write;
 use std::path::Path;
 
@@ -12,7 +13,6 @@ use crate::cli::{EnvArgs, Global};
 use crate::config::request::Request;
 use crate::kernel::store::Store;
 use crate::nccl_env::{self, format};
-use crate::plan::EnvVar;
 
 /// Prints what `prepare` and the hook give to a container of that plan, and stores nothing.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {

@@ -1,6 +1,6 @@
 //! `rdmaprep hold`: the only process of ours that waits. NICs are in a namespace before any container is.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::values::PlanName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,7 +32,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Kernel, boot_id};
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::plan::build::{observe_host, options, plan_with, view_of};
+use crate::planner::{observe_host, options, plan_with, view_of};
 use crate::report::{self, Report, Stopwatch};
 use crate::restore::run::reclaim;
 

@@ -44,7 +44,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Kernel, sysfs as sys};
 use crate::oci::edit::Stage;
 use crate::oci::state::{self, State};
-use crate::plan::build;
+use crate::planner;
 use crate::report::{self, Report, Stopwatch};
 use crate::shim::Call;
 use crate::verify;
@@ -110,7 +110,7 @@ fn load_snapshot(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     }
     match file {
         Some(file) => recorded(file),
-        None => build::observe_host(&mut Kernel::open(Netns::current()?, None)?, &JobAddresses::default()),
+        None => planner::observe_host(&mut Kernel::open(Netns::current()?, None)?, &JobAddresses::default()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod draft;
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -25,7 +25,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
 use crate::oci::edit::{self, Injected};
 use crate::plan::Plan;
-use crate::plan::build::{check_agreed, inside, view_of};
+use crate::planner::{check_agreed, inside, view_of};
 use crate::protected_ifaces;
 use crate::report::{self, Report, Stopwatch};
 use crate::select::Selection;

@@ -1,6 +1,6 @@
 //! `rdmaprep-runtime`: what `spec` does, for engines that know nothing but a runtime.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;

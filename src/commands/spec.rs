@@ -1,6 +1,7 @@
 //! What a decision makes of a config.json.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
@@ -22,8 +23,8 @@ use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
-use crate::plan::build::{options, record_of_netns};
-use crate::plan::{EnvVar, Plan};
+use crate::plan::Plan;
+use crate::planner::{options, record_of_netns};
 use crate::view::{self};
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";

@@ -1,6 +1,6 @@
 //! Commands about the /sys that a container sees.
 
-use crate::config::host::sysfs_mode::Carrier;
+use crate::config::sysfs_mode::Carrier;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Error, ErrorKind, Write};
 use std::path::Path;

@@ -14,7 +14,7 @@ use crate::cli::{Global, TopoArgs};
 use crate::drawing::{self, Fates, picture};
 use crate::kernel::host::files;
 use crate::kernel::process::memfd;
-use crate::plan::build;
+use crate::planner;
 use crate::{report, select};
 
 const TOPO_FILE: &str = "NCCL_TOPO_FILE";
@@ -53,7 +53,7 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     }
     let request = request(global, None, &args.select)?;
     // What is held is held here and now.
-    let held = if args.snapshot.is_some() { Vec::new() } else { build::busy_nics(&store(&request.host))? };
+    let held = if args.snapshot.is_some() { Vec::new() } else { planner::busy_nics(&store(&request.host))? };
     let selection = select::judge(&request, snapshot, &held)?;
     // What is said of a machine without RDMA devices is about a container's NICs.
     if !snapshot.hcas.is_empty() {

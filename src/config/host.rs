@@ -1,9 +1,8 @@
 //! What the host's administrator settled: the config file, the policy in it, and the types that its values have.
 
+use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::arp::{ArpChoice, TABLES, TableRange};
 use rdma_model::values::{GidTimeout, PlanName};
-use sysfs_mode::SysfsMode;
-pub mod sysfs_mode;
 
 use std::net::IpAddr;
 use std::path::PathBuf;

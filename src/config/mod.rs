@@ -4,3 +4,4 @@ pub mod host;
 pub mod options;
 pub mod policy;
 pub mod request;
+pub mod sysfs_mode;

@@ -13,7 +13,7 @@ use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::config::host::{Config, Pattern};
-use crate::select::upper_lower;
+use rdma_model::upper_lower;
 
 /// The config file's policy.
 #[derive(Clone, Debug, Default)]

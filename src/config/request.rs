@@ -1,7 +1,7 @@
 //! What was asked: flags before variables before the host's config file before the defaults; and what the host's
 //! administrator allows. Annotations of a container come last and can only take away.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::arp::ArpChoice;
 use rdma_model::values::{GidTimeout, PlanName};
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -1,11 +1,10 @@
 //! What a container finds when its payload begins, put there by the create hook: data for `container/apply_mounts.rs`.
 
+use rdma_model::nic::EnvVar;
 use std::path::PathBuf;
 
 use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::Tree;
-
-use crate::plan::EnvVar;
 
 /// A container as its config.json describes it, before its runtime changes to its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! What of a plan reaches a container besides its NICs: the filtered /sys, NCCL's settings, device nodes. What config.json was
 //! not told before the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
+use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,8 +27,8 @@ use crate::nccl_env::format::{self, Format};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::bundle::Bundle;
 use crate::oci::state::State;
-use crate::plan::build::{inside, view_of};
-use crate::plan::{EnvVar, Plan};
+use crate::plan::Plan;
+use crate::planner::{inside, view_of};
 use crate::report::Report;
 use crate::view::{self, Keep};
 

@@ -1,7 +1,7 @@
 //! Who is examined: the selection, and which NICs somebody means. What was said of them goes first, by `--ifaces` and by stored
 //! plans; an address counts where nobody has said anything.
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::arp::ArpChoice;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port};

@@ -1,6 +1,7 @@
 //! Stored plans against the host as it is: a container that asks for one that does not fit is refused.
 
 use rdma_model::ids::IfName;
+use rdma_model::nic::Nic;
 use rdma_model::nic::{identity, same_nic};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
@@ -8,7 +9,7 @@ use rdma_model::values::Family;
 
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::attach;
-use crate::plan::{Nic, Plan};
+use crate::plan::Plan;
 use crate::protected_ifaces::uplinks;
 use crate::select::candidates::counts;
 

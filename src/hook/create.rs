@@ -19,7 +19,7 @@ use crate::kernel::process::pidfd::{Process, start_time};
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::plan::build::{self, fresh_plan};
+use crate::planner::{self, fresh_plan};
 use crate::precedence::Precedence;
 use crate::report::{PhaseName, Report, Stopwatch};
 use crate::restore::run::{self, is_alive, reclaim, restore_with};
@@ -84,7 +84,7 @@ fn attach_once(
     let (plan, outside) = chosen(hook, request, name, &mut live)?;
     // Reclaiming has told of each record that cannot be read.
     if damaged {
-        build::check_unclaimed(hook.store, netns, &plan)?;
+        planner::check_unclaimed(hook.store, netns, &plan)?;
     }
     let within = live.observe(Side::Inside, &Scope::links())?;
     watch.lap(PhaseName::Observe);
@@ -122,13 +122,13 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Kernel) ->
         (None, Some(plan)) => plan,
         (None, None) => {
             let request = request.of_devices();
-            build::check_named_free(&request, hook.store)?;
+            planner::check_named_free(&request, hook.store)?;
             fresh_plan(&request, name.as_str(), live, hook.store)?
         }
     };
     // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
     if !request.host.policy.asks_for_hardware() {
-        build::check_free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+        planner::check_free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
     let sysfs = request.host.policy.asks_for_hardware();
@@ -140,9 +140,9 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Kernel) ->
         return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
     }
     request.gives_devices(&plan)?;
-    build::check_agreed(&plan, hook.agreed)?;
+    planner::check_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
-    build::check_free(&plan, hook.store)?;
+    planner::check_free(&plan, hook.store)?;
     let paths = live.host_paths(&outside, &plan.job.clone().with(&request.job()));
     Ok((plan, Snapshot { paths: Some(paths), ..outside }))
 }
@@ -291,7 +291,7 @@ fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &
         );
     }
     if let Some(given) = &record.given {
-        build::check_agreed(given, hook.agreed)?;
+        planner::check_agreed(given, hook.agreed)?;
         let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
         if left.nics.len() < given.nics.len() {
             let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";

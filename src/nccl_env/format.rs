@@ -2,9 +2,8 @@
 
 use clap::ValueEnum;
 use nccl_rules::conf;
+use rdma_model::nic::EnvVar;
 use serde_json::{Map, Value};
-
-use crate::plan::EnvVar;
 
 /// A form of the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

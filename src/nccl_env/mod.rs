@@ -7,6 +7,7 @@ pub mod format;
 mod ports;
 pub mod topo_file;
 
+use rdma_model::nic::{EnvVar, Nic};
 use std::collections::BTreeMap;
 
 use nccl_rules::version::Version;
@@ -14,7 +15,6 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Address, Snapshot};
 
 use crate::config::options::HOST_ENV;
-use crate::plan::{EnvVar, Nic};
 use crate::protected_ifaces;
 
 /// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.

@@ -1,9 +1,8 @@
 //! Settings that follow from the chosen ports: which GID, which family, which place of a function.
 
 use rdma_model::ids::{BusId, HcaName};
+use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Gid, GidKind, PciFunction, Port, Snapshot};
-
-use crate::plan::Nic;
 
 /// The GID index that is right on every chosen port, now and in the container; or why none is certain. A move makes every table
 /// anew: the kernel puts the link-local GID first, then one for each address and type as they come

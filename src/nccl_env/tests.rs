@@ -1,8 +1,8 @@
+use rdma_model::nic::Identity;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::plan::Identity;
 
 fn nic(name: &str, hca: Option<&str>, port: u32, ports: usize) -> Nic {
     Nic {

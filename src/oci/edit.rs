@@ -2,6 +2,7 @@
 //!
 //! The edit is text to text, and editing twice equals editing once. What the user set stays: it is reported, never overridden.
 
+use rdma_model::nic::EnvVar;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ pub use super::edits::view_name;
 use super::json_rewrite;
 use crate::config::request::ANNOTATION;
 use crate::deadline;
-use crate::plan::{EnvVar, Plan};
+use crate::plan::Plan;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::CharDevice;

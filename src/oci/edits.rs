@@ -1,5 +1,6 @@
 //! The single edits, each made in the value and in what we know of it.
 
+use rdma_model::nic::EnvVar;
 use std::path::Path;
 
 use anyhow::Result;
@@ -14,7 +15,6 @@ use serde_json::{Map, Value};
 
 use super::config::Config;
 use super::edit::{HookEdit, MountEdit};
-use crate::plan::EnvVar;
 
 /// A config.json in the making.
 pub struct Work {

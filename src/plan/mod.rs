@@ -4,14 +4,13 @@
 //! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
 //! has to come back is the state at the move, not at `prepare`.
 
-pub mod build;
 mod limits;
 pub mod rails;
 pub mod rdma_mode;
 pub mod sysctl_carry;
 pub mod uverbs_minors;
 
-use crate::config::host::sysfs_mode::SysfsMode;
+use crate::config::sysfs_mode::SysfsMode;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
 use rdma_model::ids::{HcaName, IfName};
@@ -23,13 +22,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
 use crate::nccl_env::{self, NcclEnv, Options};
-use crate::select::{Selection, Verdict, upper_lower};
+use crate::select::{Selection, Verdict};
 use rails::Rails;
+use rdma_model::upper_lower;
 
 /// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
 pub const SCHEMA: u32 = 1;
 
-pub use rdma_model::nic::{EnvVar, Identity, Nic};
+use rdma_model::nic::{EnvVar, Nic};
 
 /// The stored decision: everything that later moments need, made from one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -9,11 +9,12 @@ use rdma_model::drift::Drift;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Hca, RdmaMode, Snapshot};
 use rdma_model::step::{Side, Step};
 
 use super::uverbs_minors::{Minors, predict_uverbs, uverbs_number};
-use crate::plan::{Nic, Plan};
+use crate::plan::Plan;
 use crate::select::candidates::INFINIBAND;
 
 /// The way out of every refusal here. The kernel changes the mode only as long as the initial namespace is the only one

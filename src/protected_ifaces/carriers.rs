@@ -5,7 +5,7 @@ use rdma_model::snapshot::{HostPaths, Netdev, Snapshot, TunnelPath};
 
 use super::Guarded;
 use super::ways::Ways;
-use crate::select::upper_lower::lowers;
+use rdma_model::upper_lower::lowers;
 
 /// Adds everything that carries a guarded netdev, until nothing is added.
 pub(super) fn spread(ways: &Ways, seeds: Guarded) -> Guarded {

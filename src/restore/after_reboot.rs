@@ -9,8 +9,8 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot, SysctlValues};
 use rdma_model::step::{NicState, Side, Step, configure, connect, derived, kernel_address};
 
-use crate::select::upper_lower;
 use crate::verify;
+use rdma_model::upper_lower;
 
 /// What can be added to NICs, and why not to the others.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! Where NICs are, whatever they are called by now, and their names.
 
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::Identity;
 use rdma_model::nic::same_nic;
 use std::collections::BTreeSet;
 
@@ -8,8 +9,7 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Netdev, Snapshot};
 use rdma_model::step::{Side, Step, VirtualLink};
 
-use crate::plan::Identity;
-use crate::select::upper_lower;
+use rdma_model::upper_lower;
 
 /// Where a NIC is now.
 pub(super) enum Place<'a> {

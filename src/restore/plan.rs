@@ -1,10 +1,11 @@
 //! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
 
 use rdma_model::moved_nic::MovedNic;
+use rdma_model::nic::Nic;
 use std::collections::BTreeMap;
 
 use crate::plan::uverbs_minors::uverbs_number;
-use crate::plan::{Nic, rails, rdma_mode};
+use crate::plan::{rails, rdma_mode};
 use crate::restore::diff::{
     device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
     remnants,
@@ -12,10 +13,10 @@ use crate::restore::diff::{
 pub use crate::restore::legs::AbsentNics;
 pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
-use crate::select::upper_lower;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step, VirtualLink, configure, connect, leave_groups};
+use rdma_model::upper_lower;
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
 const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];

@@ -9,7 +9,8 @@ use rdma_model::values::Family;
 
 use crate::config::request::Request;
 use crate::protected_ifaces::{self, Guarded};
-use crate::select::{BusyNic, upper_lower};
+use crate::select::BusyNic;
+use rdma_model::upper_lower;
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
 pub const INFINIBAND: u16 = 32;

@@ -2,12 +2,12 @@
 
 pub mod candidates;
 mod rules;
-pub mod upper_lower;
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{Gid, Netdev, Snapshot};
+use rdma_model::upper_lower;
 pub use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
 

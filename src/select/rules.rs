@@ -8,7 +8,8 @@ use rdma_model::values::Family;
 use crate::config::policy::Device;
 use crate::protected_ifaces::Guarded;
 use crate::select::candidates::{Candidate, Context, choose_gid, counts, port_label};
-use crate::select::{Drop, DropCode, Verdict, upper_lower};
+use crate::select::{Drop, DropCode, Verdict};
+use rdma_model::upper_lower;
 use stacked::{carries, child, enslaved};
 
 /// The rules in the order in which they are tested, which is that of [`DropCode`].

@@ -2,13 +2,13 @@
 //! it.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use rdma_model::nic::EnvVar;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use rdmaprep::container::apply_mounts::apply_mounts;
 use rdmaprep::container::mounts::{AppliedMounts, ContainerMounts, ContainerRoot};
-use rdmaprep::plan::EnvVar;
 
 use crate::support::{Said, run, sh};
 

@@ -2,6 +2,7 @@
 //! that only states come out that Linux can be in.
 
 use rdma_model::arp::{ArpChoice, ArpProfile, TABLES};
+use rdma_model::nic::Nic;
 use rdma_model::nic::identity;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,9 +14,9 @@ use rdma_model::snapshot::{
     Address, Gid, Hop, LinkOptions, Member, Neighbour, Nexthop, Program, ProgramHook, Qdisc, RTA_NH_ID, Route, Rule,
 };
 use rdma_model::step::{NicState, Settings, Side, Step};
+use rdma_model::upper_lower;
 use rdmaprep::plan::rails::{self, Rails};
-use rdmaprep::plan::{Nic, Plan, SCHEMA, rdma_mode};
-use rdmaprep::select::upper_lower;
+use rdmaprep::plan::{Plan, SCHEMA, rdma_mode};
 
 use super::{Kernel, naked, plain, v4, v6};
 

@@ -8,6 +8,7 @@
 //! - [`step`]: one effect on the kernel, and the state of a NIC that it takes to set up
 //! - [`tree`]: directories, files and links as data
 //! - [`arp`]: ARP profiles, and ranges of routing tables
+//! - [`upper_lower`]: what sits on what: bonds, VLANs and the like, and what makes them again
 //! - [`values`]: values of options that more than one crate reads
 //! - [`verdict`]: why a NIC is not given to a job
 //! - [`escape`]: text from elsewhere, escaped for a terminal
@@ -26,5 +27,6 @@ pub mod snapshot;
 pub mod step;
 pub mod strict_json;
 pub mod tree;
+pub mod upper_lower;
 pub mod values;
 pub mod verdict;

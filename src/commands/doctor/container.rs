@@ -24,7 +24,7 @@ use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
-use crate::plan::{self, Plan};
+use crate::plan::Plan;
 use crate::restore::run;
 
 use super::store;
@@ -67,7 +67,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     }
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
     let joined = record.as_ref().is_some_and(|r| r.members.first().is_some_and(|m| m.id != id));
-    let lacks = |nic: &plan::Nic| {
+    let lacks = |nic: &rdma_model::nic::Nic| {
         joined
             && nic.uverbs.as_ref().is_some_and(|d| tried.get(&d.name).is_none_or(|node| *node == NodeAccess::Missing))
     };

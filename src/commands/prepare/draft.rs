@@ -20,7 +20,7 @@ use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::oci::edit;
-use crate::plan::build::{check_agreed, moved_away, observe_host, options, plan_of_any, plan_with};
+use crate::planner::{check_agreed, moved_away, observe_host, options, plan_of_any, plan_with};
 
 /// What a node decides from: one look at the machine, for as many decisions as it takes.
 pub(super) struct DraftInputs<'a> {

@@ -5,7 +5,8 @@ use rdma_model::snapshot::Netdev;
 
 use super::{because, policy_forbids};
 use crate::select::candidates::{Candidate, Context, INFINIBAND};
-use crate::select::{Drop, DropCode, upper_lower};
+use crate::select::{Drop, DropCode};
+use rdma_model::upper_lower;
 
 pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;

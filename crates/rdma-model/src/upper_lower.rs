@@ -3,12 +3,11 @@
 //! A VLAN outlives the move of the device below into another namespace (vlan_device_event() in net/8021q/vlan.c), down and
 //! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
 
-use rdma_model::ids::{HcaName, IfName};
-use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Netdev, Snapshot, Stranger};
-use rdma_model::step::{NicState, Settings, Side, Step, VirtualLink};
-
-use crate::plan::Nic;
+use crate::ids::{HcaName, IfName};
+use crate::moved_nic::MovedNic;
+use crate::nic::Nic;
+use crate::snapshot::{Netdev, Snapshot, Stranger};
+use crate::step::{NicState, Settings, Side, Step, VirtualLink};
 
 /// No stack is higher; indexes of other namespaces can make a snapshot's links go round.
 const MOST: usize = 8;
