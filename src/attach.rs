@@ -207,19 +207,10 @@ fn has_stale_token(dev: &Netdev) -> bool {
 
 /// What the kernel does not list would be lost with the NIC.
 fn knows_all_routes(held: &[MovedNic], host: &Snapshot) -> Result<()> {
-    match unlisted_routes(host).filter(|_| !held.is_empty()) {
+    match host.unlisted_routes().filter(|_| !held.is_empty()) {
         Some(why) => Err(ErrorClass::Refused.error(why)),
         None => Ok(()),
     }
-}
-
-/// Why no NIC of this host can be taken, if the kernel does not list all of its routes.
-pub(crate) fn unlisted_routes(host: &Snapshot) -> Option<String> {
-    let family = host.routes_cut.first()?;
-    Some(format!(
-        "the host has an IPv{family} route of more than 32 KiB, behind which the kernel lists no others: they would be lost; \
-         put its legs into a group of nexthop objects"
-    ))
 }
 
 /// A route keeps a leg whose link goes down, but the kernel takes none over a link that is down (fib_check_nh() in

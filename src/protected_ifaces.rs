@@ -24,7 +24,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Answer, HostPath, JobAddresses, Netdev, Purpose, Snapshot};
+use rdma_model::snapshot::{Answer, HostPath, JobAddresses, Netdev, Purpose, Snapshot, StoreRoute};
 
 use crate::config::request::Request;
 
@@ -41,17 +41,6 @@ const NO_ROUTES: &str =
     "not checked: this recording has no routes, so that the links which the host uses are not known";
 const NO_ANSWERS: &str =
     "this recording has no route lookups: of the links that the host uses, only those of default routes are known";
-
-/// How the store of a meeting was reached, as the kernel told it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// The store's address.
-    pub store: IpAddr,
-    /// This end's: who owns it must keep it, whatever the packets leave by.
-    pub local: IpAddr,
-    /// The index of the interface that packets between the two leave by, with all rules of routing.
-    pub over: Option<u32>,
-}
 
 /// Netdevs with the clause that says why each is guarded.
 pub type Guarded = BTreeMap<IfName, String>;
@@ -165,7 +154,7 @@ pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<Stri
         warnings.push(text);
     }
     if let Some(way) = request.meeting {
-        let (devs, store) = (way.devices(snapshot), way.store);
+        let (devs, store) = (store_links(&way, snapshot), way.store);
         if devs.is_empty() {
             warnings.push(format!(
                 "no route here is known to lead to the rendezvous store {store}: nothing guards its way"
@@ -210,21 +199,19 @@ fn of_job(job: &JobAddresses, ways: &Ways) -> (Guarded, Vec<String>) {
     (seeds, missing)
 }
 
-impl Way {
-    /// The interfaces without which the store would be lost: those that own an address of either end, and what packets leave by;
-    /// `lo` only where there is no other.
-    pub fn devices(&self, snapshot: &Snapshot) -> Vec<IfName> {
-        let ends = |n: &&Netdev| n.addresses.iter().any(|a| [self.store, self.local].contains(&a.address));
-        let over = snapshot.netdevs.iter().find(|n| Some(n.ifindex) == self.over).map(|n| n.name.clone());
-        // Without the kernel's word, the tables that everybody has are looked at.
-        let leaving = over.map_or_else(|| snapshot.links_towards(self.store), |over| vec![over]);
-        let owners = snapshot.netdevs.iter().filter(ends).map(|n| n.name.clone());
-        let mut found: Vec<IfName> = owners.chain(leaving).collect();
-        found.sort();
-        found.dedup();
-        if found.len() > 1 {
-            found.retain(|name| name.as_str() != "lo");
-        }
-        found
+/// The interfaces without which the store would be lost: those that own an address of either end, and what packets leave by;
+/// `lo` only where there is no other.
+pub fn store_links(route: &StoreRoute, snapshot: &Snapshot) -> Vec<IfName> {
+    let ends = |n: &&Netdev| n.addresses.iter().any(|a| [route.store, route.local].contains(&a.address));
+    let over = snapshot.netdevs.iter().find(|n| Some(n.ifindex) == route.over).map(|n| n.name.clone());
+    // Without the kernel's word, the tables that everybody has are looked at.
+    let leaving = over.map_or_else(|| snapshot.links_towards(route.store), |over| vec![over]);
+    let owners = snapshot.netdevs.iter().filter(ends).map(|n| n.name.clone());
+    let mut found: Vec<IfName> = owners.chain(leaving).collect();
+    found.sort();
+    found.dedup();
+    if found.len() > 1 {
+        found.retain(|name| name.as_str() != "lo");
     }
+    found
 }

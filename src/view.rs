@@ -15,12 +15,21 @@ use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::tree::{Node, Tree, parent};
 
-use crate::container::mounts::Cover;
 use crate::plan::Plan;
 
 mod hidden;
 
 use hidden::{Fate, Hidden, above, is_top};
+
+/// A tree that is mounted over a directory, read-only. What the container has mounted below that directory stays seen; no
+/// cover is below another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// The directory below the container's root: `sys/class/infiniband`.
+    pub at: String,
+    /// What is seen there.
+    pub tree: Tree,
+}
 
 /// What stays visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

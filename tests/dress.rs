@@ -10,13 +10,15 @@
 mod support;
 mod support_dress;
 
+use rdmaprep::oci::bundle::ContainerRoot;
+use rdmaprep::view::Cover;
 use std::time::Instant;
 
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
 use rdmaprep::container::apply_mounts::apply_mounts;
-use rdmaprep::container::mounts::{ContainerMounts, ContainerRoot, Cover};
+use rdmaprep::container::mounts::ContainerMounts;
 use support::{alone, same, sh};
 use support_dress::{Container, ROOTFS, image, outside, vars};
 

@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rdma_model::snapshot::StoreRoute;
 use rdma_model::step::Side;
 use rdmaprep::kernel::links::RouteSocket;
 use rdmaprep::kernel::netns::Netns;
 use rdmaprep::kernel::{Kernel, Scope, World};
-use rdmaprep::protected_ifaces::Way;
+use rdmaprep::protected_ifaces::store_links;
 use serde_json::{Value, json};
 use support::{Container, Host, Said, abreast, alone, run};
 use support_peers::fake::{Fake, Manner};
@@ -486,8 +487,8 @@ fn the_way_to_the_store_is_the_kernels_own_word() {
         assert_eq!(way(), index("r2"));
         let seen = live.observe(Side::Host, &Scope::links()).unwrap();
         let names = |over| {
-            let way = Way { store, local, over };
-            way.devices(&seen).iter().map(ToString::to_string).collect::<Vec<_>>()
+            let way = StoreRoute { store, local, over };
+            store_links(&way, &seen).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         // The owner of our own address as well; without the kernel's word, the main table's.
         assert_eq!((names(way()), names(None)), (vec!["r1".into(), "r2".into()], vec!["r0".into(), "r1".into()]));

@@ -1,24 +1,17 @@
 //! What the devices of one container ask for together. Each of them has brought a hook into config.json; all of these are found
 //! there by each of them, and the first does the work for all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::ids::{HcaName, IfName};
 use serde::Deserialize;
 
 use super::rail::{self, RailName};
 use super::{FLAG, KIND};
+use crate::config::device_request::DeviceRequest;
 use crate::oci::edit::{self, Stage};
 use crate::plan::Plan;
-
-/// The rails that a container's devices name, and no others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DeviceRequest {
-    netdevs: BTreeSet<IfName>,
-    hcas: BTreeSet<HcaName>,
-}
 
 #[derive(Deserialize)]
 struct Config {
@@ -70,21 +63,6 @@ impl DeviceRequest {
         hooks
             .filter_map(|hook| hook.args)
             .any(|args| args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty())
-    }
-
-    /// The netdevs among them.
-    pub fn netdevs(&self) -> impl Iterator<Item = &IfName> {
-        self.netdevs.iter()
-    }
-
-    /// Whether a netdev is asked for.
-    pub fn has(&self, netdev: &IfName) -> bool {
-        self.netdevs.contains(netdev)
-    }
-
-    /// Whether an HCA without a netdev is.
-    pub fn has_hca(&self, hca: &str) -> bool {
-        self.hcas.iter().any(|h| h.as_str() == hca)
     }
 
     /// Those that a plan does not give.

@@ -6,7 +6,7 @@ use rdma_model::ids::HcaName;
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{CharDevice, Snapshot};
 
-use super::device_request::DeviceRequest;
+use crate::config::device_request::DeviceRequest;
 use crate::config::request::Request;
 use crate::plan::Plan;
 

@@ -29,8 +29,8 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
-use crate::cdi::device_request::DeviceRequest;
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
+use crate::config::device_request::DeviceRequest;
 use crate::config::host::{CONFIG, Config, Host};
 use crate::config::request::{ANNOTATION, Request};
 use crate::container::setup::config_json;

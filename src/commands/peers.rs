@@ -26,9 +26,10 @@ use crate::cli::{MeetArgs, PeersArgs, RendezvousArgs};
 use crate::kernel::host::{files, random};
 use crate::kernel::links::RouteSocket;
 use crate::plan::Plan;
-use crate::protected_ifaces::Way;
+use crate::protected_ifaces::store_links;
 use crate::report;
 use crate::select::Selection;
+use rdma_model::snapshot::StoreRoute;
 
 /// Nodes that start at once connect within this for each of them, and at most a thousand times that.
 const SPREAD: Duration = Duration::from_micros(100);
@@ -45,7 +46,7 @@ pub(super) struct Meeting {
     nonce: Nonce,
     deadline: Instant,
     /// How the store is reached, where that can be told: what leads there must not be moved.
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<StoreRoute>,
 }
 
 /// How this node joins the others; `None`: it is prepared alone.
@@ -70,7 +71,7 @@ pub(super) fn enter(asked: Options, dry: bool) -> Result<Meeting> {
 }
 
 /// Opens a store, and tells how it is reached. Of a file system's own connections, and a launcher's, nobody knows.
-fn connect(url: &StoreUrl, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<Way>)> {
+fn connect(url: &StoreUrl, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<StoreRoute>)> {
     const DOING: &str = "the rendezvous store";
     let limit = deadline + GRACE;
     match url {
@@ -106,15 +107,15 @@ fn connect(url: &StoreUrl, deadline: Instant, jitter: Duration) -> Result<(Box<d
 }
 
 /// How packets leave for the other end of a connection: where the kernel does not say, the snapshot's routes are looked at later.
-fn way((to, local): (IpAddr, IpAddr)) -> Way {
+fn way((to, local): (IpAddr, IpAddr)) -> StoreRoute {
     let over = RouteSocket::open().and_then(|mut socket| Ok(socket.way(to, local)?)).ok().flatten();
-    Way { store: to, local, over }
+    StoreRoute { store: to, local, over }
 }
 
 impl Meeting {
     /// Over which interfaces the store is reached.
     pub(super) fn over(&self, seen: &Snapshot) -> Option<String> {
-        let devices = self.way.map(|way| way.devices(seen)).unwrap_or_default();
+        let devices = self.way.map(|way| store_links(&way, seen)).unwrap_or_default();
         let way = devices.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         Some(way).filter(|way| !way.is_empty())
     }

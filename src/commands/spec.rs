@@ -14,8 +14,8 @@ use rdma_model::tree::Tree;
 
 use super::prepare::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
-use crate::cdi::device_request::DeviceRequest;
 use crate::cli::{Global, SelectArgs, SpecArgs};
+use crate::config::device_request::DeviceRequest;
 use crate::config::request::Request;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::memfd::KeptFile;

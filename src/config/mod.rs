@@ -1,5 +1,6 @@
 //! What is asked: flags, variables, the host's config file and its policy, annotations of a container.
 
+pub mod device_request;
 pub mod host;
 pub mod options;
 pub mod policy;

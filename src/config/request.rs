@@ -12,14 +12,13 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::JobAddresses;
+use rdma_model::snapshot::{JobAddresses, StoreRoute};
 use rdma_model::values::Family;
 
-use crate::cdi::device_request::DeviceRequest;
+use crate::config::device_request::DeviceRequest;
 use crate::config::host::{EXCLUDE, Host, Pattern, SelectConfig};
 use crate::config::options::{HOST_ENV, SelectArgs};
 use crate::config::policy::Ask;
-use crate::protected_ifaces::Way;
 
 /// Prefix of our annotations.
 pub const ANNOTATION: &str = "rdmaprep.io/";
@@ -44,7 +43,7 @@ pub struct Request {
     /// The same of InfiniBand HCAs without a netdev; absent: nothing is agreed yet.
     pub agreed_ib: Option<Vec<HcaName>>,
     /// The way to the store of the meeting: its interface is not taken.
-    pub meeting: Option<Way>,
+    pub meeting: Option<StoreRoute>,
     /// Its owner is not taken.
     pub bootstrap_address: Option<IpAddr>,
     /// The interface that leads there is not taken.

@@ -7,6 +7,8 @@
 //!
 //! A container's root decides what is found, never where: see [`crate::kernel::mount::rootfs`].
 
+use crate::oci::bundle::ContainerRoot;
+use crate::view::Cover;
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use rdma_model::snapshot::CharDevice;
 use rdma_model::tree::{Node, Tree};
 
 use crate::container::mount_point::{KeptMount, MountPoint, mount_point, put};
-use crate::container::mounts::{AppliedMounts, ContainerMounts, ContainerRoot, Cover};
+use crate::container::mounts::{AppliedMounts, ContainerMounts};
 use crate::container::nccl_conf::{self, ConfPlan};
 use crate::kernel::mount::fsmount;
 use crate::kernel::mount::mntns::{Mntns, workshop};

@@ -4,6 +4,7 @@
 //! may be created: an overlay over the container's /etc then has the file. Its upper layer is a tmpfs, so what the container
 //! writes to its /etc ends with the container; a container whose root is read-only gets an overlay without upper layer.
 
+use crate::oci::bundle::ContainerRoot;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,7 +16,7 @@ use rustix::mount::MountAttrFlags;
 use rustix::process::fchdir;
 
 use crate::container::mount_point::{MountPoint, mount_point};
-use crate::container::mounts::{ConfOutcome, ContainerMounts, ContainerRoot};
+use crate::container::mounts::{ConfOutcome, ContainerMounts};
 use crate::kernel::mount::fsmount::{self, Setting, attach, copy, create, file, folder, freeze, tmpfs};
 use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};

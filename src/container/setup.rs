@@ -2,6 +2,7 @@
 //! not told before the runtime read it, the create hook does in the container's mount namespace, while the NICs move.
 
 use crate::config::sysfs_mode::SysfsMode;
+use crate::view::Cover;
 use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
 use crate::container::apply_mounts::apply_mounts;
-use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts, Cover};
+use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
 use crate::hook::Hook;
 use crate::kernel::host::files;
 use crate::kernel::process::pidfd;

@@ -9,9 +9,22 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 use serde::Deserialize;
 
-use crate::container::mounts::ContainerRoot;
 use crate::nccl_env::topo_file;
 use crate::oci::edit::{self, view_name};
+
+/// A container as its config.json describes it, before its runtime changes to its root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerRoot {
+    /// Its init: the way to its mount namespace.
+    pub pid: i32,
+    /// `root.path`, made absolute with the bundle.
+    pub rootfs: PathBuf,
+    /// Whether its `/etc` is to be read-only: `root.readonly`, or a mount at `/etc` with the option `ro`, which crun applies
+    /// after the hooks only.
+    pub readonly: bool,
+    /// `linux.mountLabel`: the SELinux context of what is mounted for it.
+    pub label: Option<String>,
+}
 
 /// A bundle as far as it matters to what its container finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

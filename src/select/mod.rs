@@ -11,7 +11,6 @@ use rdma_model::upper_lower;
 pub use rdma_model::verdict::DropCode;
 use serde::{Deserialize, Serialize};
 
-use crate::attach;
 use crate::config::request::Request;
 use candidates::Context;
 
@@ -258,7 +257,7 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
         said.push(format!("the peer has {}, which is not kept here", join(&absent)));
     }
     if selection.kept().any(|v| v.netdev.is_some()) {
-        said.extend(attach::unlisted_routes(context.snapshot).map(|why| format!("the hook will refuse: {why}")));
+        said.extend(context.snapshot.unlisted_routes().map(|why| format!("the hook will refuse: {why}")));
     }
     said
 }

@@ -3,12 +3,13 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use rdma_model::nic::EnvVar;
+use rdmaprep::oci::bundle::ContainerRoot;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use rdmaprep::container::apply_mounts::apply_mounts;
-use rdmaprep::container::mounts::{AppliedMounts, ContainerMounts, ContainerRoot};
+use rdmaprep::container::mounts::{AppliedMounts, ContainerMounts};
 
 use crate::support::{Said, run, sh};
 

@@ -24,7 +24,8 @@ pub use route::{Hop, Member, Nexthop, RTA_EXPIRES, RTA_NH_ID, Route, Rule};
 pub use sysctls::SysctlValues;
 
 pub use paths::{
-    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Matched, Purpose, Question, RdmaUse, TunnelPath,
+    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Matched, Purpose, Question, RdmaUse, StoreRoute,
+    TunnelPath,
 };
 
 /// Version of the JSON form; a reader refuses any other.
@@ -141,6 +142,15 @@ pub struct CharDevice {
 }
 
 impl Snapshot {
+    /// Why no NIC of this host can be taken, if the kernel does not list all of its routes.
+    pub fn unlisted_routes(&self) -> Option<String> {
+        let family = self.routes_cut.first()?;
+        Some(format!(
+            "the host has an IPv{family} route of more than 32 KiB, behind which the kernel lists no others: they would be lost; \
+             put its legs into a group of nexthop objects"
+        ))
+    }
+
     /// The links that packets to an address leave by: the longest-prefix match over the tables main and local, with the legs of
     /// all winners. An unreachable or blackhole route can win and has no legs; broadcast, anycast, multicast and throw routes
     /// (RTN_BROADCAST 3, 4, 5, 9 in include/uapi/linux/rtnetlink.h) lead to no peer.

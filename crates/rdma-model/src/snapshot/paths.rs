@@ -206,3 +206,14 @@ impl JobAddresses {
         self
     }
 }
+
+/// How the store at which nodes meet was reached, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreRoute {
+    /// The store's address.
+    pub store: IpAddr,
+    /// This end's: who owns it must keep it, whatever the packets leave by.
+    pub local: IpAddr,
+    /// The index of the interface that packets between the two leave by, with all rules of routing.
+    pub over: Option<u32>,
+}

@@ -1,0 +1,29 @@
+//! The rails that a container's devices name.
+
+use std::collections::BTreeSet;
+
+use rdma_model::ids::{HcaName, IfName};
+
+/// The rails that a container's devices name, and no others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceRequest {
+    pub(crate) netdevs: BTreeSet<IfName>,
+    pub(crate) hcas: BTreeSet<HcaName>,
+}
+
+impl DeviceRequest {
+    /// The netdevs among them.
+    pub fn netdevs(&self) -> impl Iterator<Item = &IfName> {
+        self.netdevs.iter()
+    }
+
+    /// Whether a netdev is asked for.
+    pub fn has(&self, netdev: &IfName) -> bool {
+        self.netdevs.contains(netdev)
+    }
+
+    /// Whether an HCA without a netdev is.
+    pub fn has_hca(&self, hca: &str) -> bool {
+        self.hcas.iter().any(|h| h.as_str() == hca)
+    }
+}
