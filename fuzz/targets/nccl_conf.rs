@@ -1,7 +1,7 @@
 //! An image's nccl.conf: it stays as it is and wins, whatever is in it, and what we add is read back.
 #![no_main]
 
-use rdma_model::nic::{EnvVar};
+use rdma_model::nic::EnvVar;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
