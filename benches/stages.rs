@@ -23,7 +23,8 @@ use rdma_model::step::NicState;
 use rdma_netlink::rtnl;
 use rdmaprep::attach::{Attach, attach};
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::host::{Config, Host, SelectConfig};
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::journal::{Member, Phase, Record, SCHEMA};
 use rdmaprep::nccl_env::Options;
@@ -95,7 +96,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
 
 fn request() -> Result<Request> {
     let host = Host::new(&Global::default(), &Config::default());
-    Request::new(None, &SelectArgs::default(), host, SelectConfig::default(), |_| None)
+    Request::new(None, &SelectArgs::default(), host, SelectOptions::default(), |_| None)
 }
 
 /// One HCA with one port, one netdev, one address for each NIC, and an uplink.

@@ -21,18 +21,14 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::host::{Config, Host, SelectConfig};
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::kernel::sysfs::{self, Scope, Survey};
 use rdmaprep::select::select;
 use rdmaprep::view::{self, Keep};
 use tempfile::TempDir;
-
-#[path = "../tests/trees_support/made.rs"]
-#[allow(dead_code, reason = "descriptions are for tests")]
-mod made;
-
-use made::{LARGE, Shape};
+use testkit::trees::made::{LARGE, Shape};
 
 const ROUNDS: usize = 31;
 
@@ -87,7 +83,7 @@ fn ours(root: &Path) -> Survey {
         None,
         &SelectArgs::default(),
         Host::new(&Global::default(), &Config::default()),
-        SelectConfig::default(),
+        SelectOptions::default(),
         |_| None,
     );
     // Without route netlink no netdev has an address: what is chosen is told by position.

@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
 use crate::plan::{Plan, rails, rdma_mode};
-use crate::protected_ifaces::{self, Guarded};
+use crate::select::protected_ifaces::{self, Guarded};
 use crate::verify;
 use inside::inside_state;
 use rdma_model::error_class::ErrorClass;
@@ -22,7 +22,6 @@ use rdma_model::step::{
 };
 use rdma_model::upper_lower;
 
-/// What one container's create takes.
 pub struct Attach {
     /// In the order in which they are done; moves of one NIC end before those of the next begin.
     pub steps: Vec<Step>,
@@ -305,7 +304,7 @@ fn move_in(held: &MovedNic, made: Option<VirtualLink>, exclusive: bool) -> Vec<S
     }
     steps.extend(configure(side, &upper_lower::without_master_up(state), state.netdev.sysctls.clone()));
     if let Some(hca) = link {
-        // Whoever makes it, a new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
+        // A new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
         let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);
         steps.push(Step::RdmaLinkAdd { side, hca: hca.clone(), dev: dev.clone(), uverbs });
     }

@@ -21,7 +21,8 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rdma_model::error_class::ErrorClass;
 
-pub use crate::config::options::{Global, SelectArgs};
+pub use crate::config::options::Global;
+pub use crate::config::select_args::SelectArgs;
 use crate::nccl_env::format::Format;
 use crate::oci::edit::Stage;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};

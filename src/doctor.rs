@@ -1,7 +1,7 @@
 //! What is wrong with a node, or with a container's part of it: known failures, each with what was seen, why it hurts and the
 //! fix.
 //!
-//! A check is a function of an [`Examination`], which says nothing where all is well. What could not be looked at is told as
+//! A check is a function of an [`Examination`], which says nothing where all is well. What could not be looked at is reported as
 //! such, never as healthy.
 
 mod arp;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
 use crate::plan::Plan;
-use crate::select::{BusyNic, absent, judge};
+use crate::select::{BusyNic, judge, without_unknown};
 use context::{CheckContext, Rail};
 use facts::{Machine, Trace};
 use nccl_rules::settings::Settings;
@@ -32,13 +32,10 @@ use rdma_model::snapshot::Snapshot;
 /// Version of [`Diagnosis`]'s JSON form.
 pub const SCHEMA: u32 = 1;
 
-/// What the checks look at.
 pub struct Examination<'a> {
-    /// Which NICs are meant.
     pub request: &'a Request,
     /// The node's network namespace, or the container's.
     pub snapshot: &'a Snapshot,
-    /// What containers hold.
     pub held: &'a [BusyNic],
     /// What a snapshot does not have; absent where there is no live machine.
     pub machine: Option<&'a Machine>,
@@ -46,35 +43,30 @@ pub struct Examination<'a> {
     pub traces: &'a [Trace],
     /// Stored plans of this boot, or what the container was given.
     pub plans: &'a [Plan],
-    /// What NCCL is told, or why that is not known.
+    /// NCCL's settings, or why they are not known.
     pub settings: Result<&'a Settings, &'a str>,
     /// The container that this is about; absent: the node.
     pub container: Option<&'a str>,
 }
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// A job fails, or does without a NIC that is meant.
     Breaks,
-    /// A job is slow, or something may break it later.
     Warning,
-    /// What cannot be seen from here.
     Unknown,
 }
 
-/// The known failures, in the order in which they are told.
+/// The known failures, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
-    /// The kernel's RDMA modules.
     RdmaModules,
     /// Features that this kernel is too old for.
-    Kernel,
+    #[serde(rename = "kernel")]
+    KernelFeatures,
     /// `/dev/infiniband/uverbs*`: there, the right ones, and to be opened.
     VerbsNodes,
-    /// RLIMIT_MEMLOCK: RDMA pins memory.
     Memlock,
     /// Whether NICs reach the memory of GPUs.
     PeerMemory,
@@ -102,7 +94,7 @@ pub enum Check {
     Numa,
     /// What NCCL makes of it.
     Nccl,
-    /// Records that nobody ends.
+    /// Records that no hook will end.
     StaleRecords,
     /// Policy rules that lead nowhere.
     OrphanedRules,
@@ -110,26 +102,19 @@ pub enum Check {
     RenameFights,
 }
 
-/// One failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Finding {
-    /// Which.
     pub check: Check,
-    /// How bad.
     pub severity: Severity,
-    /// What was seen.
     pub seen: String,
-    /// Why it hurts.
     pub why: String,
-    /// What to do, in words.
     pub fix: String,
     /// The same as shell commands, where there are such.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub run: Vec<String>,
 }
 
-/// Everything that was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Diagnosis {
@@ -137,11 +122,8 @@ pub struct Diagnosis {
     pub schema: u32,
     /// The container that this is about; absent: the node.
     pub container: Option<String>,
-    /// How many of them break a job.
     pub breaks: usize,
-    /// How many are warnings.
     pub warnings: usize,
-    /// How many could not be told.
     pub unknown: usize,
     /// The worst first.
     pub findings: Vec<Finding>,
@@ -149,11 +131,9 @@ pub struct Diagnosis {
     pub not_checked: Vec<Check>,
 }
 
-/// A check, and where it can be made.
 struct Rule {
     check: Check,
     run: fn(&CheckContext) -> Vec<Finding>,
-    /// Also for a container.
     inside: bool,
     needs: Needs,
 }
@@ -169,7 +149,6 @@ enum Needs {
     Routes,
     /// Where all rails are, also those that containers have.
     Places,
-    /// A live machine.
     Live,
 }
 
@@ -179,10 +158,9 @@ const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&CheckContext) -
     Rule { check, run, inside, needs }
 }
 
-/// All checks, in the order of [`Check`].
 const RULES: [Rule; 20] = [
     rule(Check::RdmaModules, false, Live, node::modules),
-    rule(Check::Kernel, true, Live, node::kernel),
+    rule(Check::KernelFeatures, true, Live, node::kernel),
     rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
     rule(Check::Memlock, true, Live, node::memlock),
     rule(Check::PeerMemory, true, Live, node::peer_memory),
@@ -203,6 +181,38 @@ const RULES: [Rule; 20] = [
     rule(Check::RenameFights, false, Live, stale_records::managers),
 ];
 
+/// Every check, what it looks at, and whether it is made for a container, too: for docs/doctor.md.
+pub fn checks() -> impl Iterator<Item = (Check, &'static str, bool)> {
+    RULES.iter().map(|r| (r.check, r.check.looks_at(), r.inside))
+}
+
+impl Check {
+    fn looks_at(self) -> &'static str {
+        match self {
+            Check::RdmaModules => "the kernel's RDMA modules",
+            Check::KernelFeatures => "features that this kernel is too old for",
+            Check::VerbsNodes => "`/dev/infiniband/uverbs*`: whether each exists, is the right device and opens",
+            Check::Memlock => "`RLIMIT_MEMLOCK`, since RDMA pins memory",
+            Check::PeerMemory => "whether NICs can reach the memory of GPUs (GPUDirect RDMA)",
+            Check::PortDown => "ports that are not ACTIVE",
+            Check::Gids => "RoCE v2 GIDs that are missing, stale or only link-local",
+            Check::LeftOut => "NICs that were asked for and that the selection leaves out",
+            Check::Plans => "stored plans that no longer fit the host",
+            Check::Mtu => "whether the MTU has room for a RoCE packet, and is the same on all rails",
+            Check::Arp => "the effective ARP profile and reverse path filter",
+            Check::FlowControl => "PFC and ECN",
+            Check::Uplink => "whether one of the NICs is the host's uplink",
+            Check::AsymmetricRails => "rails of different speed",
+            Check::Acs => "PCIe Access Control Services between a GPU and its NIC",
+            Check::Numa => "the NUMA nodes of GPUs and of their NICs",
+            Check::Nccl => "what NCCL makes of its settings",
+            Check::StaleRecords => "records of NICs whose container has ended",
+            Check::OrphanedRules => "policy routing rules that lead to no route",
+            Check::RenameFights => "network managers that configure the same NICs",
+        }
+    }
+}
+
 impl Rule {
     fn can_be_made(&self, context: &CheckContext) -> bool {
         match self.needs {
@@ -220,7 +230,6 @@ impl Finding {
         Finding { check, severity, seen: seen.into(), why: why.to_owned(), fix: fix.into(), run: Vec::new() }
     }
 
-    /// With a shell command that is the fix.
     fn run(mut self, command: impl Into<String>) -> Finding {
         self.run.push(command.into());
         self
@@ -242,12 +251,11 @@ impl fmt::Display for Check {
 /// What was asked, without what would end the selection: a NIC without an address, or one that has gone, or an address that is
 /// not here, is a finding, and not the end of the others.
 fn lenient(examination: &Examination) -> Request {
-    let (absent, _) = absent(examination.request, examination.snapshot, examination.held);
-    let mut request = Request { auto_skip_no_ipv4: true, ..examination.request.clone() };
-    request.ifaces.retain(|name| !absent.contains(&name));
+    let mut request = without_unknown(examination.request, examination.snapshot, examination.held);
+    request.select.no_auto_skip = false;
     if examination.container.is_some() {
         // These are the host's.
-        (request.bootstrap_address, request.peer_address) = (None, None);
+        (request.select.bootstrap_address, request.select.peer_address) = (None, None);
     }
     network::unguarded(&mut request, examination.snapshot);
     request
@@ -268,10 +276,10 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     findings.extend(stale_records::unread(&context));
     findings.sort_by_key(|f| f.severity);
     // Several plans may have the same rails.
-    let mut told: Vec<Finding> = Vec::new();
+    let mut seen: Vec<Finding> = Vec::new();
     findings.retain(|f| {
-        let is_new = !told.contains(f);
-        told.extend(is_new.then(|| f.clone()));
+        let is_new = !seen.contains(f);
+        seen.extend(is_new.then(|| f.clone()));
         is_new
     });
     let count = |severity| findings.iter().filter(|f| f.severity == severity).count();
@@ -286,7 +294,6 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     })
 }
 
-/// Names for a sentence.
 fn join<T: ToString>(names: impl IntoIterator<Item = T>) -> String {
     names.into_iter().map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
 }

@@ -25,10 +25,8 @@ pub const SCHEMA: u32 = 1;
 pub const RULE: &str = "nearest GPU: by the way there (PIX, PXB, PHB, SYS), then by links; of equals the GPU that fewer NICs \
                         have so far, kept NICs and those without a choice first, then in PCI order; then the lower PCI address";
 
-/// The model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Picture {
-    /// [`SCHEMA`].
     pub schema: u32,
     /// GPUs, in PCI order.
     pub gpus: Vec<Gpu>,
@@ -36,11 +34,9 @@ pub struct Picture {
     pub nics: Vec<Nic>,
     /// Switches above them, by address.
     pub switches: Vec<Place>,
-    /// [`RULE`].
     pub rule: &'static str,
 }
 
-/// Where something is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// PCI address; of a switch that of its upstream port.
@@ -53,25 +49,20 @@ pub struct Place {
     pub link: Option<String>,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Gpu {
     /// From 0, in PCI order, as nvidia-smi counts.
     pub number: usize,
-    /// Where it is.
     pub place: Place,
     /// Where no kept NIC is nearest to it: the nearest kept one that it reaches without the processor.
     pub shares: Option<HcaName>,
 }
 
-/// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Nic {
-    /// Its name.
     pub hca: HcaName,
     /// Where it is; absent for software devices.
     pub place: Option<Place>,
-    /// The netdevs behind its ports.
     pub netdevs: Vec<IfName>,
     /// The rate of its ports, shortened: `400G`.
     pub rate: Option<String>,
@@ -79,14 +70,11 @@ pub struct Nic {
     pub rail: Option<usize>,
     /// Why it was dropped; absent: kept.
     pub dropped: Option<Drop>,
-    /// The nearest GPU.
     pub nearest: Option<Nearest>,
 }
 
-/// A NIC's GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nearest {
-    /// Its number.
     pub gpu: usize,
     /// What is between.
     pub distance: Distance,
@@ -99,7 +87,7 @@ pub struct Nearest {
 /// What became of each HCA: absent value: kept.
 pub type Fates = BTreeMap<HcaName, Option<Drop>>;
 
-/// The fates by a selection. An HCA is kept if any of its ports is; one that nobody judged is dropped.
+/// The fates by a selection. An HCA is kept if any of its ports is; one without a verdict is dropped.
 pub fn fates(selection: &Selection, snapshot: &Snapshot) -> Fates {
     let mut fates = Fates::new();
     for verdict in &selection.verdicts {
@@ -129,9 +117,8 @@ fn drop_unless_known(fates: &mut Fates, hca: &Hca, otherwise: impl FnOnce() -> D
     fates.entry(hca.name.clone()).or_insert_with(|| Some(otherwise()));
 }
 
-/// Draws up the model.
 pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
-    let levels = Levels::of(snapshot);
+    let levels = Levels::new(snapshot);
     let mut gpus: Vec<BusId> = snapshot.gpus().map(|g| g.address).collect();
     gpus.sort_unstable();
     let mut gpus: Vec<Gpu> =
@@ -193,7 +180,7 @@ fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
     }
 }
 
-/// The kept NIC of somebody else that a GPU without one of its own is nearest to.
+/// The kept NIC of another GPU that a GPU without one of its own is nearest to.
 fn shared(levels: &Levels, gpu: &Gpu, nics: &[Nic]) -> Option<HcaName> {
     let kept = || nics.iter().filter(|n| n.dropped.is_none());
     if kept().any(|n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu.number && n.is_close())) {
@@ -247,7 +234,6 @@ impl Picture {
         places.map(|p| p.numa).collect()
     }
 
-    /// A switch.
     pub fn switch(&self, at: BusId) -> Option<&Place> {
         self.switches.iter().find(|s| s.address == at)
     }
@@ -273,7 +259,7 @@ impl Picture {
 
 /// The address's place in a NUMA node, in words.
 fn numa_name(numa: i32) -> String {
-    if numa < 0 { "NUMA node not told".to_owned() } else { format!("NUMA node {numa}") }
+    if numa < 0 { "NUMA node unknown".to_owned() } else { format!("NUMA node {numa}") }
 }
 
 /// A text in lines of at most that many characters, broken at blanks.
@@ -291,7 +277,6 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines.into_iter().map(cut).collect()
 }
 
-/// A text of at most that many characters.
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();

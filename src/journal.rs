@@ -2,7 +2,7 @@
 //!
 //! One record per container namespace. It is replaced as a whole, so it is valid at every instant; another schema is
 //! refused by name rather than guessed at. Within a schema fields are added, never required: an older rdmaprep brings home what a
-//! newer one took away, without what it does not know. A field that nobody may leave out is a new schema.
+//! newer one took away, without what it does not know. A required field is a new schema.
 
 mod salvage;
 
@@ -20,13 +20,10 @@ use crate::precedence::Precedence;
 
 pub use salvage::{PartialRecord, salvage};
 
-/// Version of the stored form.
 pub const SCHEMA: u32 = 1;
 
-/// This program's version.
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
-/// Where a record stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -38,14 +35,10 @@ pub enum Phase {
     Restoring,
 }
 
-/// A container that shares the namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// The container's id.
     pub id: String,
-    /// Its bundle.
     pub bundle: String,
-    /// Its init.
     pub pid: i32,
     /// Field 22 of /proc/PID/stat: tells a reused pid from init.
     pub start_time: u64,
@@ -60,10 +53,8 @@ pub struct HeldNetns {
     pub handles: BTreeMap<String, Handle>,
 }
 
-/// The record of one container namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`SCHEMA`].
     pub schema: u32,
     /// Boot during which it was written: one of another boot is never applied by itself.
     pub boot_id: String,
@@ -71,14 +62,11 @@ pub struct Record {
     pub netns: u64,
     /// Inode of the namespace that they belong to.
     pub host_netns: u64,
-    /// Where it stands.
     pub phase: Phase,
-    /// Name of the plan.
     pub plan: String,
     /// Containers in the namespace; the NICs go home with the last.
     pub members: Vec<Member>,
     /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
-    #[serde(default)]
     pub given: Option<Box<Plan>>,
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +82,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// The record's file name.
     pub fn file_name(&self) -> String {
         format!("{}.json", self.netns)
     }
@@ -114,7 +101,6 @@ impl Record {
         serde_json::from_str(text).map_err(|e| damage(&e))
     }
 
-    /// Its text.
     pub fn print(&self) -> Result<String> {
         serde_json::to_string(self).context("writing the record as JSON")
     }
@@ -124,7 +110,6 @@ impl Record {
         self.boot_id == other.boot_id && self.host_netns == other.host_netns && self.names().eq(other.names())
     }
 
-    /// Whether a container is a member.
     pub fn has(&self, id: &str) -> bool {
         self.members.iter().any(|m| m.id == id)
     }

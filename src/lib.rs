@@ -12,12 +12,13 @@
 //! Plan + Tree of /sys        ─► Tree                     view         the /sys that the container sees
 //! Plan + config.json         ─► config.json              oci/edit     before the runtime reads it: `prepare`, `spec`, the shim
 //! rails of a Plan            ─► cdi::Spec                cdi          devices that engines add to config.json
-//! Plan + Bundle              ─► ContainerMounts          container/   what config.json lacks; mounted while NICs move
+//! Plan + config.json         ─► SetupPlan                container/   what config.json lacks; mounted while NICs move
 //! Plan + fresh Snapshots     ─► Attach { steps, held }   attach       checked against the host as it is now
 //! held                       ─► Record                   journal      written and synced before the first step
 //! steps                      ─► apply, observe, Drift    apply, verify; Drift must be empty
 //! Record + fresh Snapshots   ─► RestorePlan { steps }    restore/     for the same executor
 //! Record of an earlier boot  ─► RebootPlan { steps }     restore/after_reboot
+//! State of a container       ─► Outcome                  hook/        a create, start or stop: all of this, in order
 //! Snapshot, Machine, Records ─► Diagnosis                doctor/      known failures, each with its fix
 //! files of engines           ─► Installation { changes } install/     undone by the Manifest of what was there
 //! ```
@@ -27,12 +28,13 @@
 //! ```text
 //! commands, hook                       composition: one file per command, one function per hook
 //! report, doctor, install, shim        what people, engines and runtimes see
-//! restore, container, cli              return NICs; mount what a container gets; the command line as types
-//! kernel, handle, apply                the host: netlink, sysfs, mounts, namespaces, files; the only floor that touches it
+//! restore, planner, container, cli     return NICs; decide for one container, mount what it gets; the command line as types
+//! kernel, handle, apply                the host: netlink, sysfs, mounts, namespaces, files; the only floor that touches it,
+//!                                      for those above through two traits: World and Namespaces
 //! journal, attach, verify, precedence  what is written down, lowered to steps, compared
 //! view, oci, cdi, drawing              trees, config.json, device specifications, pictures
 //! plan, nccl_env, agreement            the decision
-//! select, protected_ifaces             which NICs, and which links the host needs itself
+//! select                               which NICs, and which links the host needs itself
 //! config, deadline                     what is asked
 //! ```
 //!
@@ -50,7 +52,6 @@ pub mod config;
 pub mod deadline;
 
 // Which NICs.
-pub mod protected_ifaces;
 pub mod select;
 
 // The decision.
@@ -67,7 +68,6 @@ pub mod view;
 // What is written down, lowered to steps, compared.
 pub mod attach;
 pub mod journal;
-pub mod planner;
 pub mod precedence;
 pub mod verify;
 
@@ -79,6 +79,7 @@ pub mod kernel;
 // NICs and mounts, there and back; the command line.
 pub mod cli;
 pub mod container;
+pub mod planner;
 pub mod restore;
 
 // What people, engines and runtimes see.

@@ -12,44 +12,43 @@ use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 
 use crate::config::request::Request;
-use crate::journal::{Member, Record};
-use crate::kernel::store::Store;
-use crate::kernel::{Kernel, Scope, World, boot_id};
+use crate::journal::Member;
+use crate::kernel::records::Records;
+use crate::kernel::{Namespaces, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
-use crate::protected_ifaces::leads_everywhere;
-use crate::restore::run;
-use crate::select::{self, Selection};
+use crate::select::protected_ifaces::leads_everywhere;
+use crate::select::{self, BusyNic, Selection};
 use crate::view;
 
 /// A fresh look at the host, with the links that it uses.
-pub fn observe_host(live: &mut Kernel, job: &JobAddresses) -> Result<Snapshot> {
-    let seen = live.observe(Side::Host, &Scope::full())?;
-    Ok(Snapshot { paths: Some(live.host_paths(&seen, job)), ..seen })
+pub fn observe_host(world: &mut dyn World, job: &JobAddresses) -> Result<Snapshot> {
+    let seen = world.observe(Side::Host, &Scope::full())?;
+    Ok(Snapshot { paths: Some(world.host_paths(&seen, job)), ..seen })
 }
 
 /// A plan from a fresh look.
-pub fn fresh_plan(request: &Request, name: &str, live: &mut Kernel, store: &Store) -> Result<Plan> {
-    let snapshot = observe_host(live, &request.job())?;
-    Ok(plan_with(request, name, &snapshot, store, options(request))?.0)
+pub fn fresh_plan(request: &Request, name: &str, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
+    let snapshot = observe_host(world, &request.job())?;
+    Ok(plan_with(request, name, &snapshot, busy, options(request))?.0)
 }
 
-/// What a plan's container sees of /sys, by the look that the plan was made from; `others` are PCI functions that it has of
-/// somebody else.
-pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, live: &mut Kernel) -> Result<Option<Tree>> {
-    let survey = live.survey()?;
+/// What a plan's container sees of /sys, by the observation that the plan was made from; `others` are PCI functions that it has
+/// besides the plan's.
+pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, world: &mut dyn World) -> Result<Option<Tree>> {
+    let survey = world.survey()?;
     Ok(view::of_plan(plan, others, seen, || survey.links(), || survey.whole()))
 }
 
-/// A plan from that look, with the selection that explains it.
+/// A plan from that observation, without NICs that are busy; with the selection that explains it.
 pub fn plan_with(
     request: &Request,
     name: &str,
     snapshot: &Snapshot,
-    store: &Store,
+    busy: &[BusyNic],
     options: Options,
 ) -> Result<(Plan, Selection)> {
-    let (plan, selection) = plan_of_any(request, name, snapshot, store, options)?;
+    let (plan, selection) = plan_of_any(request, name, snapshot, busy, options)?;
     selection.some()?;
     rdma_mode::check(&plan.nics, &plan.ib, snapshot)?;
     Ok((plan, selection))
@@ -60,15 +59,15 @@ pub fn plan_of_any(
     request: &Request,
     name: &str,
     snapshot: &Snapshot,
-    store: &Store,
+    busy: &[BusyNic],
     options: Options,
 ) -> Result<(Plan, Selection)> {
-    let selection = select::judge(request, snapshot, &busy_nics(store)?)?;
+    let selection = select::judge(request, snapshot, busy)?;
     let plan = Plan::new(name, request, snapshot, &selection, &options);
     Ok((plan, selection))
 }
 
-/// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now, `lo` alone if nobody knows.
+/// A container's namespace as it will be with the plan's NICs in it; `pod` is what is there now, `lo` alone where that is unknown.
 pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot {
     let lo = || host.netdevs.iter().filter(|n| n.name.as_str() == "lo").cloned().collect();
     let moved = |n: &&Netdev| plan.nics.iter().any(|nic| nic.identity.name == n.name);
@@ -91,7 +90,7 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
     }
 }
 
-/// What NCCL on the host itself would miss: the only interfaces that it is told to meet over.
+/// What NCCL on the host itself would miss: the only interfaces that its NCCL_SOCKET_IFNAME fits.
 pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<String> {
     let list = request.host_ifname.as_deref()?;
     let patterns = Patterns::interfaces(Some(list), Version::NEWEST)?;
@@ -107,34 +106,24 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
 }
 
 /// NICs that containers hold.
-pub fn busy_nics(store: &Store) -> Result<Vec<select::BusyNic>> {
+pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
     let mut all = Vec::new();
-    let boot = boot_id()?;
-    for (_, record) in store.all_records()? {
-        // After a reboot nothing is away.
-        let Some(record) = record.ok().filter(|r| r.boot_id == boot) else { continue };
-        let holder = record.members.iter().find(|m| run::is_alive(m)).or(record.members.first());
+    for record in records.current() {
+        let holder = record.members.iter().find(|m| machine.is_alive(m)).or(record.members.first());
         let keeps = |m: &Member| record.hold.as_ref().is_some_and(|hold| m.bundle == *hold.path.to_string_lossy());
         let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {
             true => format!("rdmaprep hold {}", m.id),
             false => format!("container {}", m.id),
         });
-        all.extend(record.held.into_iter().map(|h| select::BusyNic {
-            netdev: h.nic.identity.name,
-            hca: h.nic.hca,
+        all.extend(record.held.iter().map(|h| BusyNic {
+            netdev: h.nic.identity.name.clone(),
+            hca: h.nic.hca.clone(),
             port: h.nic.port,
-            over: h.nic.over,
+            over: h.nic.over.clone(),
             by: by.clone(),
         }));
     }
-    Ok(all)
-}
-
-/// The record of the NICs that a namespace has.
-pub fn record_of_netns(netns: u64, store: &Store) -> Result<Option<Record>> {
-    let boot = boot_id()?;
-    let mut records = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
-    Ok(records.find(|r| r.netns == netns && r.boot_id == boot))
+    all
 }
 
 /// NICs that are named one by one, where no plan is stored: with the others alone, a container would have less than what its
@@ -142,9 +131,9 @@ pub fn record_of_netns(netns: u64, store: &Store) -> Result<Option<Record>> {
 ///
 /// # Errors
 /// [`ErrorClass::Locked`] with who holds one.
-pub fn check_named_free(request: &Request, store: &Store) -> Result<()> {
+pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
     let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
-    match busy_nics(store)?.into_iter().find(|held| wanted(&held.netdev)) {
+    match busy.iter().find(|held| wanted(&held.netdev)) {
         None => Ok(()),
         Some(held) => Err(taken(&format!("{} is held by {}", held.netdev, held.by))),
     }
@@ -158,9 +147,9 @@ fn taken(what: &str) -> anyhow::Error {
 ///
 /// # Errors
 /// [`ErrorClass::Locked`] with who holds it.
-pub fn check_free(plan: &Plan, store: &Store) -> Result<()> {
+pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
     let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
-    for held in busy_nics(store)? {
+    for held in busy {
         let what = match &held.over {
             _ if planned(&held.netdev) => format!("{} is held by {}", held.netdev, held.by),
             Some(below) if planned(below) => format!("{}, on {below}, is held by {}", held.netdev, held.by),
@@ -173,12 +162,12 @@ pub fn check_free(plan: &Plan, store: &Store) -> Result<()> {
 
 /// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
 /// namespace would be overwritten.
-pub fn check_unclaimed(store: &Store, netns: u64, plan: &Plan) -> Result<()> {
-    for (path, record) in store.all_records()? {
-        let Err(e) = record else { continue };
-        let remains = store.remains(&path);
+pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan) -> Result<()> {
+    let store = records.store();
+    for (path, e) in records.damaged() {
+        let remains = store.remains(path);
         let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
-        if store.netns_of(&path) == Some(netns) || remains.nics.iter().any(planned) {
+        if store.netns_of(path) == Some(netns) || remains.nics.iter().any(planned) {
             return Err(
                 ErrorClass::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.describe()))
             );
@@ -221,12 +210,12 @@ pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
 
 /// What besides the NICs decides the environment.
 pub fn options(request: &Request) -> Options {
-    let topo_file = request.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
+    let topo_file = request.select.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
     Options {
-        debug_all: request.debug_all,
+        debug_all: request.select.debug_all,
         topo_file,
-        topo_wanted: request.include_nccl_topo,
+        topo_wanted: !request.select.no_nccl_topo,
         host_env: request.passed_on.clone(),
-        agreed: !request.peer_ifaces.is_empty() || request.agreed_ib.is_some(),
+        agreed: !request.select.peer_ifaces.is_empty() || request.agreed_ib.is_some(),
     }
 }

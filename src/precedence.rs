@@ -30,10 +30,8 @@ const BROADCAST: u8 = 3;
 /// Equals in the kernel's order: routes by key and rules by priority, each key with two or more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Precedence {
-    /// Routes.
     #[serde(default)]
     pub routes: Vec<Route>,
-    /// Rules.
     #[serde(default)]
     pub rules: Vec<Rule>,
 }

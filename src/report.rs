@@ -1,4 +1,4 @@
-//! What people and programs are told: tables of at most [`WIDTH`] columns, JSON, and one line per command for logs.
+//! What people and programs read: tables of at most [`WIDTH`] columns, JSON, and one line per command for logs.
 //!
 //! Names, aliases and file contents come from the host or from a container; nothing of them reaches a terminal that could
 //! steer it.
@@ -83,7 +83,7 @@ pub struct Report {
     /// Where NCCL's settings are, if not in the environment.
     #[serde(default)]
     pub settings: Option<String>,
-    /// Remarks: NICs of dead containers that were brought home, what a container had done to its NICs.
+    /// Remarks: NICs of dead containers that were restored, what a container had done to its NICs.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Where the outcome differs from the plan; empty is the aim.

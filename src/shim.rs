@@ -11,9 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
-use serde::Deserialize;
 
-use crate::config::host::HOOK_LOG;
 pub use runtime_args::read;
 
 /// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
@@ -43,11 +41,9 @@ pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 pub struct Call {
     /// What our name had behind [`NAME`]: `crun`.
     pub named: Option<String>,
-    /// What is passed on.
     pub args: Vec<OsString>,
 }
 
-/// What a command line asks a runtime for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeCommand {
     /// The config.json of the container that is to be made; none for every other command.
@@ -58,26 +54,11 @@ pub struct RuntimeCommand {
     pub json: bool,
 }
 
-/// Which program is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeChoice {
-    /// This one.
     Path(PathBuf),
     /// The first of these that is found.
     Names(Vec<String>),
-}
-
-/// The part of the host's config file that a shim has to know for every call. Whatever else is wrong in it, containers that run
-/// have to be stopped.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct ShimConfig {
-    /// See [`crate::config::host::Config::runtime`].
-    pub runtime: Option<String>,
-    /// Whether there is a plan for containers that did not opt in.
-    pub plan: Option<toml::Value>,
-    /// See [`crate::config::host::Config::hook_log`].
-    pub hook_log: Option<toml::Value>,
 }
 
 impl Call {
@@ -92,34 +73,6 @@ impl Call {
             None => return (args.next()? == "runtime").then(|| Call { named: None, args: args.collect() }),
         };
         Some(Call { named, args: args.collect() })
-    }
-}
-
-impl ShimConfig {
-    /// The log of the hooks, if there is to be one.
-    pub fn log(&self) -> Option<&Path> {
-        let path = self.hook_log.as_ref().map_or(Some(HOOK_LOG), toml::Value::as_str);
-        path.filter(|path| !path.is_empty()).map(Path::new)
-    }
-
-    /// Reads the config file's text.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
-    pub fn parse(text: &str) -> Result<ShimConfig> {
-        toml::from_str(text).map_err(|e| ErrorClass::Usage.error(e.message().replace('\n', ", ")))
-    }
-
-    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
-    /// there are several, or that line says something else, nobody knows.
-    pub fn salvage(text: &str) -> Option<ShimConfig> {
-        let is_it = |line: &&str| line.trim_start().trim_start_matches(['"', '\'']).starts_with("runtime");
-        let mut lines = text.lines().filter(is_it);
-        match (lines.next(), lines.next()) {
-            (None, _) => Some(ShimConfig::default()),
-            (Some(line), None) => toml::from_str(line).ok().filter(|own: &ShimConfig| own.runtime.is_some()),
-            (Some(_), Some(_)) => None,
-        }
     }
 }
 

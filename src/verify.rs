@@ -21,7 +21,7 @@ use rdma_model::upper_lower;
 
 /// Fields that the normal form leaves out, each with its reason.
 pub const LEFT_OUT: &[(&str, &str)] = &[
-    ("an IPoIB interface's queue pair number", "a new one when it is made anew; it is in the address"),
+    ("an IPoIB interface's queue pair number", "a new one when it is re-created; it is in the address"),
     ("queue_id and prio of a bond's members", "not carried: neither counts for RDMA"),
     ("ifindex, link, lowers", "the kernel gives another index when the old one is taken meanwhile"),
     ("who set a name or address last (name_assign_type, addr_assign_type)", "the kernel takes no word back of it"),
@@ -57,7 +57,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "a router's next message changes it; and a socket for such an address names the interface",
     ),
     ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
-    ("RDMA device indexes and minors", "handed out anew when soft-RoCE is re-created"),
+    ("RDMA device indexes and minors", "assigned again when soft-RoCE is re-created"),
 ];
 
 /// IFA flags that are settings (see [`LEFT_OUT`]): NODAD, OPTIMISTIC, HOMEADDRESS, MANAGETEMPADDR, NOPREFIXROUTE,
@@ -120,7 +120,6 @@ pub fn beside(want: &NicState, have: &NicState) -> (NicState, NicState) {
     (wanted, found)
 }
 
-/// The normal form of an address.
 pub fn address(a: &Address) -> Address {
     Address { flags: a.flags & ADDRESS_SETTINGS, valid_lft: None, preferred_lft: None, ..a.clone() }
 }

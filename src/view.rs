@@ -27,32 +27,28 @@ use hidden::{Fate, Hidden, above, is_top};
 pub struct Cover {
     /// The directory below the container's root: `sys/class/infiniband`.
     pub at: String,
-    /// What is seen there.
     pub tree: Tree,
 }
 
-/// What stays visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// RDMA devices.
     pub hcas: BTreeSet<HcaName>,
     /// Netdevs, besides `lo`; those of another namespace are not there in any case.
     pub netdevs: BTreeSet<IfName>,
-    /// PCI functions that it has of somebody else.
+    /// PCI functions that others gave it.
     pub functions: BTreeSet<BusId>,
-    /// Verbs nodes that HCAs will have inside, as far as the kernel hands these out anew.
+    /// Verbs nodes that HCAs will have inside, as far as the kernel assigns these again.
     pub verbs: BTreeMap<HcaName, CharDevice>,
 }
 
 impl Keep {
-    /// What a plan gives to a container.
     pub fn for_plan(plan: &Plan) -> Keep {
-        let anew = |n: &Nic| Some((n.hca.clone().filter(|_| n.rxe || plan.exclusive)?, n.uverbs.clone()?));
+        let renumbered = |n: &Nic| Some((n.hca.clone().filter(|_| n.rxe || plan.exclusive)?, n.uverbs.clone()?));
         Keep {
             hcas: plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.iter().cloned()).collect(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
             functions: BTreeSet::new(),
-            verbs: plan.nics.iter().filter_map(anew).collect(),
+            verbs: plan.nics.iter().filter_map(renumbered).collect(),
         }
     }
 
@@ -126,17 +122,17 @@ fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     let dirs: HashMap<&str, usize> =
         all().filter(|(_, ((_, node), _))| is_dir(node)).map(|(at, ((path, _), _))| (path, at)).collect();
     // Whether something is in a directory, a link leads to it, a link that is seen does.
-    let mut told = vec![(false, false, false); tree.len()];
+    let mut marks = vec![(false, false, false); tree.len()];
     let mut stay = vec![false; tree.len()];
-    // The files of a directory come one after the other: what is above them is told once.
+    // The files of a directory come one after the other: what is above them is marked once.
     let (mut within, mut is_told) = ("", false);
     for (at, ((path, node), fate)) in all() {
         if parent(path) != within {
             (within, is_told) = (parent(path), false);
-            dirs.get(within).into_iter().for_each(|dir| told[*dir].0 = true);
+            dirs.get(within).into_iter().for_each(|dir| marks[*dir].0 = true);
         }
         if let Some(dir) = fate.end.as_deref().and_then(|end| dirs.get(end)) {
-            (told[*dir].1, told[*dir].2) = (true, told[*dir].2 || fate.is_seen);
+            (marks[*dir].1, marks[*dir].2) = (true, marks[*dir].2 || fate.is_seen);
         }
         if fate.is_seen && !is_dir(node) {
             stay[at] = true;
@@ -148,7 +144,7 @@ fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     // The kernel's own directories of links are there with nothing in them as well.
     let is_farm = |path: &str| is_top(path) && !path.contains("/drivers/");
     for (at, ((path, node), _)) in all().filter(|(_, (_, fate))| fate.is_seen) {
-        let (is_full, was_led_to, is_led_to) = told[at];
+        let (is_full, was_led_to, is_led_to) = marks[at];
         if is_dir(node) && (is_led_to || is_farm(path) || !(is_full || was_led_to)) {
             stay[at] = true;
             keep_above(path, &dirs, &mut stay);

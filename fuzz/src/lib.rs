@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cap::Cap;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::file::ConfigFile;
+use rdmaprep::config::host::Host;
 use rdmaprep::config::request::Request;
 
 /// What the code under test may hold at once. libFuzzer's own limit counts libFuzzer, too, which takes more than this; its
@@ -32,7 +33,7 @@ pub fn tell_heap() {
 
 /// What a host with that config file, and nothing else, asks for.
 pub fn request(config: &str) -> Option<Request> {
-    let config = Config::parse(config).ok()?;
+    let config = ConfigFile::new(config).config().ok()?;
     let host = Host::new(&Global::default(), &config);
     Request::new(None, &SelectArgs::default(), host, config.select, |_| None).ok()
 }

@@ -11,31 +11,22 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{BusId, Guid, HcaName, Hex, IfName, Mac};
 use rdma_model::values::Family;
 use rdmaprep::cli::{Global, SelectArgs};
-use rdmaprep::config::host::{Config, Host, Pattern};
-use rdmaprep::config::request::{Request, boolean, interface_names};
+use rdmaprep::config::file::ConfigFile;
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::options::{boolean, names};
+use rdmaprep::config::pattern::Pattern;
+use rdmaprep::config::request::Request;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    match Config::parse(text) {
+    match ConfigFile::new(text).config() {
         Ok(config) => drop(request(&config, SelectArgs::default())),
         Err(e) => one_line(&e),
     }
-    let some = || Some(text.to_owned());
-    let flags = SelectArgs {
-        ifaces: vec![text.to_owned()],
-        peer_ifaces: vec![text.to_owned()],
-        exclude: some(),
-        ..SelectArgs::default()
-    };
-    request(&Config::default(), flags);
-    let flags = [
-        SelectArgs { bootstrap_address: some(), ..SelectArgs::default() },
-        SelectArgs { family: some(), ..SelectArgs::default() },
-        SelectArgs { arp_profile: some(), ..SelectArgs::default() },
-        SelectArgs { sysfs: some(), ..SelectArgs::default() },
-    ];
-    flags.into_iter().for_each(|flags| request(&Config::default(), flags));
-    let _ = (boolean(text), interface_names(text));
+    for option in ["ifaces", "peer_ifaces", "exclude", "bootstrap_address", "family", "arp_profile", "sysfs"] {
+        request(&Config::default(), SelectArgs::default().with(option, text));
+    }
+    let _ = (boolean(text), names::<IfName>(text));
     let _ = (text.parse::<Family>(), text.parse::<ArpChoice>(), text.parse::<GidTimeout>());
     if let Ok(pattern) = text.parse::<Pattern>() {
         pattern.matches(text);

@@ -3,9 +3,10 @@
 
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rdma_model::snapshot::{Netdev, Snapshot};
-use rdmaprep::journal::{Record, remains};
+use rdmaprep::journal::{Record, salvage};
 use rdmaprep::plan::rails;
-use rdmaprep::restore::{after_reboot, plan};
+use rdmaprep::restore::after_reboot::plan_after_reboot;
+use rdmaprep::restore::plan::{plan_restore, reassert};
 use rdmaprep::verify;
 use serde::Deserialize;
 use serde_json::Value;
@@ -26,7 +27,7 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let told = remains(text).told();
+    let told = salvage(text).describe();
     assert!(!told.is_empty());
     let _ = Record::parse(text);
     let Ok(case) = serde_json::from_str::<Case>(text) else { return };
@@ -36,13 +37,13 @@ fuzz_target!(|data: &[u8]| {
     let there = with(&Snapshot::default(), record.held.iter().map(|h| &h.inside.netdev));
     for host in [&case.host, &here] {
         for inside in [None, case.inside.as_ref(), Some(&there)] {
-            plan::restore(&record.held, host, inside);
+            plan_restore(&record.held, host, inside);
         }
-        after_reboot::after_reboot(&record.held, host, |_| None);
+        plan_after_reboot(&record.held, host, |_| None);
         verify::rdma_drift(&record.held, host);
     }
     let states: Vec<_> = record.held.iter().map(|h| h.inside.clone()).collect();
-    plan::reassert(&record.held, &there);
+    reassert(&record.held, &there);
     verify::drift(&states, &there);
     rails::drift(&states, &there);
     rdmaprep_fuzz::tell_heap();

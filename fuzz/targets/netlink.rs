@@ -128,11 +128,11 @@ fn raw(message: &Raw, names: &Names) {
             packed(given.into());
         }
     }
-    if let Some(told) = qdisc::told(message) {
-        qdisc::filters(&told).into_iter().for_each(|m| drop(packed(m.into())));
+    if let Some(seen) = qdisc::parse(message) {
+        qdisc::filters(&seen).into_iter().for_each(|m| drop(packed(m.into())));
         let mut dev: Netdev = serde_json::from_str(r#"{"name":"rail1","ifindex":1}"#).expect("a netdev");
-        dev.ifindex = told.ifindex;
-        qdisc::attach(&mut dev, &[told]);
+        dev.ifindex = seen.ifindex;
+        qdisc::attach(&mut dev, &[seen]);
         for discipline in dev.qdiscs.iter().flatten() {
             packed(qdisc::add_message(1, discipline).into());
         }

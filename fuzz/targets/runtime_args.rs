@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use rdmaprep::shim::{Call, Own, log_line, read, sysfs, wanted};
+use rdmaprep::config::file::ConfigFile;
+use rdmaprep::shim::{Call, choose_runtime, log_line, read, sysfs};
 
 /// Each has a grammar of its own; the last one is not known.
 const PROGRAMS: [&str; 6] = ["/usr/bin/runc", "crun", "youki", "runsc", "nvidia-container-runtime", "kata"];
@@ -17,10 +18,12 @@ fuzz_target!(|data: &[u8]| {
     let at = data.windows(2).position(|w| w == b"\0\0").unwrap_or(data.len());
     let (line, config) = data.split_at(at);
     let words: Vec<OsString> = line.split(|b| *b == 0).map(|word| OsString::from_vec(word.to_vec())).collect();
-    let own = Own::parse(&String::from_utf8_lossy(config.get(2..).unwrap_or_default())).unwrap_or_default();
-    let call = Call::of(words.iter().cloned());
-    let _ = wanted(call.as_ref().and_then(|c| c.named.as_deref()), own.runtime.as_deref());
-    let _ = own.log();
+    let text = String::from_utf8_lossy(config.get(2..).unwrap_or_default());
+    let file = ConfigFile::new(&text);
+    let _ = (file.config(), file.folders(), file.salvaged_runtime());
+    let config = file.shim().unwrap_or_default();
+    let call = Call::parse(words.iter().cloned());
+    let _ = choose_runtime(call.as_ref().and_then(|c| c.named.as_deref()), config.runtime.as_deref());
     for program in PROGRAMS {
         let asked = read(Path::new(program), &words);
         let makes = |word: &OsString| matches!(word.to_str(), Some("create" | "run"));

@@ -9,8 +9,9 @@ use rdmaprep::attach::attach;
 use rdmaprep::drawing::{self, picture};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::{Plan, rdma_mode};
-use rdmaprep::restore::{after_reboot, plan};
-use rdmaprep::select::{Held, Selection, judge};
+use rdmaprep::restore::after_reboot::plan_after_reboot;
+use rdmaprep::restore::plan::plan_restore;
+use rdmaprep::select::{BusyNic, Selection, judge};
 use rdmaprep::{report, verify};
 use serde::Deserialize;
 
@@ -21,7 +22,7 @@ struct Case {
     #[serde(default)]
     config: String,
     #[serde(default)]
-    held: Vec<Held>,
+    held: Vec<BusyNic>,
     #[serde(default)]
     annotations: BTreeMap<String, String>,
 }
@@ -69,8 +70,8 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
     let paths = Some(seen.paths.clone().unwrap_or_default());
     let seen = &Snapshot { paths, ..seen.clone() };
     let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else { return };
-    plan::restore(&attach.held, seen, Some(&Snapshot::default()));
-    plan::restore(&attach.held, &Snapshot::default(), Some(seen));
-    plan::restore(&attach.held, seen, None);
-    after_reboot::after_reboot(&attach.held, seen, |_| None);
+    plan_restore(&attach.held, seen, Some(&Snapshot::default()));
+    plan_restore(&attach.held, &Snapshot::default(), Some(seen));
+    plan_restore(&attach.held, seen, None);
+    plan_after_reboot(&attach.held, seen, |_| None);
 }

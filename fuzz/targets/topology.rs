@@ -8,8 +8,9 @@ use nccl_rules::topology_xml::{Circumstances, topology, wanted};
 use rdma_model::snapshot::Snapshot;
 use rdmaprep::drawing::{self, picture};
 
-#[path = "../../tests/topo_support/mod.rs"]
-mod topo_support;
+#[path = "../../crates/testkit/src/topo_xml.rs"]
+#[allow(dead_code, reason = "a part is for tests")]
+mod topo_xml;
 
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     rdmaprep_fuzz::json::mutate(data, size, max_size, seed)
@@ -21,7 +22,7 @@ fuzz_target!(|data: &[u8]| {
     let topology = topology(&seen, &all);
     assert!(topology.unplaced.len() <= seen.hcas.len());
     if let Ok(xml) = topology.xml() {
-        topo_support::parse(&xml).unwrap_or_else(|e| panic!("{e}:\n{xml}"));
+        topo_xml::parse(&xml).unwrap_or_else(|e| panic!("{e}:\n{xml}"));
     }
     wanted(&seen, &all, Circumstances { own: None, asked: None, blind: true });
     let picture = picture(&seen, &drawing::listed(&all, &seen));

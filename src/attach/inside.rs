@@ -36,7 +36,7 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
         (!hops.is_empty()).then(|| Route { prefsrc, ..route.with(hops) })
     };
     let whole = state.routes.iter().filter_map(carried);
-    let own = NetdevAddresses::of(&before.netdev);
+    let own = NetdevAddresses::new(&before.netdev);
     state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
     state.nexthops.clear();
     let mut sysctls = sysctl_carry::sysctls(&before.netdev, host);

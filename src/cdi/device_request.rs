@@ -1,27 +1,15 @@
 //! What the devices of one container ask for together. Each of them has brought a hook into config.json; all of these are found
 //! there by each of them, and the first does the work for all.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use serde::Deserialize;
 
 use super::rail::{self, RailName};
 use super::{FLAG, KIND};
 use crate::config::device_request::DeviceRequest;
-use crate::oci::edit::{self, Stage};
+use crate::oci::config::{Config, MAX_BYTES};
+use crate::oci::edit::Stage;
 use crate::plan::Plan;
-
-#[derive(Deserialize)]
-struct Config {
-    hooks: Option<BTreeMap<String, Option<Vec<Hook>>>>,
-}
-
-#[derive(Deserialize)]
-struct Hook {
-    args: Option<Vec<String>>,
-}
 
 impl DeviceRequest {
     /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing where the hook of another
@@ -35,13 +23,7 @@ impl DeviceRequest {
         plan: Option<&str>,
         mine: &[String],
     ) -> Result<Option<DeviceRequest>> {
-        let (bytes, most) = (config_json.len(), edit::MAX_BYTES);
-        if bytes > most {
-            return Err(ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read")));
-        }
-        let config: Config = serde_json::from_str(config_json)
-            .class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
-        let list = config.hooks.and_then(|mut hooks| hooks.remove(stage.name()).flatten()).unwrap_or_default();
+        let list = Config::parse(config_json)?.hooks(stage.name())?;
         let all: Vec<Vec<String>> = list.into_iter().filter_map(|hook| words(&hook.args?, stage, plan)).collect();
         if !all.iter().any(|words| words == mine) {
             let text = format!("{FLAG}: config.json has no such hook; devices of {KIND} add it there");
@@ -57,12 +39,9 @@ impl DeviceRequest {
 
     /// Whether a container's devices have brought hooks, which name its rails: then these count, and no plan beside them.
     pub fn any(config_json: &str) -> bool {
-        let within = config_json.len() <= edit::MAX_BYTES;
-        let config: Option<Config> = within.then(|| serde_json::from_str(config_json).ok()).flatten();
-        let hooks = config.and_then(|c| c.hooks).into_iter().flat_map(BTreeMap::into_values).flatten().flatten();
-        hooks
-            .filter_map(|hook| hook.args)
-            .any(|args| args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty())
+        let names_rails =
+            |args: Vec<String>| args.get(1).is_some_and(|word| word == "hook") && !values(&args, FLAG).is_empty();
+        config_json.len() <= MAX_BYTES && Config::lenient(config_json).hook_args().any(names_rails)
     }
 
     /// Those that a plan does not give.

@@ -47,18 +47,7 @@ impl FromStr for RailName {
     }
 }
 
-impl TryFrom<String> for RailName {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<RailName> for String {
-    fn from(name: RailName) -> String {
-        name.to_string()
-    }
-}
+rdma_model::serde_as_text!(RailName);
 
 impl fmt::Display for RailName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

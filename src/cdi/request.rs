@@ -14,15 +14,18 @@ impl Request {
     /// This request of a container whose devices name its NICs, where no plan is stored: they are chosen among these.
     pub fn of_devices(&self) -> Request {
         let named = self.narrowing.devices.iter().flat_map(DeviceRequest::netdevs).cloned().collect::<Vec<_>>();
-        let ifaces = if named.is_empty() { self.ifaces.clone() } else { named };
-        Request { ifaces, ..self.clone() }
+        let mut request = self.clone();
+        if !named.is_empty() {
+            request.select.ifaces = named;
+        }
+        request
     }
 
     /// What of a plan that was carried out already is for a container that joins: where devices name its NICs, these alone, with the
-    /// nodes that they have by now. `host` knows the nodes of HCAs without a netdev. In exclusive mode the host knows none of them
+    /// nodes that they have by now. `host` knows the nodes of HCAs without a netdev: one without these need not be observed. In exclusive mode the host knows none of them
     /// any more, and could not say what to hide: all of it, which is refused for who lacks a node.
-    pub fn share(&self, given: &Plan, host: &Snapshot) -> Plan {
-        let left = self.narrowed_plan(given.clone(), &Snapshot::default());
+    pub fn share(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
+        let left = self.narrowed_plan(given.clone(), None);
         if given.exclusive
             || self.narrowing.devices.is_none()
             || left.nics.len() + left.ib.len() == given.nics.len() + given.ib.len()
@@ -33,7 +36,7 @@ impl Request {
         let (nics, others): (Vec<&Nic>, Vec<&Nic>) = given.nics.iter().partition(stays);
         let (ib, other_ib): (Vec<_>, Vec<_>) = given.ib.iter().partition(|h| left.ib.contains(h));
         let nodes = |nics: &[&Nic], ib: &[&HcaName]| -> Vec<CharDevice> {
-            let without = ib.iter().filter_map(|name| host.hca(name)?.uverbs.clone());
+            let without = ib.iter().filter_map(|name| host?.hca(name)?.uverbs.clone());
             nics.iter().filter_map(|n| n.uverbs.clone()).chain(without).collect()
         };
         let (own, foreign) = (nodes(&nics, &ib), nodes(&others, &other_ib));

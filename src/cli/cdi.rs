@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{Args, Subcommand};
 
-use super::SelectArgs;
 use crate::cdi::FILE;
+use crate::config::select_args::{SelectArgsBut, Unused};
 
 /// `rdmaprep cdi`.
 #[derive(Debug, Subcommand)]
@@ -56,7 +56,15 @@ pub struct CdiGenerateArgs {
     pub json: bool,
     /// Which NICs, where no plan is stored.
     #[command(flatten)]
-    pub select: SelectArgs,
+    pub select: SelectArgsBut<CdiUnused>,
+}
+
+/// No config.json is edited that could mount a topology file of ours.
+#[derive(Clone, Debug)]
+pub struct CdiUnused;
+
+impl Unused for CdiUnused {
+    const OPTIONS: &'static [&'static str] = &["topo"];
 }
 
 /// `rdmaprep cdi list`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 
-use super::SelectArgs;
+use crate::config::select_args::{SelectArgsBut, Unused};
 
 /// `rdmaprep doctor`.
 #[derive(Debug, Args)]
@@ -25,7 +25,15 @@ pub struct DoctorArgs {
     pub json: bool,
     /// Which NICs are meant.
     #[command(flatten)]
-    pub select: SelectArgs,
+    pub select: SelectArgsBut<DoctorUnused>,
+}
+
+/// A NIC without an address is a finding in any case, and no container's environment is made.
+#[derive(Clone, Debug)]
+pub struct DoctorUnused;
+
+impl Unused for DoctorUnused {
+    const OPTIONS: &'static [&'static str] = &["no_auto_skip", "debug_all", "topo", "nccl_topo", "no_nccl_topo"];
 }
 
 /// `rdmaprep try-nodes`, which `doctor --container` starts.

@@ -7,7 +7,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{Args, Subcommand};
 use nccl_rules::version::Version;
 
-use super::SelectArgs;
+use crate::config::select_args::{SelectArgsBut, Unused};
 
 /// `rdmaprep nccl`.
 #[derive(Debug, Subcommand)]
@@ -71,7 +71,25 @@ pub struct TopoArgs {
     pub program: Vec<OsString>,
     /// Which NICs.
     #[command(flatten)]
-    pub select: SelectArgs,
+    pub select: SelectArgsBut<TopoUnused>,
+}
+
+/// What a container gets with its NICs is none of `topo`'s business; and its own --hca keeps what it names, selected or not.
+#[derive(Clone, Debug)]
+pub struct TopoUnused;
+
+impl Unused for TopoUnused {
+    const OPTIONS: &'static [&'static str] = &[
+        "hca",
+        "arp_profile",
+        "gid_timeout",
+        "default_route",
+        "sysfs",
+        "debug_all",
+        "topo",
+        "nccl_topo",
+        "no_nccl_topo",
+    ];
 }
 
 /// What `topo` makes; without any of these a tree for the terminal.

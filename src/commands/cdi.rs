@@ -4,25 +4,27 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use serde::Serialize;
 
-use super::{request, say, store, warn};
+use super::{busy_nics, request, say, store, warn};
 use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
-use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global, SelectArgs};
+use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global};
 use crate::config::host::Host;
 use crate::config::request::Request;
 use crate::install;
 use crate::kernel::host::files;
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::netns::Netns;
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::oci::edit::{self, HookEdit, hooks_for};
-use crate::planner::{busy_nics, observe_host, options, plan_of_any};
+use crate::planner::{observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
-use crate::select::{BusyNic, Selection};
+use crate::select::{BusyNic, Selection, left_out};
 
 /// What `generate --json` prints.
 #[derive(Serialize)]
@@ -103,7 +105,7 @@ fn diff(path: &str, before: &str, text: &str) -> String {
 fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &Store) -> Result<Source> {
     let program = &program(args)?;
     if let Some(plan) = store.plan(&args.plan)? {
-        let plan = request.narrowed_plan(plan, seen);
+        let plan = request.narrowed_plan(plan, Some(seen));
         let rails = Rail::rails_of_plan(&plan, seen);
         ensure!(
             !rails.is_empty(),
@@ -112,7 +114,7 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
         let hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
         return Ok(Source { rails, hooks, selection: None });
     }
-    let (plan, selection) = plan_of_any(request, &args.plan, seen, store, options(request))?;
+    let (plan, selection) = plan_of_any(request, &args.plan, seen, &busy_nics(store)?, options(request))?;
     warn(&selection.warnings);
     let mut rails = Rail::rails_of_plan(&plan, seen);
     let away = away(request, seen, store)?.into_iter();
@@ -124,26 +126,25 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
     }
     let mut hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
     // The hook makes the plan anew, of just what was asked here and the rails that it is told.
-    let flags = SelectArgs { ifaces: Vec::new(), ..args.select.clone() }.flags();
+    let flags = args.select.without("ifaces").flags();
     hooks.iter_mut().for_each(|hook| hook.args.extend_from_slice(&flags));
     Ok(Source { rails, hooks, selection: Some(selection) })
 }
 
 /// The rails that containers hold, as far as they would be chosen by their names.
 fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> {
-    let boot = boot_id()?;
-    let records = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
-    let given = records.filter(|r| r.boot_id == boot).filter_map(|r| r.given);
+    let records = Records::read(store, &boot_id()?)?;
+    let given = records.current().filter_map(|r| r.given.as_deref());
     let chosen = |rail: &Rail| {
-        let name = rail.name.as_str();
-        let left_out = request.exclude.as_ref().is_some_and(|pattern| pattern.matches(name));
-        let by_name = match &rail.name {
-            RailName::Netdev(netdev) if !request.ifaces.is_empty() => request.names(netdev),
-            _ => !left_out,
+        let netdev = match &rail.name {
+            RailName::Netdev(netdev) => Some(netdev),
+            RailName::Hca(_) => None,
         };
-        by_name && request.host.policy.forbids_name(name).is_none()
+        let hca: Option<HcaName> = rail.hca.as_deref().and_then(|port| port.split(':').next()?.parse().ok());
+        let left_out = left_out(request, netdev, hca.as_ref()).is_some();
+        !left_out && request.host.policy.forbids_name(rail.name.as_str()).is_none()
     };
-    Ok(given.flat_map(|plan| Rail::rails_of_plan(&plan, seen)).filter(chosen).collect())
+    Ok(given.flat_map(|plan| Rail::rails_of_plan(plan, seen)).filter(chosen).collect())
 }
 
 /// What we wrote, or somebody else.

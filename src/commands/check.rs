@@ -86,7 +86,7 @@ fn attempt(call: Call, until: Instant) -> Tried {
             Ok(seen_as) => break (tally.all() + 1, Outcome::Reached { seen_as }),
             Err(error) => error,
         };
-        let trouble = Trouble::of(&error);
+        let trouble = Trouble::from_error(&error);
         let pause = call.rules.again(trouble, &mut tally);
         let over = Instant::now() + pause.unwrap_or_default() >= until;
         if over || pause.is_none() {

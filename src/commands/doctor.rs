@@ -3,6 +3,7 @@
 mod container;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,7 +12,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 
 use super::status::{advice, unreadable};
-use super::{load_snapshot, nccl, request, say, store, warn};
+use super::{busy_nics, load_snapshot, nccl, request, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
@@ -20,12 +21,12 @@ use crate::journal::{Phase, Record};
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::kernel::{Kernel, boot_id};
+use crate::kernel::{Kernel, Namespaces, ThisMachine, boot_id};
 use crate::plan::Plan;
 use crate::planner;
 use crate::report;
-use crate::restore::run;
 
 /// Runs it.
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
@@ -68,7 +69,7 @@ fn host(request: &Request) -> Result<Diagnosis> {
     doctor(&Examination {
         request,
         snapshot: &snapshot,
-        held: &planner::busy_nics(&store)?,
+        held: &busy_nics(&store)?,
         machine: Some(&machine),
         traces: &traces(&store)?,
         plans: &plans,
@@ -109,41 +110,39 @@ fn traces(store: &Store) -> Result<Vec<Trace>> {
 }
 
 fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
-    let boot = boot_id()?;
-    let mut traces = Vec::new();
-    for (path, record) in store.all_records()? {
-        traces.push(match record {
-            Ok(record) => trace(&record, &boot)?,
-            Err(e) => Trace {
-                id: path.display().to_string(),
-                nics: store.remains(&path).nics.iter().map(ToString::to_string).collect(),
-                stale: Some(Stale::Damaged),
-                advice: unreadable(store, &path, &e),
-                tables: Vec::new(),
-                held_back: Vec::new(),
-            },
-        });
-    }
-    Ok(traces)
+    let machine = ThisMachine::new()?;
+    let records = Records::read(store, machine.boot_id())?;
+    let trace = |(path, record): (&Path, &Result<Record>)| match record {
+        Ok(record) => trace(record, &machine),
+        Err(e) => Trace {
+            id: path.display().to_string(),
+            nics: store.remains(path).nics.iter().map(ToString::to_string).collect(),
+            stale: Some(Stale::Damaged),
+            advice: unreadable(store, path, e),
+            tables: Vec::new(),
+            held_back: Vec::new(),
+        },
+    };
+    Ok(records.iter().map(trace).collect())
 }
 
-fn trace(record: &Record, boot: &str) -> Result<Trace> {
+fn trace(record: &Record, machine: &ThisMachine) -> Trace {
     let id = record.members.first().map(|m| m.id.clone()).unwrap_or_default();
-    let alive = record.members.iter().any(run::is_alive);
-    let stale = match record.boot_id == boot {
+    let alive = record.members.iter().any(|m| machine.is_alive(m));
+    let stale = match record.boot_id == machine.boot_id() {
         false => Some(Stale::EarlierBoot),
-        true if run::is_abandoned(record) => Some(Stale::Abandoned),
-        // Who has joined a hold keeps the NICs when that ends.
+        true if machine.is_abandoned(record) => Some(Stale::Abandoned),
+        // A container that has joined a hold keeps the NICs when that ends.
         true if !alive && record.hold.is_none() => Some(Stale::Lingering),
         true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),
         true => None,
     };
-    let advice = advice(record, &id, alive)?;
+    let advice = advice(machine, record, &id, alive);
     let nics = record.names().map(ToString::to_string).collect();
     let away = if stale == Some(Stale::EarlierBoot) { &[] } else { record.held.as_slice() };
     let tables: BTreeSet<u32> = away.iter().flat_map(|h| &h.before.routes).map(|r| r.table).collect();
     let held_back = record.held_back.clone();
-    Ok(Trace { id, nics, stale, advice, tables: tables.into_iter().collect(), held_back })
+    Trace { id, nics, stale, advice, tables: tables.into_iter().collect(), held_back }
 }
 
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::prepare::{decide, for_container, narrowed, read_config};
+use super::decision::{decide, for_container, narrowed};
+use super::prepare::read_config;
 use super::spec::edit;
 use super::{request, store, warn};
 use crate::cli::{EnvArgs, Global};

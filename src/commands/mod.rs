@@ -2,6 +2,8 @@
 
 mod cdi;
 mod check;
+mod config_file;
+mod decision;
 mod doctor;
 mod env;
 mod handle;
@@ -31,23 +33,26 @@ use rdma_model::strict_json;
 
 use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
 use crate::config::device_request::DeviceRequest;
-use crate::config::host::{CONFIG, Config, Host};
+use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
 use crate::container::setup::config_json;
 use crate::deadline;
 use crate::handle::Handle;
-use crate::hook::{self, Hook};
+use crate::hook::{self, Hook, Outcome};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::kernel::{Kernel, sysfs as sys};
+use crate::kernel::{Kernel, Namespaces, ThisMachine, sysfs as sys};
 use crate::oci::edit::Stage;
 use crate::oci::state::{self, State};
 use crate::planner;
-use crate::report::{self, Report, Stopwatch};
+use crate::report::{self, Report};
+use crate::select::BusyNic;
 use crate::shim::Call;
 use crate::verify;
+use config_file::{config, config_or_default, homeward};
 
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
@@ -56,7 +61,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Snapshot(args) => snapshot(args),
         Command::Prepare(args) => prepare::prepare(global, args),
         Command::Env(args) => env::env(global, args),
-        Command::Spec(args) => prepare::spec(global, args),
+        Command::Spec(args) => spec::spec(global, args),
         Command::Runtime(args) => shim::runtime(global, &Call { named: None, args: args.args.clone() }),
         Command::Hook(args) => oci_hook(global, args),
         Command::Hold(args) => hold::hold(global, args),
@@ -81,18 +86,6 @@ pub fn runtime(call: &Call) -> Result<()> {
     shim::runtime(&Global::default(), call)
 }
 
-/// The host's config file; only the default one may be absent.
-fn config(global: &Global) -> Result<Config> {
-    let followed = files::followed(global.config.clone(), Path::new(CONFIG));
-    let path = followed.as_deref().unwrap_or(Path::new(CONFIG));
-    let doing = || format!("reading {}", path.display());
-    match files::read(path).class(ErrorClass::Usage, doing())? {
-        Some(text) => Config::parse(&text).class(ErrorClass::Usage, doing()),
-        None if global.config.is_none() => Ok(Config::default()),
-        None => Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
-    }
-}
-
 fn request(global: &Global, plan: Option<&str>, args: &SelectArgs) -> Result<Request> {
     let config = config(global)?;
     let host = Host::new(global, &config);
@@ -101,6 +94,12 @@ fn request(global: &Global, plan: Option<&str>, args: &SelectArgs) -> Result<Req
 
 fn store(host: &Host) -> Store {
     Store::new(&host.run_dir, &host.state_dir)
+}
+
+/// NICs that containers hold now.
+fn busy_nics(store: &Store) -> Result<Vec<BusyNic>> {
+    let machine = ThisMachine::new()?;
+    Ok(planner::busy_nics(&Records::read(store, machine.boot_id())?, &machine))
 }
 
 /// What this host has: live, from a captured /sys, or from a file made by `snapshot --json`.
@@ -145,22 +144,22 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
     capabilities::shed()?;
-    let mut watch = Stopwatch::start();
+    let begun = Instant::now();
     let state = read_state()?;
     let mut report = Report::new(format!("hook {}", args.stage.name()));
     report.container = Some(state.id.clone());
-    let begun = Instant::now();
+    let known = Instant::now();
     let until = |nics: &dyn Fn() -> usize| {
         // A deadline on the command line needs no plan.
         let nics = if args.deadline.is_some() { 0 } else { nics() };
-        begun + Duration::from_secs(deadline::for_hook(args.deadline, args.hook_timeout, nics).into())
+        known + Duration::from_secs(deadline::for_hook(args.deadline, args.hook_timeout, nics).into())
     };
-    let (host, result) = match args.stage {
+    let (host, ended) = match args.stage {
         Stage::Prestart | Stage::CreateRuntime => match device_request(global, args, &state) {
             // A broken config file or a stray variable of the host must not keep every container from starting.
             Err((e, _)) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
             // A runtime may show nobody what its hooks say: the log has it, where it is known.
-            Err((e, Some(host))) => (*host, Err(e)),
+            Err((e, Some(host))) => (*host, Outcome::since(begun).end(Err(e))),
             Err((e, None)) => return Err(e),
             Ok(None) => return Ok(()),
             Ok(Some(request)) => {
@@ -169,25 +168,25 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
                 let deadline = until(&|| nics(&request, &store));
                 let patience = deadline.min(Instant::now() + wait);
                 let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
-                let hook = Hook { state: &state, store: &store, deadline, patience, agreed, keeper: None };
-                let result = hook::create(&hook, &request, &mut report, &mut watch);
-                (request.host, result)
+                let machine = &ThisMachine::new()?;
+                let hook =
+                    Hook { state: &state, store: &store, machine, begun, deadline, patience, agreed, keeper: None };
+                let ended = hook::create(&hook, &request);
+                (request.host, ended)
             }
         },
         _ => {
             let host = Host::new(global, &config_or_default(global));
             let store = store(&host);
-            let deadline = until(&|| hook::nics_of(&state, &store));
-            let hook =
-                Hook { state: &state, store: &store, deadline, patience: Instant::now(), agreed: None, keeper: None };
-            let result = match args.stage {
-                Stage::Poststart => hook::start(&hook, &mut report, &mut watch),
-                _ => hook::stop(&hook, &mut report, &mut watch),
-            };
-            (host, result)
+            let machine = &ThisMachine::new()?;
+            let deadline = until(&|| hook::nics_of(&state, &store, machine));
+            let (patience, agreed) = (Instant::now(), None);
+            let hook = Hook { state: &state, store: &store, machine, begun, deadline, patience, agreed, keeper: None };
+            let ended = if args.stage == Stage::Poststart { hook::start(&hook) } else { hook::stop(&hook) };
+            (host, ended)
         }
     };
-    report.finish(&result, &watch);
+    let result = Outcome::conclude(ended, &mut report);
     report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         keep(&report, &host, &store(&host));
@@ -232,26 +231,6 @@ fn handed(handles: &[String]) -> BTreeMap<String, Handle> {
         Some((name.to_owned(), handle.parse().ok()?))
     };
     handles.iter().filter_map(pair).collect()
-}
-
-/// NICs have to come home whatever somebody has written into the config file since they left.
-fn config_or_default(global: &Global) -> Config {
-    homeward(global).unwrap_or_else(|e| {
-        warn(&[format!("{e:#}; the defaults are used")]);
-        Config::default()
-    })
-}
-
-/// For who brings NICs home, whatever is wrong in the config file: of one that cannot be used its folders are taken.
-fn homeward(global: &Global) -> Result<Config> {
-    let e = match config(global) {
-        Err(e) => e,
-        good => return good,
-    };
-    let followed = files::followed(global.config.clone(), Path::new(CONFIG));
-    let Ok(Some(text)) = files::read(followed.as_deref().unwrap_or(Path::new(CONFIG))) else { return Err(e) };
-    warn(&[format!("{e:#}; of this file only the folders are used")]);
-    Ok(Config::folders(&text))
 }
 
 fn warn_only(e: &anyhow::Error) -> Result<()> {

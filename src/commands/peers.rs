@@ -26,9 +26,9 @@ use crate::cli::{MeetArgs, PeersArgs, RendezvousArgs};
 use crate::kernel::host::{files, random};
 use crate::kernel::links::RouteSocket;
 use crate::plan::Plan;
-use crate::protected_ifaces::store_links;
 use crate::report;
 use crate::select::Selection;
+use crate::select::protected_ifaces::store_links;
 use rdma_model::snapshot::StoreRoute;
 
 /// Nodes that start at once connect within this for each of them, and at most a thousand times that.

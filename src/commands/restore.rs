@@ -1,6 +1,6 @@
 //! `rdmaprep restore`: NICs that are away come back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,10 +11,9 @@ use super::{homeward, say, stale_records, store};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::journal::Record;
-use crate::kernel::netns::Netns;
 use crate::kernel::process::capabilities;
-use crate::kernel::store::Store;
-use crate::kernel::{Kernel, boot_id};
+use crate::kernel::records::Records;
+use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, PhaseName, Report, Stopwatch};
 use crate::restore::nic_names;
 use crate::restore::run;
@@ -27,19 +26,23 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if !args.output.dry_run {
         capabilities::require()?;
     }
-    let found = Found::new(&store, args)?;
+    let machine = ThisMachine::new()?;
+    let records = Records::read(&store, machine.boot_id())?;
+    let found = Found::new(&machine, &records, args)?;
     if args.output.dry_run {
-        return foretell(&store, args, &found);
+        return foretell(&machine, &records, args, &found);
     }
-    // A timer that finds nothing waits for nobody and writes nothing.
+    // A timer that finds nothing does not wait for the lock, and writes nothing.
     if args.how.stale && found.is_empty() {
         return if args.output.json { say("[]") } else { Ok(()) };
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     store.sweep()?;
-    // Another rdmaprep may have brought some home while we waited.
-    let done = act(&store, args, Found::new(&store, args)?);
+    // Another rdmaprep may have restored some while we waited.
+    let mut records = Records::read(&store, machine.boot_id())?;
+    let found = Found::new(&machine, &records, args)?;
+    let done = act(&machine, &mut records, args, found);
     if args.output.json {
         say(&report::json(&done.reports)?)?;
     } else if done.reports.is_empty() && !args.how.stale {
@@ -88,27 +91,30 @@ impl Outcome {
     }
 }
 
-fn act(store: &Store, args: &RestoreArgs, found: Found) -> Outcome {
+fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: Found) -> Outcome {
     let mut done = Outcome::default();
     // One that cannot be read must not keep the others away.
     for (path, why) in found.damaged {
         match args.how.forget {
-            true => done.attempt(None, |report| stale_records::forget_unread(store, &path, report)),
+            true => done.attempt(None, |report| stale_records::forget_unread(records, &path, report)),
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
     }
     for (path, record) in found.past {
         done.attempt(Some(&record), |report| {
-            stale_records::settle(store, &path, &record, args.how.after_reboot, report)
+            stale_records::settle(records, &path, &record, args.how.after_reboot, report)
         });
     }
-    for (path, record) in found.now {
+    for path in found.now {
+        // As it is by now: the restore of another container may have added to it.
+        let Some(Ok(record)) = records.at(&path) else { continue };
+        let record = record.clone();
         done.attempt(Some(&record.clone()), |report| {
             if args.how.forget {
-                return stale_records::forget(store, &path, &record, report);
+                return stale_records::forget(machine, records, &path, &record, report);
             }
-            let bring = if args.how.stale { run::restore_again } else { run::restore };
-            let done = bring(store, record)?;
+            let restore = if args.how.stale { run::restore_again } else { run::restore };
+            let done = restore(machine, records, record)?;
             report.steps_done = done.steps;
             report.notes = done.notes;
             Ok(())
@@ -121,7 +127,7 @@ fn act(store: &Store, args: &RestoreArgs, found: Found) -> Outcome {
 #[derive(Default)]
 struct Found {
     /// Of this boot.
-    now: Vec<(PathBuf, Record)>,
+    now: Vec<PathBuf>,
     /// Of an earlier one.
     past: Vec<(PathBuf, Record)>,
     /// Those that cannot be read, in words.
@@ -129,21 +135,21 @@ struct Found {
 }
 
 impl Found {
-    fn new(store: &Store, args: &RestoreArgs) -> Result<Found> {
-        let boot = boot_id()?;
+    fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs) -> Result<Found> {
+        let store = records.store();
         let mut found = Found::default();
-        for (path, record) in store.all_records()? {
-            let netns = store.netns_of(&path).map(|n| n.to_string());
+        for (path, record) in records.iter() {
+            let netns = store.netns_of(path).map(|n| n.to_string());
             let asked =
                 |has: &dyn Fn(&String) -> bool| args.id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
             match record {
                 Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
-                Ok(r) if r.boot_id != boot => found.past.push((path, r)),
-                Ok(r) => found.now.push((path, r)),
+                Ok(r) if r.boot_id != machine.boot_id() => found.past.push((path.to_owned(), r.clone())),
+                Ok(_) => found.now.push(path.to_owned()),
                 // One that cannot be read is a plan's if it says so: a job's end is not to fail for what is nobody's of its own.
-                Err(_) if args.plan.as_ref().is_some_and(|plan| !store.remains(&path).plans.contains(plan)) => {}
-                Err(e) if asked(&|id| store.remains(&path).ids.contains(id)) => {
-                    found.damaged.push((path.clone(), unreadable(store, &path, &e)));
+                Err(_) if args.plan.as_ref().is_some_and(|plan| !store.remains(path).plans.contains(plan)) => {}
+                Err(e) if asked(&|id| store.remains(path).ids.contains(id)) => {
+                    found.damaged.push((path.to_owned(), unreadable(store, path, e)));
                 }
                 Err(_) => {}
             }
@@ -155,7 +161,8 @@ impl Found {
         if args.how.stale {
             // A record of an earlier boot is for a person to decide on, not for a timer.
             found.past.clear();
-            found.now.retain(|(_, r)| run::is_abandoned(r));
+            let record = |path: &Path| records.at(path).and_then(|record| record.as_ref().ok());
+            found.now.retain(|path| record(path).is_some_and(|record| machine.is_abandoned(record)));
         }
         if args.how.after_reboot {
             found.now.clear();
@@ -169,14 +176,14 @@ impl Found {
 }
 
 /// `restore --dry-run`: the steps, not done.
-fn foretell(store: &Store, args: &RestoreArgs, found: &Found) -> Result<()> {
+fn foretell(machine: &ThisMachine, records: &Records, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
     found.past.iter().try_for_each(|(_, r)| stale_records::foretell(r, args.how.after_reboot))?;
-    for (_, record) in &found.now {
-        let mut live = Kernel::open(Netns::current()?, run::open_netns(store, record))?;
-        let home = run::preview(&mut live, store, record)?;
-        home.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
-        home.steps.iter().try_for_each(|step| say(&step.to_string()))?;
+    for record in found.now.iter().filter_map(|path| records.at(path)?.as_ref().ok()) {
+        let mut world = machine.open(record, &records.store().pin(record.netns))?;
+        let plan = run::preview(&mut *world, records, record)?;
+        plan.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
+        plan.steps.iter().try_for_each(|step| say(&step.to_string()))?;
     }
     Ok(())
 }

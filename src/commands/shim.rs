@@ -8,10 +8,11 @@ use std::time::SystemTime;
 use anyhow::{Result, anyhow};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
+use super::config_file::{salvaged_config, shim_config};
 use super::spec::{self, Ready};
 use super::{aside, taken, warn};
 use crate::cli::{self, Cli, Command, Global, SpecArgs};
-use crate::config::host::CONFIG;
+use crate::config::file::ShimConfig;
 use crate::config::request::ANNOTATION;
 use crate::kernel::host::files;
 use crate::kernel::process::memfd::KeptFile;
@@ -19,7 +20,7 @@ use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
 use crate::oci;
 use crate::report::{self, Report};
-use crate::shim::{self, Call, RuntimeCommand, ShimConfig, exec};
+use crate::shim::{self, Call, RuntimeCommand, exec};
 
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
 const LIKELIEST: &str = "runc";
@@ -60,30 +61,9 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     done
 }
 
-fn config_file(global: &Global) -> Option<PathBuf> {
-    let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    files::followed(global.config.clone().or_else(variable), Path::new(CONFIG))
-}
-
-/// The part of the host's config file that concerns a shim, and where it is, unless that is the default. The administrator may have
-/// put a link there.
-pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf>)> {
-    let named = config_file(global);
-    let path = named.as_deref().unwrap_or(Path::new(CONFIG));
-    let doing = || format!("reading {}", path.display());
-    let own = match files::read(path).class(ErrorClass::Usage, doing())? {
-        Some(text) => ShimConfig::parse(&text).class(ErrorClass::Usage, doing())?,
-        None if named.is_none() => ShimConfig::default(),
-        None => return Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
-    };
-    Ok((own, named))
-}
-
 /// What a config file that cannot be read still says, for a command that starts no container.
 fn salvaged(global: &Global, args: &[OsString]) -> Option<(ShimConfig, Option<PathBuf>)> {
-    let named = config_file(global);
-    let text = files::read(named.as_deref().unwrap_or(Path::new(CONFIG))).ok()??;
-    let own = ShimConfig::salvage(&text)?;
+    let (own, named) = salvaged_config(global)?;
     let program = PathBuf::from(own.runtime.as_deref().unwrap_or(LIKELIEST));
     shim::read(&program, args).config.is_none().then_some((own, named))
 }
@@ -107,7 +87,7 @@ fn edited(
     // Where there is none, the runtime says what it thinks of that.
     let Some(before) = files::read(path).class(ErrorClass::State, "reading the bundle")? else { return Ok(None) };
     let asks = oci::edit::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
-    let given = own.plan.is_some() || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
+    let given = own.has_plan || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
     if !asks && !given {
         return Ok(None);
     }
@@ -199,7 +179,7 @@ fn mention(own: &ShimConfig, asked: &RuntimeCommand) {
     }
     let mut report = Report::new("runtime");
     report.notes = told;
-    let _ = own.log().map(|log| files::append(log, &report.line()));
+    let _ = own.log.as_ref().map(|log| files::append(log, &report.line()));
 }
 
 fn line(asked: &RuntimeCommand, level: &str, text: &str) -> String {

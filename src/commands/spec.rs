@@ -1,33 +1,74 @@
-//! What a decision makes of a config.json.
+//! `rdmaprep spec`, and what a decision makes of a config.json.
 
 use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use nccl_rules::topology_xml::{Circumstances, topology, wanted};
-use rdma_model::error_class::ErrorClass;
+use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 
-use super::prepare::{Decision, decide, for_container, narrowed};
+use super::config_file::shim_config;
+use super::decision::{Decision, decide, for_container, narrowed};
 use super::{request, store, warn};
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::device_request::DeviceRequest;
-use crate::config::request::Request;
+use crate::config::request::{ANNOTATION, Request};
+use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
 use crate::kernel::process::memfd::KeptFile;
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::kernel::{Kernel, Scope, World};
+use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::Plan;
-use crate::planner::{options, record_of_netns};
-use crate::view::{self};
+use crate::planner::options;
+use crate::report::{Report, Stopwatch};
+use crate::view;
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
+
+/// `rdmaprep spec`.
+pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
+    let watch = Stopwatch::start();
+    let text = files::read_or_stdin(Path::new("-")).class(ErrorClass::State, "reading config.json from stdin")?;
+    let text = text.unwrap_or_default();
+    let asked = args.plan.is_some() || edit::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
+    match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
+        Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
+        // A container that asks for nothing itself starts whatever we think of its config.json.
+        Err(e) if !asked => {
+            warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
+            pass(&text)
+        }
+        Err(e) => {
+            let refused = Err(e);
+            log(global, &watch, &refused);
+            refused
+        }
+    }
+}
+
+/// podman shows nobody what its precreate hooks say: the log of the other hooks has it, too.
+fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
+    let own = shim_config(global).map(|(own, _)| own).unwrap_or_default();
+    let mut report = Report::new("spec");
+    report.finish(refused, watch);
+    // stderr has it in any case.
+    let _ = own.log.map(|log| files::append(&log, &report.line()));
+}
+
+/// What the engine reads: not a byte more than that.
+fn pass(config: &str) -> Result<()> {
+    std::io::stdout().write_all(config.as_bytes()).context("writing config.json to stdout")
+}
 
 /// A config.json that was edited, and what it mounts besides the view.
 pub(super) struct Edited {
@@ -116,20 +157,20 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
         let path = path.display();
         return Err(ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own")));
     }
-    let Some(record) = record_of_netns(netns.inode(), store)? else { return Ok(None) };
+    let records = Records::read(store, &boot_id()?)?;
+    let Some(record) = records.of_netns(netns.inode()) else { return Ok(None) };
     if let Some(plan) = mine.plan.as_ref().filter(|plan| plan.as_str() != record.plan) {
         let text = format!("the container's network namespace has NICs by plan {}, not {plan}", record.plan);
         return Err(ErrorClass::Refused.error(text));
     }
-    Ok(record.given.map(|given| *given))
+    Ok(record.given.as_deref().cloned())
 }
 
 /// What the hook that moves the NICs is told of a plan that nobody stored: which these are, and all that was asked here. It makes
 /// the plan anew, of just that.
 fn flags(asked: &SelectArgs, plan: &Plan) -> Vec<String> {
-    let chosen: Vec<String> = plan.nics.iter().map(|nic| nic.identity.name.to_string()).collect();
-    let ifaces = if chosen.is_empty() { asked.ifaces.clone() } else { chosen };
-    SelectArgs { ifaces, ..asked.clone() }.flags()
+    let chosen: Vec<&str> = plan.nics.iter().map(|nic| nic.identity.name.as_str()).collect();
+    if chosen.is_empty() { asked.flags() } else { asked.with("ifaces", &chosen.join(",")).flags() }
 }
 
 impl Ready {
@@ -200,7 +241,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
     let sandboxed = start.sandboxed || edit::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
     let blind = sandboxed && mounts.is_empty();
-    let by = Circumstances { own: set.map(String::as_str), asked: request.topo, blind };
+    let by = Circumstances { own: set.map(String::as_str), asked: request.select.topo, blind };
     let mut topology = None;
     if let Some((tree, why)) = topology_file(text, decision, by)? {
         let name = Store::view_name(&tree)?;

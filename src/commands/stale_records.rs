@@ -14,8 +14,8 @@ use super::say;
 use crate::apply::apply_all;
 use crate::journal::{PartialRecord, Phase, Record};
 use crate::kernel::netns::{Netns, pins};
-use crate::kernel::store::Store;
-use crate::kernel::{Kernel, Scope, Sysctls, World, link_managers};
+use crate::kernel::records::Records;
+use crate::kernel::{Kernel, Namespaces, Scope, Sysctls, World, link_managers};
 use crate::plan::rdma_mode;
 use crate::report::Report;
 use crate::restore::SETTLE;
@@ -29,12 +29,18 @@ const ARPHRD_INFINIBAND: u16 = 32;
 
 /// A record of an earlier boot: adds what is missing where that is asked for, and puts the record aside. The flag is the
 /// word that the network is up: a default route is no sign of it, as it may be one of the routes that are missing.
-pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, report: &mut Report) -> Result<()> {
+pub(super) fn settle(
+    records: &mut Records,
+    path: &Path,
+    record: &Record,
+    apply: bool,
+    report: &mut Report,
+) -> Result<()> {
     report.notes.push(describe_record(record));
     if apply {
-        let mut live = Kernel::open(Netns::current()?, None)?;
-        let plan = reboot_plan(&mut live, record)?;
-        let errors = apply_all(&plan.steps, &mut live, Instant::now() + SETTLE);
+        let mut world = Kernel::open(Netns::current()?, None)?;
+        let plan = reboot_plan(&mut world, record)?;
+        let errors = apply_all(&plan.steps, &mut world, Instant::now() + SETTLE);
         report.steps_done = plan.steps.len() - errors.len();
         report.notes.extend(plan.notes.into_iter().chain(plan.steps.iter().map(Step::to_string)));
         if !errors.is_empty() {
@@ -44,7 +50,7 @@ pub(super) fn settle(store: &Store, path: &Path, record: &Record, apply: bool, r
             );
         }
     }
-    put_aside(store, path, Some(&record.boot_id), report)
+    put_aside(records, path, Some(&record.boot_id), report)
 }
 
 /// What [`settle`] would do.
@@ -63,32 +69,37 @@ fn describe_record(record: &Record) -> String {
     format!("of an earlier boot, {}: {nics} never left after the reboot, nothing is brought home", record.boot_id)
 }
 
-fn reboot_plan(live: &mut Kernel, record: &Record) -> Result<RebootPlan> {
-    let host = live.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
+fn reboot_plan(world: &mut dyn World, record: &Record) -> Result<RebootPlan> {
+    let host = world.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
     Ok(plan_after_reboot(&record.held, &host, |dev| link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)))
 }
 
-fn put_aside(store: &Store, path: &Path, boot_id: Option<&str>, report: &mut Report) -> Result<()> {
-    let kept = store.archive(path, boot_id)?;
+fn put_aside(records: &mut Records, path: &Path, boot_id: Option<&str>, report: &mut Report) -> Result<()> {
+    let kept = records.archive(path, boot_id)?;
     report.notes.push(format!("the record is kept as {}", kept.display()));
     Ok(())
 }
 
-/// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all come home.
-pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut Report) -> Result<()> {
-    if let Some(member) = record.members.iter().find(|m| run::is_alive(m)) {
+/// Gives up NICs whose cards have gone. What is left of their container goes with the record, as it does when all are restored.
+pub(super) fn forget(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    path: &Path,
+    record: &Record,
+    report: &mut Report,
+) -> Result<()> {
+    if let Some(member) = record.members.iter().find(|m| machine.is_alive(m)) {
         return Err(
             ErrorClass::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id))
         );
     }
-    let host = Netns::current()?;
-    if host.inode() != record.host_netns {
+    if machine.host_netns()? != record.host_netns {
         return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
-    let mut live = Kernel::open(host, run::open_netns(store, record))?;
-    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
+    let mut world = machine.open(record, &records.store().pin(record.netns))?;
+    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
     // The host's /sys shows cards whatever namespace their netdevs are in.
-    let host = live.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
+    let host = world.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
     let way = plan_restore(&record.held, &host, inside.as_ref());
     let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
     let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
@@ -101,8 +112,8 @@ pub(super) fn forget(store: &Store, path: &Path, record: &Record, report: &mut R
     report.notes.extend(record.held.iter().filter(stuck).map(lost));
     report.notes.extend(way.steps.iter().map(|step| format!("not done: {step}")));
     report.notes.extend(record.held_back.iter().map(|why| format!("not restored: {why}")));
-    run::release_netns(store, record)?;
-    put_aside(store, path, Some(&record.boot_id), report)
+    run::release_netns(machine, records.store(), record)?;
+    put_aside(records, path, Some(&record.boot_id), report)
 }
 
 /// Why it is too early to give up.
@@ -142,7 +153,8 @@ fn lost(held: &MovedNic) -> String {
 
 /// The same for a record that cannot be read: whatever is still in its namespace is to be taken out by hand first, since a
 /// namespace that ends destroys what is no hardware.
-pub(super) fn forget_unread(store: &Store, path: &Path, report: &mut Report) -> Result<()> {
+pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Report) -> Result<()> {
+    let store = records.store();
     let remains = store.remains(path);
     if let Some(netns) = store.netns_of(path) {
         let pin = store.pin(netns);
@@ -159,13 +171,13 @@ pub(super) fn forget_unread(store: &Store, path: &Path, report: &mut Report) -> 
         }
     }
     report.notes.push(format!("what cannot be read is given up: {}", remains.describe()));
-    put_aside(store, path, remains.boot_id.as_deref(), report)
+    put_aside(records, path, remains.boot_id.as_deref(), report)
 }
 
 /// Whether nothing that a record names, or no card at all, is in its namespace.
 fn is_empty(netns: u64, pin: &Path, remains: &PartialRecord) -> Result<()> {
-    let mut live = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
-    let inside = live.observe(Side::Inside, &Scope::links())?;
+    let mut world = Kernel::open(Netns::current()?, Some(Netns::open(pin)?))?;
+    let inside = world.observe(Side::Inside, &Scope::links())?;
     // Tunnels of the kernel are in every namespace.
     let card = |d: &&Netdev| [ARPHRD_ETHER, ARPHRD_INFINIBAND].contains(&d.link_type);
     let its = |name: &&IfName| remains.nics.is_empty() || remains.nics.contains(name);

@@ -8,33 +8,35 @@ use super::{config, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
 use crate::journal::{HeldNetns, Phase, Record};
-use crate::kernel::boot_id;
-use crate::kernel::netns::{self, pins};
+use crate::kernel::netns::pins;
 use crate::kernel::process::{pidfd, pidfd_getfd};
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
+use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, Holder, Keeping};
-use crate::restore::run;
 
 /// `rdmaprep status`.
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let host = Host::new(global, &config(global)?);
     let store = store(&host);
+    let machine = ThisMachine::new()?;
+    let records = Records::read(&store, machine.boot_id())?;
     let mut holders = Vec::new();
-    for (path, record) in store.all_records()? {
+    for (path, record) in records.iter() {
         match record {
-            Ok(record) => holders.push(holder(&store, record)?),
-            Err(e) => warn(&[unreadable(&store, &path, &e)]),
+            Ok(record) => holders.push(holder(&machine, &store, record)?),
+            Err(e) => warn(&[unreadable(&store, path, e)]),
         }
     }
     say(&if args.json { report::json(&holders)? } else { report::status_table(&holders) })
 }
 
-fn holder(store: &Store, record: Record) -> Result<Holder> {
+fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holder> {
     let pin = store.pin(record.netns);
-    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), run::is_alive(m))).collect();
+    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), machine.is_alive(m))).collect();
     let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
     let alive = members.iter().any(|(_, alive)| *alive);
-    let advice = advice(&record, &id, alive)?;
+    let advice = advice(machine, record, &id, alive);
     let last = store.report(&id)?.and_then(|text| serde_json::from_str(&text).ok());
     let keeping = |hold: &HeldNetns| Keeping {
         path: hold.path.display().to_string(),
@@ -48,29 +50,29 @@ fn holder(store: &Store, record: Record) -> Result<Holder> {
     Ok(Holder {
         hold: record.hold.as_ref().map(keeping),
         netns: record.netns,
-        pin: run::open_netns(store, &record).is_some().then(|| pin.display().to_string()),
+        pin: machine.netns_of(record, &pin).is_some().then(|| pin.display().to_string()),
         phase: record.phase,
         plan: record.plan.clone(),
         members,
         nics: record.names().map(ToString::to_string).collect(),
         last,
-        held_back: record.held_back,
+        held_back: record.held_back.clone(),
         advice,
     })
 }
 
 /// How to get the NICs back.
-pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
-    if record.boot_id != boot_id()? {
-        return Ok(format!(
+pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
+    if record.boot_id != machine.boot_id() {
+        return format!(
             "of an earlier boot: nothing is away; rdmaprep restore {id} archives the record, with --after-reboot once what the \
              system has not configured is added"
-        ));
+        );
     }
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
-    Ok(match (alive, netns::occupant(record.netns)) {
-        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(run::is_alive) => {
+    match (alive, machine.occupant(record.netns, None)) {
+        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(m)) => {
             let pid = keeper.map_or(0, |m| m.pid);
             format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore {id}")
         }
@@ -81,7 +83,7 @@ pub(super) fn advice(record: &Record, id: &str, alive: bool) -> Result<String> {
             format!("its container has died, process {pid} ({name}) is still in its namespace: rdmaprep restore {id}")
         }
         (false, None) => "its container has died: rdmaprep restore --all --stale".to_owned(),
-    })
+    }
 }
 
 /// What is known of a record that cannot be used, and what is not.

@@ -9,12 +9,11 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Snapshot;
 
-use super::{load_snapshot, request, say, store, sysfs, warn};
+use super::{busy_nics, load_snapshot, request, say, store, sysfs, warn};
 use crate::cli::{Global, TopoArgs};
 use crate::drawing::{self, Fates, picture};
 use crate::kernel::host::files;
 use crate::kernel::process::memfd;
-use crate::planner;
 use crate::{report, select};
 
 const TOPO_FILE: &str = "NCCL_TOPO_FILE";
@@ -53,7 +52,7 @@ fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates>
     }
     let request = request(global, None, &args.select)?;
     // What is held is held here and now.
-    let held = if args.snapshot.is_some() { Vec::new() } else { planner::busy_nics(&store(&request.host))? };
+    let held = if args.snapshot.is_some() { Vec::new() } else { busy_nics(&store(&request.host))? };
     let selection = select::judge(&request, snapshot, &held)?;
     // What is said of a machine without RDMA devices is about a container's NICs.
     if !snapshot.hcas.is_empty() {

@@ -1,28 +1,19 @@
 //! What the host's administrator settled: the config file, the policy in it, and the types that its values have.
 
-use crate::config::sysfs_mode::SysfsMode;
-use rdma_model::arp::{ArpChoice, TABLES, TableRange};
-use rdma_model::values::{GidTimeout, PlanName};
+use rdma_model::arp::{TABLES, TableRange};
+use rdma_model::values::PlanName;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
-use rdma_model::error_class::ErrorClass;
-use rdma_model::ids::IfName;
-use rdma_model::values::Family;
-use regex::RegexBuilder;
 use serde::Deserialize;
 
-use crate::config::options::Global;
-use crate::config::policy::{Ask, Policy};
+use crate::config::options::{Global, SelectOptions};
+use crate::config::pattern::Pattern;
+use crate::config::policy::{Ask, Lists, Policy};
 
 /// The config file that is read unless `--config` names another; this one may be absent.
 pub const CONFIG: &str = "/etc/rdmaprep/config.toml";
-/// Netdevs that are left out unless asked for otherwise. Some machines call their fabric ethN, hence the warnings.
-pub const EXCLUDE: &str = "^eth[0-9]+$";
 /// Where plans, journals, reports, locks and pins live unless told otherwise.
 pub const RUN: &str = "/run/rdmaprep";
 /// Where records live unless told otherwise: they outlast a reboot, so that what it left unfinished is known.
@@ -49,48 +40,6 @@ pub struct Host {
     pub hook_log: PathBuf,
     /// TableRange of the routing tables that rails get inside, and of their rules' priorities.
     pub rail_tables: TableRange,
-}
-
-/// A regex on interface names. Matching takes linear time and the compiled size is bounded, so that a container's
-/// annotation cannot keep a hook busy.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Pattern(regex::Regex);
-
-impl Pattern {
-    /// Whether it matches anywhere in the name; anchors are the author's business.
-    pub fn matches(&self, name: &str) -> bool {
-        self.0.is_match(name)
-    }
-
-    /// As it was written.
-    pub fn as_str(&self) -> &str {
-        self.0.as_str()
-    }
-}
-
-impl FromStr for Pattern {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        const SIZE: usize = 1 << 20;
-        ensure!(s.len() <= 4096, "a regex of {} bytes is too long (4096)", s.len());
-        match RegexBuilder::new(s).size_limit(SIZE).dfa_size_limit(SIZE).build() {
-            Ok(regex) => Ok(Pattern(regex)),
-            Err(e) => {
-                // The crate draws the place over several lines; the last one says what is wrong.
-                let text = e.to_string();
-                let reason = text.lines().last().unwrap_or_default();
-                bail!("{s:?} does not compile: {}", reason.strip_prefix("error: ").unwrap_or(reason))
-            }
-        }
-    }
-}
-
-impl TryFrom<String> for Pattern {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
 }
 
 /// The config file. `examples/config.toml` tells every key to who writes one.
@@ -128,56 +77,23 @@ pub struct Config {
     /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
     /// the container does not use them.
     pub rail_tables: Option<TableRange>,
-    /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see [`crate::shim::Own`].
+    /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see [`crate::shim::choose_runtime`].
     pub runtime: Option<String>,
-    /// Defaults of the selection.
-    pub select: SelectConfig,
+    /// Defaults of the flags of these names, for hooks whose environment was cleared.
+    pub select: SelectOptions,
 }
 
-/// The config file's `[select]`: the flags of the same name, for hooks whose environment was cleared.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-#[allow(missing_docs)]
-pub struct SelectConfig {
-    pub ifaces: Vec<IfName>,
-    pub exclude: Option<String>,
-    pub peer_ifaces: Vec<IfName>,
-    pub bootstrap_address: Option<IpAddr>,
-    pub peer_address: Option<IpAddr>,
-    pub allow_bootstrap_iface: Option<bool>,
-    pub auto_skip_no_ipv4: Option<bool>,
-    pub family: Option<Family>,
-    pub ib: Option<bool>,
-    pub freeze_lifetimes: Option<bool>,
-    pub arp_profile: Option<ArpChoice>,
-    pub gid_timeout: Option<GidTimeout>,
-    pub default_route: Option<bool>,
-    pub sysfs: Option<SysfsMode>,
-    pub debug_all: Option<bool>,
-    pub topo: Option<bool>,
-    pub nccl_topo: Option<PathBuf>,
-    pub include_nccl_topo: Option<bool>,
-}
-
-impl Config {
-    /// Of a text that cannot be used, what says where records are: each key that can be read by itself.
-    pub fn folders(text: &str) -> Config {
-        let table: toml::Table = text.parse().unwrap_or_default();
-        let path = |key: &str| table.get(key).and_then(toml::Value::as_str).map(PathBuf::from);
-        Config {
-            state_dir: path("state_dir"),
-            run_dir: path("run_dir"),
-            hook_log: path("hook_log"),
-            ..Config::default()
+impl Policy {
+    /// What a config file says.
+    pub fn new(config: &Config) -> Policy {
+        let lists = |allow: &[Pattern], deny: &[Pattern]| Lists { allow: allow.to_vec(), deny: deny.to_vec() };
+        Policy {
+            names: lists(&config.allow, &config.deny),
+            pci: lists(&config.allow_pci, &config.deny_pci),
+            drivers: lists(&config.allow_drivers, &config.deny_drivers),
+            annotations: config.annotations.clone(),
+            max_nics: config.max_nics,
         }
-    }
-
-    /// Reads the file's text.
-    pub fn parse(text: &str) -> Result<Config> {
-        toml::from_str(text).map_err(|e| {
-            let line = e.span().and_then(|s| text.get(..s.start)).map_or(1, |before| before.matches('\n').count() + 1);
-            ErrorClass::Usage.error(format!("config file, line {line}: {}", e.message().replace('\n', ", ")))
-        })
     }
 }
 
@@ -188,7 +104,7 @@ impl Host {
             flag.clone().or_else(|| file.clone()).unwrap_or_else(|| default.into())
         };
         Host {
-            policy: Policy::from_config(config),
+            policy: Policy::new(config),
             plan: config.plan.clone(),
             state_dir: dir(&global.state_dir, &config.state_dir, STATE),
             run_dir: dir(&global.run_dir, &config.run_dir, RUN),

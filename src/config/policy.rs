@@ -12,28 +12,28 @@ use rdma_model::ids::BusId;
 use rdma_model::snapshot::{Hca, Netdev, Snapshot};
 use serde::{Deserialize, Serialize};
 
-use crate::config::host::{Config, Pattern};
+use crate::config::pattern::Pattern;
 use rdma_model::upper_lower;
 
 /// The config file's policy.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    names: Lists,
-    pci: Lists,
-    drivers: Lists,
+    pub(super) names: Lists,
+    pub(super) pci: Lists,
+    pub(super) drivers: Lists,
     /// The annotations that count; absent: all that there are.
-    annotations: Option<Vec<Ask>>,
+    pub(super) annotations: Option<Vec<Ask>>,
     /// The most NICs that a container gets.
     pub(crate) max_nics: Option<usize>,
 }
 
 /// Two lists of regexes on one property of a NIC.
 #[derive(Clone, Debug, Default)]
-struct Lists {
+pub(super) struct Lists {
     /// One has to match; empty: all do.
-    allow: Vec<Pattern>,
+    pub(super) allow: Vec<Pattern>,
     /// None may match.
-    deny: Vec<Pattern>,
+    pub(super) deny: Vec<Pattern>,
 }
 
 /// The annotations of ours, below `rdmaprep.io/`.
@@ -106,18 +106,6 @@ impl<'a> Device<'a> {
 }
 
 impl Policy {
-    /// What a config file says.
-    pub fn from_config(config: &Config) -> Policy {
-        let lists = |allow: &[Pattern], deny: &[Pattern]| Lists { allow: allow.to_vec(), deny: deny.to_vec() };
-        Policy {
-            names: lists(&config.allow, &config.deny),
-            pci: lists(&config.allow_pci, &config.deny_pci),
-            drivers: lists(&config.allow_drivers, &config.deny_drivers),
-            annotations: config.annotations.clone(),
-            max_nics: config.max_nics,
-        }
-    }
-
     /// Whether it asks for what only /sys tells.
     pub fn asks_for_hardware(&self) -> bool {
         [&self.pci, &self.drivers].iter().any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())

@@ -4,4 +4,5 @@ pub mod apply_mounts;
 mod mount_point;
 pub mod mounts;
 mod nccl_conf;
+pub mod running_setup;
 pub mod setup;

@@ -10,7 +10,6 @@ use rdma_model::step::NicState;
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::plan::rails::{Group, Why, effective, groups};
 
-/// A rail with what counts for it.
 struct Wired<'a> {
     name: &'a IfName,
     arp: ArpProfile,
@@ -18,7 +17,7 @@ struct Wired<'a> {
     apart: bool,
 }
 
-/// Profiles under which rails of one subnet resolve nobody, or answer for one another.
+/// Profiles under which rails of one subnet resolve no peer, or answer for one another.
 pub(super) fn profiles(context: &CheckContext) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
     let states: Vec<NicState> = context.meant().iter().filter_map(|r| NicState::of(snapshot, r.name())).collect();
@@ -42,7 +41,7 @@ fn silent(wire: &Group, rails: &[Wired], snapshot: &Snapshot) -> Option<Finding>
     let asks = |r: &&Wired| !r.apart && (r.arp.filter == 1 || r.arp.rp_filter == 1);
     let wrong: Vec<&Wired> = rails.iter().filter(asks).collect();
     let seen = format!("{}, without a rule of its own", wrong_profile(wire, &wrong)?);
-    let why = "arp_filter=1 and rp_filter=1 ask the routing table, which names one NIC for the subnet: the others resolve nobody, \
+    let why = "arp_filter=1 and rp_filter=1 ask the routing table, which names one NIC for the subnet: the others resolve no peer, \
                and what comes in by them is dropped";
     let fix =
         "arp_filter 0 and rp_filter 2, or a rule `from` each address with a table of its own, as containers get them";

@@ -1,5 +1,5 @@
-//! Who is examined: the selection, and which NICs somebody means. What was said of them goes first, by `--ifaces` and by stored
-//! plans; an address counts where nobody has said anything.
+//! What is examined: the selection, and which NICs are meant to be used. `--ifaces` and stored plans decide; an address counts
+//! where neither names any.
 
 use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::arp::ArpChoice;
@@ -40,23 +40,21 @@ pub(super) struct Fabric<'a> {
     pub(super) wanted: Intent,
 }
 
-/// Who means a NIC.
+/// Whether a NIC is meant to work: it decides whether what is wrong breaks a job, may, or is nothing to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// `--ifaces`, `--ib` or a stored plan; in a container whoever put it there.
-    Asked,
-    /// Who gave it an address, and nothing says more.
-    Addressed,
+    /// `--ifaces`, `--ib` or a stored plan names it, it is in the container, or it has an address and nothing says more.
+    Meant,
     /// It has an address, and the stored plans have others.
     Unplanned,
-    /// Nothing says whether anybody does.
-    Unsaid,
-    /// Nobody: what is said is about others.
-    No,
+    /// It has no address, and nothing says more.
+    Unknown,
+    /// It has no address, and what is said is about others.
+    Unmeant,
 }
 
 impl<'a> CheckContext<'a> {
-    /// NICs with an HCA that are kept, planned, or dropped for what is wrong with them; not those that are left to somebody else.
+    /// NICs with an HCA that are kept, planned, or dropped for what is wrong with them; not those that are for other uses.
     pub(super) fn rails(&self) -> Vec<Rail<'a>> {
         let ill = |d: &Drop| {
             matches!(d.code, DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid | DropCode::FiniteLifetime)
@@ -71,15 +69,15 @@ impl<'a> CheckContext<'a> {
         self.rails().into_iter().filter(|r| r.verdict.dropped.is_none()).collect()
     }
 
-    /// Those of them that somebody means; where nobody has said anything, all.
+    /// Those of them that are meant to be used; where nothing says which, all.
     pub(super) fn meant(&self) -> Vec<Rail<'a>> {
-        let means = |rail: &Rail| matches!(self.intent(rail), Intent::Asked | Intent::Addressed | Intent::Unsaid);
+        let means = |rail: &Rail| matches!(self.intent(rail), Intent::Meant | Intent::Unknown);
         self.kept().into_iter().filter(means).collect()
     }
 
     /// Those that one job has together: each stored plan's own, where plans alone say who is meant.
     pub(super) fn jobs(&self) -> Vec<Vec<Rail<'a>>> {
-        if self.is_inside() || !self.of.request.ifaces.is_empty() || self.of.plans.is_empty() {
+        if self.is_inside() || !self.of.request.select.ifaces.is_empty() || self.of.plans.is_empty() {
             return vec![self.meant()];
         }
         let of = |plan: &Plan| {
@@ -104,9 +102,9 @@ impl<'a> CheckContext<'a> {
             let planned = planned.unwrap_or(0);
             let wanted = match planned {
                 _ if ports.is_empty() => return None,
-                0 if self.is_inside() => return self.has_node(hca).then_some((hca, ports, 1, Intent::Asked)),
+                0 if self.is_inside() => return self.has_node(hca).then_some((hca, ports, 1, Intent::Meant)),
                 0 => self.wants_fabric(&hca.name, &ports)?,
-                _ => Intent::Asked,
+                _ => Intent::Meant,
             };
             Some((hca, ports, planned.max(1), wanted))
         };
@@ -114,7 +112,7 @@ impl<'a> CheckContext<'a> {
         all.map(|(hca, ports, needs, wanted)| Fabric { hca, ports, needs, wanted }).collect()
     }
 
-    /// Of an HCA that no plan has; nothing where the selection leaves it to somebody else.
+    /// Of an HCA that no plan has; nothing where the selection leaves it to other uses.
     fn wants_fabric(&self, hca: &HcaName, ports: &[&Port]) -> Option<Intent> {
         let mine = |d: &Drop| matches!(d.code, DropCode::PortDown | DropCode::InfiniBand);
         let of_it = |v: &&Verdict| v.hca.as_ref() == Some(hca) && ports.iter().any(|p| Some(p.number) == v.port);
@@ -124,10 +122,10 @@ impl<'a> CheckContext<'a> {
         }
         let ipoib = verdicts().filter_map(|v| self.of.snapshot.netdev(v.netdev.as_ref()?));
         Some(match () {
-            () if self.of.request.ib => Intent::Asked,
-            () if self.is_said() => Intent::No,
-            () if ipoib.into_iter().any(is_addressed) => Intent::Addressed,
-            () => Intent::Unsaid,
+            () if self.of.request.select.ib => Intent::Meant,
+            () if self.is_said() => Intent::Unmeant,
+            () if ipoib.into_iter().any(is_addressed) => Intent::Meant,
+            () => Intent::Unknown,
         })
     }
 
@@ -137,15 +135,14 @@ impl<'a> CheckContext<'a> {
         node.is_some_and(|node| *node != NodeAccess::Missing)
     }
 
-    /// Who means a NIC with a netdev.
     pub(super) fn intent(&self, rail: &Rail) -> Intent {
         match is_addressed(rail.netdev) {
             // What is in a container has come there.
-            _ if self.is_inside() || self.asks_for(rail.name()) => Intent::Asked,
+            _ if self.is_inside() || self.asks_for(rail.name()) => Intent::Meant,
             true if self.is_said() => Intent::Unplanned,
-            true => Intent::Addressed,
-            false if self.is_said() => Intent::No,
-            false => Intent::Unsaid,
+            true => Intent::Meant,
+            false if self.is_said() => Intent::Unmeant,
+            false => Intent::Unknown,
         }
     }
 
@@ -169,7 +166,7 @@ impl<'a> CheckContext<'a> {
         rail.port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).filter(has).any(own)
     }
 
-    /// What prepares the stored plan anew that these are of, or the default one, with just those of them.
+    /// The command that prepares the stored plan again that these are of, or the default one, with just those of them.
     pub(super) fn prepare(&self, of: &[Rail], names: &str) -> Option<String> {
         let has = |plan: &&Plan| of.iter().all(|rail| plan.rails().any(|nic| nic.identity.name == *rail.name()));
         match self.of.plans.iter().find(has) {
@@ -180,7 +177,8 @@ impl<'a> CheckContext<'a> {
         }
     }
 
-    /// What prepares a stored plan anew with just these NICs; nothing where flags would be lost that nobody knows any more.
+    /// The command that prepares a stored plan again with just these NICs; nothing where it was prepared with flags that are not
+    /// known any more.
     pub(super) fn prepare_again(&self, plan: &Plan, names: &str) -> Option<String> {
         // What is with a container would be left out as well.
         let here = names.split_whitespace().all(|n| self.of.snapshot.netdevs.iter().any(|dev| dev.name.as_str() == n));
@@ -190,7 +188,7 @@ impl<'a> CheckContext<'a> {
 
     /// Whether anything says which NICs are meant.
     fn is_said(&self) -> bool {
-        !self.of.request.ifaces.is_empty() || !self.of.plans.is_empty()
+        !self.of.request.select.ifaces.is_empty() || !self.of.plans.is_empty()
     }
 
     /// Whether NICs of this node are with containers: with them go their routes, and in exclusive mode their HCAs.
@@ -218,7 +216,8 @@ impl<'a> CheckContext<'a> {
     /// Without commands that are not for this shell: those about a container's network, which are typed on the host, and those
     /// with a name that a shell would read as more than one.
     pub(super) fn safe(&self, rule: &Rule, mut finding: Finding) -> Finding {
-        let of_the_host = matches!(rule.check, Check::Kernel | Check::VerbsNodes | Check::Memlock | Check::PeerMemory);
+        let of_the_host =
+            matches!(rule.check, Check::KernelFeatures | Check::VerbsNodes | Check::Memlock | Check::PeerMemory);
         let plain = |name: &str| {
             name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.@+-".contains(&b)) && !name.starts_with('-')
         };
@@ -246,28 +245,35 @@ impl Rail<'_> {
 /// The plan that `prepare` makes without `--plan`.
 const DEFAULT_PLAN: &str = "default";
 
-/// What `prepare` tells NCCL unasked; by any other variable a flag or the environment of then is known.
+/// What `prepare` sets for NCCL without a flag; any other variable shows that there was a flag or an environment then.
 const UNASKED: [&str; 4] = ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX"];
 
 /// Whether `--ifaces` alone makes such a plan, now and here: nothing else was asked then, nor is by the host's file or the
 /// environment of now.
 fn is_plain(plan: &Plan, now: &Request) -> bool {
     let four = plan.nics.iter().all(|nic| nic.gid.as_ref().is_none_or(|gid| gid.ip().is_ipv4()));
-    let told = plan.env.iter().all(|var| UNASKED.contains(&var.name.as_str()));
+    let plain = plan.env.iter().all(|var| UNASKED.contains(&var.name.as_str()));
     let own_index = plan.gid_index.is_some() || plan.env.iter().all(|var| var.name != "NCCL_IB_GID_INDEX");
-    let nics = plan.ib.is_empty() && !now.ib && four && now.family == Family::default() && plan.agreement.is_none();
-    let rails = plan.rails.or_loose && now.arp == ArpChoice::Auto && plan.rails.tables == Some(now.host.rail_tables);
-    let host = !plan.allow_bootstrap && !plan.freeze_lifetimes && !now.freeze_lifetimes;
-    let shown = [plan.sysfs, now.sysfs] == [SysfsMode::default(); 2] && !plan.default_route && !now.default_route;
-    nics && told
+    let nics = plan.ib.is_empty()
+        && !now.select.ib
+        && four
+        && now.select.family == Family::default()
+        && plan.agreement.is_none();
+    let rails = plan.rails.or_loose
+        && now.select.arp_profile == ArpChoice::Auto
+        && plan.rails.tables == Some(now.host.rail_tables);
+    let host = !plan.allow_bootstrap && !plan.freeze_lifetimes && !now.select.freeze_lifetimes;
+    let shown =
+        [plan.sysfs, now.select.sysfs] == [SysfsMode::default(); 2] && !plan.default_route && !now.select.default_route;
+    nics && plain
         && own_index
         && rails
         && host
         && shown
-        && [plan.gid_timeout, now.gid_timeout] == [GidTimeout::default(); 2]
+        && [plan.gid_timeout, now.select.gid_timeout] == [GidTimeout::default(); 2]
 }
 
-/// Whether somebody gave it an address that peers can reach.
+/// Whether it has an address that peers can reach.
 fn is_addressed(netdev: &Netdev) -> bool {
     netdev.addresses.iter().any(|a| counts(a, Family::Any))
 }

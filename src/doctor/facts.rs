@@ -8,7 +8,6 @@ use rdma_model::ids::{BusId, IfName};
 
 use crate::kernel::probe::access::NodeAccess;
 
-/// What a live machine tells besides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
@@ -50,21 +49,16 @@ pub enum Unread {
     Nccl(String),
 }
 
-/// A program that starts jobs with limits of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Starter {
-    /// What it is called.
     pub name: String,
-    /// Its process.
     pub pid: i32,
-    /// The systemd service that it is of.
     pub unit: Option<String>,
     /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     pub memlock: Option<u64>,
 }
 
-/// NVIDIA's driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvidia {
@@ -78,7 +72,6 @@ pub struct Nvidia {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Managing {
-    /// Which.
     pub manager: crate::kernel::link_managers::Manager,
     /// Those of which it does not say that it manages them.
     pub spares: Vec<IfName>,
@@ -90,7 +83,6 @@ pub struct Managing {
 pub struct Trace {
     /// How sentences call it: the container, else the file.
     pub id: String,
-    /// What it holds.
     pub nics: Vec<String>,
     /// What is wrong with it; absent: its container lives.
     pub stale: Option<Stale>,
@@ -104,11 +96,10 @@ pub struct Trace {
     pub held_back: Vec<String>,
 }
 
-/// Why nobody will end a record.
+/// Why no hook will end a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stale {
-    /// It cannot be read.
     Damaged,
     /// All its containers have died.
     Abandoned,
@@ -118,7 +109,6 @@ pub enum Stale {
     Unfinished,
     /// A hook, or another rdmaprep that changes something, is at work at this moment.
     AtWork,
-    /// It is of an earlier boot.
     EarlierBoot,
 }
 

@@ -35,10 +35,10 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
 }
 
 fn untold(why: &str) -> Finding {
-    let seen = format!("what NCCL is told there is not known: {why}");
+    let seen = format!("NCCL's settings there are unknown: {why}");
     let fix =
         "see what its /etc/nccl.conf is on, and whether its init is stopped in a file system that does not answer";
-    let why = "which interfaces and HCAs it takes cannot be told, and what starts there may hang as well";
+    let why = "which interfaces and HCAs it takes is unknown, and what starts there may hang as well";
     Finding::new(Check::Nccl, Severity::Unknown, seen, why, fix)
 }
 
@@ -48,16 +48,16 @@ fn consequence(trap: Trap) -> &'static str {
         Trap::Loopback => "ranks on other hosts wait for this one for ever",
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
         Trap::NotRunning | Trap::Label | Trap::Overridden => "the ranks meet over another interface than is meant",
-        _ => "NCCL takes other interfaces or HCAs than the setting seems to say, and tells nobody",
+        _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",
     }
 }
 
-/// Where somebody has chosen HCAs, or a container has some: NCCL takes others.
+/// Where HCAs were chosen, or a container has some: NCCL takes others.
 fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -> Option<Finding> {
     let chosen = context.is_inside() || settings.get("NCCL_IB_HCA").is_some();
     let labels = |rails: &[Rail]| -> BTreeSet<String> { rails.iter().map(|r| port_label(r.hca, r.port)).collect() };
     let meant = labels(&context.meant());
-    // One that is addressed, and in no plan, is somebody's as well.
+    // One that is addressed, and in no plan, is in use as well.
     let kept = labels(&context.kept());
     let taken: BTreeSet<String> = explained.hcas.iter().cloned().collect();
     let ib = |label: &str| {
@@ -83,7 +83,7 @@ fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -
         seen += &format!("; it leaves out {}", join(less.iter()));
     }
     let severity = if more.is_empty() { Severity::Warning } else { Severity::Breaks };
-    let why = "an HCA without its netdev here connects to nobody, and nodes that take different numbers of HCAs hang";
+    let why = "an HCA without its netdev here connects to no peer, and nodes that take different numbers of HCAs hang";
     let fix = format!("NCCL_IB_HCA={}", list(context));
     Some(Finding::new(Check::Nccl, severity, seen, why, fix))
 }

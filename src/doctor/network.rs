@@ -10,7 +10,7 @@ use super::context::{Intent, is_infiniband};
 use super::plans::AGAIN;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::config::request::Request;
-use crate::protected_ifaces::{bootstrap, not_known, uplinks};
+use crate::select::protected_ifaces::{bootstrap, not_known, uplinks};
 
 /// Bytes that headers take of an MTU: `iboe_get_mtu()` in include/rdma/ib_addr.h (GRH 40, UDP 8, BTH 12, XRC 4, atomic 28, ICRC 4).
 const HEADERS: u32 = 96;
@@ -23,12 +23,11 @@ fn roce_mtu(mtu: u32) -> Option<u32> {
 /// An MTU that has room for [`roce_mtu`]'s largest, and is what people set.
 const ENOUGH: u32 = 4200;
 
-/// MTUs that are too small, or unequal.
 pub(super) fn mtu(context: &CheckContext) -> Vec<Finding> {
-    let nobody = |r: &Rail| matches!(context.intent(r), Intent::Unplanned | Intent::No);
+    let is_unmeant = |r: &Rail| matches!(context.intent(r), Intent::Unplanned | Intent::Unmeant);
     // IPoIB's is of IP packets alone.
     let counts = |r: &Rail| r.netdev.mtu > 0 && !is_infiniband(r.port);
-    let rails: Vec<Rail> = context.rails().into_iter().filter(|r| counts(r) && !nobody(r)).collect();
+    let rails: Vec<Rail> = context.rails().into_iter().filter(|r| counts(r) && !is_unmeant(r)).collect();
     let largest = rails.iter().map(|r| r.netdev.mtu).max().unwrap_or(0).max(ENOUGH);
     let small = |r: &&Rail| roce_mtu(r.netdev.mtu) != Some(4096) && r.port.state.as_deref() == Some("ACTIVE");
     let mut by_mtu: BTreeMap<u32, Vec<&IfName>> = BTreeMap::new();
@@ -44,7 +43,7 @@ pub(super) fn mtu(context: &CheckContext) -> Vec<Finding> {
         let why =
             "the largest packets of one rail are dropped on another's path, or all go at the pace of the smallest";
         let fix = "set one MTU on all rails, and on their switch ports";
-        // What is too small is told to grow as far as this at least.
+        // What is too small is to grow as far as this at least.
         let all_carry = by_mtu.keys().all(|mtu| roce_mtu(*mtu) == Some(4096));
         let own = by_mtu.keys().max().copied().unwrap_or(0);
         let top = if all_carry { own } else { own.max(ENOUGH) };
@@ -84,16 +83,17 @@ pub(super) fn flow_control(context: &CheckContext) -> Vec<Finding> {
     vec![Finding::new(Check::FlowControl, Severity::Unknown, seen, why, fix)]
 }
 
-/// Takes out of what was asked what would end the selection, since nobody can know what is to be guarded: a default route by no
+/// Takes out of what was asked what would end the selection, since what is to be guarded is unknown: a default route by no
 /// known interface, and addresses that lead to none. A sentence for each.
 pub(super) fn unguarded(request: &mut Request, snapshot: &Snapshot) -> Vec<String> {
     let lost = |part: Request| bootstrap(&part, snapshot, &mut Vec::new()).err().map(|e| format!("{e:#}"));
-    let own = lost(Request { peer_address: None, ..request.clone() });
-    let peer = lost(Request { bootstrap_address: None, ..request.clone() });
-    request.bootstrap_address.take_if(|_| own.is_some());
-    request.peer_address.take_if(|_| peer.is_some());
-    let route = uplinks(request.allow_bootstrap, snapshot).err().map(|e| format!("{e:#}"));
-    request.allow_bootstrap |= route.is_some();
+    let (mut of_own, mut of_peer) = (request.clone(), request.clone());
+    (of_own.select.peer_address, of_peer.select.bootstrap_address) = (None, None);
+    let (own, peer) = (lost(of_own), lost(of_peer));
+    request.select.bootstrap_address.take_if(|_| own.is_some());
+    request.select.peer_address.take_if(|_| peer.is_some());
+    let route = uplinks(request.select.allow_bootstrap_iface, snapshot).err().map(|e| format!("{e:#}"));
+    request.select.allow_bootstrap_iface |= route.is_some();
     route.into_iter().chain(own).chain(peer).collect()
 }
 
@@ -143,14 +143,13 @@ fn guarded(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// Rails that are slower than others.
 pub(super) fn asymmetric(context: &CheckContext) -> Vec<Finding> {
     context.jobs().iter().flat_map(|job| uneven(context, job)).collect()
 }
 
 fn uneven(context: &CheckContext, kept: &[Rail]) -> Vec<Finding> {
     let rate = |r: &Rail| r.port.rate.as_deref().filter(|rate| !rate.is_empty()).map(str::to_owned);
-    let levels = Levels::of(context.of.snapshot);
+    let levels = Levels::new(context.of.snapshot);
     let link = |r: &Rail| {
         let function = levels.function(r.hca.pci?)?;
         Some(format!("{} x{}", function.link_speed.as_deref()?.trim_end_matches(" PCIe"), function.link_width?))
@@ -174,10 +173,10 @@ fn uneven(context: &CheckContext, kept: &[Rail]) -> Vec<Finding> {
     found
 }
 
-/// Rails whose rate nobody can compare with the others'.
+/// Rails whose rate is unknown.
 fn untold(kept: &[Rail], rate: impl Fn(&Rail) -> Option<String>) -> Option<Finding> {
     let names: Vec<&IfName> = kept.iter().filter(|r| rate(r).is_none()).map(|r| r.name()).collect();
-    let seen = format!("the rate of {} is not told", join(&names));
+    let seen = format!("the rate of {} is unknown", join(&names));
     let why = "a collective runs at the pace of its slowest rail, and this may be one";
     let fix =
         "compare ports/*/rate below /sys/class/infiniband, or ethtool NIC; a driver that tells none may be too old";
@@ -203,8 +202,8 @@ fn unequal(rails: &[Rail], value: impl Fn(&Rail) -> Option<String>) -> Option<(S
     }
     // Of equal groups the one of the first rail.
     let (_, most) = groups.iter().rev().max_by_key(|(value, names)| tenths(value) * names.len() as u64)?;
-    let told = groups.iter().map(|(v, names)| format!("{} {v}", join(names))).collect::<Vec<_>>().join("; ");
-    (groups.len() > 1).then(|| (told, most.join(" ")))
+    let text = groups.iter().map(|(v, names)| format!("{} {v}", join(names))).collect::<Vec<_>>().join("; ");
+    (groups.len() > 1).then(|| (text, most.join(" ")))
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ const DRIVERS: [(&str, &str); 6] = [
     ("hns3", "hns_roce_hw_v2"),
 ];
 
-/// What is to be loaded before anything of RDMA is there.
 pub(super) fn modules(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
     let snapshot = context.of.snapshot;
@@ -26,7 +25,7 @@ pub(super) fn modules(context: &CheckContext) -> Vec<Finding> {
     }
     let breaks = |seen: String, why, fix: &str| Finding::new(Check::RdmaModules, Severity::Breaks, seen, why, fix);
     let driver = |function: &str| DRIVERS.iter().find(|(f, _)| *f == function).map(|(_, rdma)| *rdma);
-    // Where others do RDMA, one of which nobody says that it is to is for the host's own network, or cannot.
+    // Where others do RDMA, one that is not named is for the host's own network, or cannot.
     let may = |f: &&PciFunction| {
         let asked = |n: &Netdev| n.pci == Some(f.address) && context.asks_for(&n.name);
         snapshot.hcas.is_empty() || snapshot.netdevs.iter().any(asked)
@@ -66,7 +65,6 @@ pub(super) fn modules(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// What a feature takes.
 struct Feature {
     since: (u32, u32),
     what: &'static str,
@@ -81,7 +79,7 @@ const FEATURES: [Feature; 6] = [
     Feature {
         since: (5, 3),
         what: "pidfd_open(2)",
-        why: "a container's process cannot be told from a later one of its pid: rdmaprep's hooks fail",
+        why: "a container's process cannot be distinguished from a later one of its pid: rdmaprep's hooks fail",
         severity: Severity::Breaks,
         of: |_| true,
     },
@@ -122,16 +120,15 @@ const FEATURES: [Feature; 6] = [
     },
 ];
 
-/// Features that this kernel is too old for, of those that there is a use for.
 pub(super) fn kernel(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
     let Some(version) = version(&machine.kernel) else {
         let seen = format!("the kernel calls itself {:?}, which has no version", machine.kernel);
         return vec![Finding::new(
-            Check::Kernel,
+            Check::KernelFeatures,
             Severity::Unknown,
             seen,
-            "what it lacks cannot be told",
+            "what it lacks is unknown",
             "compare uname -r",
         )];
     };
@@ -147,7 +144,7 @@ pub(super) fn kernel(context: &CheckContext) -> Vec<Finding> {
                 true => "ask the distribution whether its kernel has it".to_owned(),
                 false => format!("boot Linux {major}.{minor} or later"),
             };
-            Finding::new(Check::Kernel, severity, seen, f.why, fix)
+            Finding::new(Check::KernelFeatures, severity, seen, f.why, fix)
         })
         .collect()
 }
@@ -205,7 +202,6 @@ fn fix(context: &CheckContext, node: &NodeAccess) -> &'static str {
     }
 }
 
-/// The commands that make a node of the host anew.
 fn mknod_commands(context: &CheckContext, name: &str, node: &NodeAccess) -> Vec<String> {
     let snapshot = context.of.snapshot;
     let all = snapshot.hcas.iter().filter_map(|h| h.uverbs.as_ref()).chain(&snapshot.rdma_cm);
@@ -225,7 +221,6 @@ const LITTLE: u64 = 64 << 20;
 
 const PINNED: &str = "every buffer of RDMA is pinned: registering memory fails with ENOMEM when the limit is reached";
 
-/// RDMA pins memory.
 pub(super) fn memlock(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
     let starters = machine.starters.iter().filter(|_| !context.is_inside()).filter_map(starter);
@@ -276,7 +271,7 @@ pub(super) fn peer_memory(context: &CheckContext) -> Vec<Finding> {
             (Severity::Warning, "nvidia_peermem is not loaded, and the driver is not the open one, which has dma-buf")
         }
         (false, None) => {
-            (Severity::Unknown, "nvidia_peermem is not loaded, and whether the driver has dma-buf is not told")
+            (Severity::Unknown, "nvidia_peermem is not loaded, and whether the driver has dma-buf is unknown")
         }
     };
     let why = "NICs do not reach the memory of GPUs: NCCL copies everything through the host's memory";

@@ -45,7 +45,7 @@ pub(super) fn places<'a>(context: &CheckContext<'a>) -> Option<Vec<(&'a IfName, 
     for (name, hca) in held.iter().filter_map(|h| Some((&h.netdev, h.hca.as_ref()?))) {
         match snapshot.hca(hca) {
             Some(hca) => all.extend(hca.pci.map(|at| (name, at))),
-            // Soft-RoCE is made anew inside, and is on no bus.
+            // Soft-RoCE is re-created inside, and is on no bus.
             None if snapshot.rdma_mode == Some(RdmaMode::Shared) => {}
             None => return None,
         }
@@ -57,7 +57,7 @@ pub(super) fn places<'a>(context: &CheckContext<'a>) -> Option<Vec<(&'a IfName, 
 pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
     let snapshot = context.of.snapshot;
-    let levels = Levels::of(snapshot);
+    let levels = Levels::new(snapshot);
     let gpus: Vec<&PciFunction> = snapshot.gpus().collect();
     let rails: Vec<BusId> = context.rails().into_iter().filter_map(|r| r.hca.pci).collect();
     let near = rails.iter().flat_map(|nic| gpus.iter().map(move |gpu| (*nic, gpu.address)));
@@ -89,7 +89,7 @@ pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
 pub(super) fn numa(context: &CheckContext) -> Vec<Finding> {
     // What is nearest may be what a container has.
     let Some(rails) = places(context) else { return Vec::new() };
-    let levels = Levels::of(context.of.snapshot);
+    let levels = Levels::new(context.of.snapshot);
     let mut found = Vec::new();
     let mut silent = Vec::new();
     for gpu in context.of.snapshot.gpus() {

@@ -10,8 +10,8 @@ use rdma_model::values::Family;
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::attach;
 use crate::plan::Plan;
-use crate::protected_ifaces::uplinks;
 use crate::select::candidates::counts;
+use crate::select::protected_ifaces::uplinks;
 
 /// NICs and HCAs of plans that are neither here nor with a container; else what a create hook would refuse a plan for.
 pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
@@ -23,7 +23,7 @@ pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
     context.of.plans.iter().flat_map(one).collect()
 }
 
-/// Whether a container has it, or a record speaks of it that cannot be read: that is told elsewhere.
+/// Whether a container has it, or a record speaks of it that cannot be read: another check reports that.
 fn is_away(context: &CheckContext, name: &IfName) -> bool {
     let recorded = |nics: &[String]| nics.iter().any(|n| n == name.as_str());
     context.of.held.iter().any(|h| h.netdev == *name) || context.of.traces.iter().any(|t| recorded(&t.nics))
@@ -90,7 +90,7 @@ fn without_hca(plan: &Plan, nic: &Nic, snapshot: &Snapshot) -> Option<Finding> {
     })
 }
 
-/// What the hook would say, in an empty container. What uplinks and missing addresses are is told by checks of their own.
+/// What the hook would say, in an empty container. What uplinks and missing addresses are is reported by checks of their own.
 fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     let snapshot = context.of.snapshot;
     let guard = uplinks(plan.allow_bootstrap, snapshot).ok()?;

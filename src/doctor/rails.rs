@@ -7,19 +7,19 @@ use rdma_model::values::Family;
 use super::context::Intent;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::{counts, port_label};
-use crate::select::{self, Drop, DropCode, Verdict};
+use crate::select::{Drop, DropCode, Unknown, Verdict, unknown};
 
-/// Ports that are not ACTIVE, of NICs that somebody means.
+/// Ports that are not ACTIVE, of NICs that are meant.
 pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut unsaid = Vec::new();
     let mut dark: Vec<(Severity, Rail)> = Vec::new();
     for rail in context.rails().into_iter().filter(|r| is_down(r.port)) {
         match context.intent(&rail) {
-            Intent::Asked | Intent::Addressed => dark.push((Severity::Breaks, rail)),
+            Intent::Meant => dark.push((Severity::Breaks, rail)),
             Intent::Unplanned => dark.push((Severity::Warning, rail)),
-            Intent::Unsaid => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
-            Intent::No => {}
+            Intent::Unknown => unsaid.push(format!("{} of {}", port_label(rail.hca, rail.port), rail.name())),
+            Intent::Unmeant => {}
         }
     }
     let same = |(a, one): &(Severity, Rail), (b, other): &(Severity, Rail)| {
@@ -33,8 +33,8 @@ pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
             continue;
         }
         match fabric.wanted {
-            Intent::Unsaid => unsaid.extend(dark.iter().map(|p| port_label(fabric.hca, p))),
-            Intent::No => {}
+            Intent::Unknown => unsaid.extend(dark.iter().map(|p| port_label(fabric.hca, p))),
+            Intent::Unmeant => {}
             _ => found.extend(dark.iter().map(|p| dark_fabric(fabric.hca, p))),
         }
     }
@@ -75,7 +75,7 @@ fn finding(context: &CheckContext, rails: &[(Severity, Rail)]) -> Option<Finding
 fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
     let state = port.state.as_deref().unwrap_or("in no known state");
     let seen = format!("the InfiniBand port {} is {state}, not ACTIVE", port_label(hca, port));
-    // IB_PORT_INIT: the cable is well, and nobody has given the port its address.
+    // IB_PORT_INIT: the cable is well, and no subnet manager has given the port its address.
     let fix = match state {
         "INIT" | "ARMED" => {
             "its link is up, and no subnet manager has set it up: see to the one of this fabric (sminfo)"
@@ -86,12 +86,12 @@ fn dark_fabric(hca: &Hca, port: &Port) -> Finding {
     Finding::new(Check::PortDown, Severity::Breaks, seen, why, fix)
 }
 
-/// Ports that are down, without an address, where nothing says which NICs are meant: it may be that nobody misses them.
+/// Ports that are down, without an address, where nothing says which NICs are meant: they may not be in use.
 fn whose(context: &CheckContext, unsaid: &[String]) -> Option<Finding> {
     let besides = if context.has_network() { ", without an address, in no stored plan" } else { "" };
     let seen = format!("{}: not ACTIVE{besides}: whether a job wants it is not known", join(unsaid));
     let fix = "if one does: cable, switch port, its address. If not, store a plan of those that are meant (rdmaprep prepare), or \
-               name them in --ifaces, and this is told no more";
+               name them in --ifaces, and this is not reported again";
     let found = Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips such a port without a word", fix);
     (!unsaid.is_empty()).then_some(found)
 }
@@ -103,7 +103,7 @@ fn stateless(context: &CheckContext) -> Option<Finding> {
         dark.extend(hca.ports.is_empty().then(|| hca.name.to_string()));
         dark.extend(hca.ports.iter().filter(|p| p.state.is_none()).map(|p| port_label(hca, p)));
     }
-    let seen = format!("whether the ports of {} are ACTIVE is not told", join(&dark));
+    let seen = format!("whether the ports of {} are ACTIVE is unknown", join(&dark));
     let fix = "see `rdma link`, and ports/*/state below /sys/class/infiniband";
     let found =
         Finding::new(Check::PortDown, Severity::Unknown, seen, "NCCL skips a port that is not, without a word", fix);
@@ -131,11 +131,11 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     if rail.verdict.gid.is_some() || context.is_as_planned(rail) {
         return None;
     }
-    let (label, family) = (port_label(rail.hca, rail.port), context.of.request.family);
+    let (label, family) = (port_label(rail.hca, rail.port), context.of.request.select.family);
     let severity = match context.intent(rail) {
-        Intent::Asked | Intent::Addressed => Severity::Breaks,
-        Intent::Unplanned | Intent::Unsaid => Severity::Warning,
-        Intent::No => return None,
+        Intent::Meant => Severity::Breaks,
+        Intent::Unplanned | Intent::Unknown => Severity::Warning,
+        Intent::Unmeant => return None,
     };
     let mut gids = own_gids(rail).peekable();
     let alone = gids.peek().is_some() && gids.all(|g| g.address.is_unicast_link_local());
@@ -152,7 +152,7 @@ fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
         reason.unwrap_or_else(|| format!("{label} has no RoCE v2 GID of an {} of {}", family.noun(), rail.name()));
     let why = "without it nothing of RoCE v2 leaves this port, and a container with this NIC does not start";
     let fix = "see gid_attrs below /sys/class/infiniband: is RoCE v2 on, has the table room? Then set the link down and up, or \
-               reload the RDMA driver, and the kernel fills the table anew";
+               reload the RDMA driver, and the kernel fills the table again";
     Some(Finding::new(Check::Gids, severity, seen, why, fix))
 }
 
@@ -193,7 +193,7 @@ fn planned(context: &CheckContext, rail: &Rail, family: Family) -> Vec<String> {
 
 /// Those of addresses that the NIC no longer has.
 fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
-    if matches!(context.intent(rail), Intent::Unplanned | Intent::No) {
+    if matches!(context.intent(rail), Intent::Unplanned | Intent::Unmeant) {
         return None;
     }
     let has = |g: &Gid| rail.netdev.addresses.iter().any(|a| a.address == g.ip());
@@ -204,14 +204,14 @@ fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     let gids = join(old.iter().map(|g| format!("{} at index {}", g.ip(), g.index)));
     let seen = format!("{} has RoCE v2 GIDs of no address of {}: {gids}", port_label(rail.hca, rail.port), rail.name());
     let why = "NCCL may choose one of these, and answers to it go elsewhere or nowhere";
-    let fix = "set the link down and up, or reload the RDMA driver: the kernel fills the table anew. Its routes and IPv6 \
+    let fix = "set the link down and up, or reload the RDMA driver: the kernel fills the table again. Its routes and IPv6 \
                addresses go with the link";
     Some(Finding::new(Check::Gids, Severity::Breaks, seen, why, fix))
 }
 
 /// NICs with an HCA that the selection refuses for something that can be mended, and no other check tells.
 pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
-    let told =
+    let is_reported =
         |d: &Drop| matches!(d.code, DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline);
     // A plan may have been made with lifetimes frozen.
     let fits = |v: &Verdict, d: &Drop| {
@@ -219,11 +219,11 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
     };
     let one = |(v, d): (&Verdict, &Drop)| {
         let asked = refused(context, v, d);
-        (v.hca.is_some() && told(d) && !fits(v, d) && asked.is_none()).then(|| {
+        (v.hca.is_some() && is_reported(d) && !fits(v, d) && asked.is_none()).then(|| {
             Finding::new(Check::LeftOut, Severity::Warning, d.why.clone(), "no container gets this NIC", d.fix.clone())
         })
     };
-    let mut found: Vec<Finding> = asked_in_vain(context).into_iter().collect();
+    let mut found: Vec<Finding> = asked_in_vain(context).collect();
     found.extend(context.selection.dropped().filter(|(v, d)| !fits(v, d)).filter_map(|(v, d)| refused(context, v, d)));
     found.extend(match context.is_inside() {
         false => context.selection.dropped().filter_map(one).collect(),
@@ -260,12 +260,15 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
     (!elsewhere).then(|| Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix))
 }
 
-/// What `--ifaces` names, and is not there: a card that has died, or a slip of the pen.
-fn asked_in_vain(context: &CheckContext) -> Option<Finding> {
-    let (names, there) = select::absent(context.of.request, context.of.snapshot, context.of.held);
+/// What a list names, and is not there: a card that has died, or a slip of the pen.
+fn asked_in_vain(context: &CheckContext) -> impl Iterator<Item = Finding> {
     let place = if context.is_inside() { "in this container" } else { "on this host, and no container has it" };
-    let seen = format!("--ifaces names {}: not {place}; there are: {}", join(&names), join(&there));
-    let fix = "look for the card (lspci, dmesg) and for its driver; or name those that are there (--ifaces, RDMA_IFACES, [select] ifaces)";
-    let found = Finding::new(Check::LeftOut, Severity::Breaks, seen, "what names this NIC does not start", fix);
-    (!names.is_empty()).then_some(found)
+    let finding = move |Unknown { list: [flag, variable, key], names, there }| {
+        let seen = format!("{flag} names {names}: not {place}; there are: {there}");
+        let fix = format!(
+            "look for the card (lspci, dmesg) and for its driver; or name those that are there ({flag}, {variable}, [select] {key})"
+        );
+        Finding::new(Check::LeftOut, Severity::Breaks, seen, "what names this NIC does not start", &fix)
+    };
+    unknown(context.of.request, context.of.snapshot, context.of.held).into_iter().map(finding)
 }

@@ -7,7 +7,7 @@ use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::kernel::link_managers::advice::{self, Present};
 
-/// Records that nobody will end.
+/// Records that no hook will end.
 pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
     let one = |t: &super::facts::Trace| {
         let nics = t.nics.join(" ");
@@ -26,7 +26,7 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             Stale::Lingering => (
                 Severity::Warning,
                 format!("container {} has died, and {nics} are away with a process that it has left", t.id),
-                "no other container gets these NICs, and nobody brings them home as long as that process lives",
+                "no other container gets these NICs, and they are not restored as long as that process lives",
             ),
             Stale::Unfinished => (
                 Severity::Warning,
@@ -41,7 +41,7 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             Stale::EarlierBoot => (
                 Severity::Warning,
                 format!("the record of container {} ({nics}) is of an earlier boot", t.id),
-                "nothing is away, but what nobody configures at boot is missing since",
+                "nothing is away, but what is not configured at boot is missing since",
             ),
         };
         let (seen, why) = held_back(t).unwrap_or((seen, why));
@@ -80,7 +80,7 @@ fn quoted(id: &str) -> String {
 const OWN: std::ops::RangeInclusive<u32> = 253..=255;
 /// FR_ACT_TO_TBL.
 const TO_TABLE: u8 = 1;
-/// What makes a rule one of a tunnel, a VRF or a policy of somebody's own: FRA_IIFNAME, FRA_FWMARK, FRA_TUN_ID, FRA_OIFNAME,
+/// What makes a rule one of a tunnel, a VRF or a policy of the administrator's: FRA_IIFNAME, FRA_FWMARK, FRA_TUN_ID, FRA_OIFNAME,
 /// FRA_L3MDEV, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE and FRA_DPORT_RANGE of include/uapi/linux/fib_rules.h.
 const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 
@@ -88,7 +88,7 @@ const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
     if context.of.traces.iter().any(|t| t.stale == Some(Stale::Damaged)) {
-        // Whose tables are empty by right is not known; that record is told.
+        // Whose tables are empty by right is not known; that record is reported.
         return Vec::new();
     }
     // Routes of a table go with their NIC, and a rule for all of a subnet stays: it is the administrator's.
@@ -105,7 +105,7 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
             Severity::Warning,
             format!("the rule {rule} leads nowhere: {what}"),
             why,
-            "delete it, unless somebody is about to fill the table",
+            "delete it, unless a program is about to fill the table",
         );
         Some(found.run(format!("{family} delete {rule}")))
     };
@@ -157,7 +157,7 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
     let planned = context.of.plans.iter().flat_map(|p| p.rails()).map(|n| &n.identity.name);
     let held = context.of.held.iter().map(|h| &h.netdev);
     let mut all: Vec<&str> = Vec::new();
-    for name in context.of.request.ifaces.iter().chain(planned).chain(held).map(IfName::as_str) {
+    for name in context.of.request.select.ifaces.iter().chain(planned).chain(held).map(IfName::as_str) {
         all.extend((!all.contains(&name)).then_some(name));
     }
     let one = |m: &super::facts::Managing| {

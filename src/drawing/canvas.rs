@@ -2,7 +2,6 @@
 
 use rdma_model::escape::printable;
 
-/// A proportional font.
 pub const SANS: &str = "";
 /// A font in which addresses stand below one another.
 pub const MONO: &str = "mono";
@@ -13,7 +12,6 @@ const LIGHT: [&str; 8] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9",
 /// The same for a dark ground.
 const DARK: [&str; 8] = ["#4aa3df", "#f0ad1e", "#19c39a", "#df93be", "#8fd0f7", "#f0803c", "#d6c437", "#a3acb6"];
 
-/// What is drawn so far.
 #[derive(Default)]
 pub struct Canvas(String);
 
@@ -24,7 +22,6 @@ impl Canvas {
         self.0.push_str(&format!("<rect class=\"{class}\" {shape}/>\n"));
     }
 
-    /// A straight line.
     pub fn line(&mut self, class: &str, [x1, y1]: [usize; 2], [x2, y2]: [usize; 2]) {
         self.0.push_str(&format!("<line class=\"{class}\" x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\"/>\n"));
     }
@@ -35,7 +32,6 @@ impl Canvas {
         self.0.push_str(&format!("<text class=\"{}\" x=\"{x}\" y=\"{y}\">{}</text>\n", class.trim(), escaped(text)));
     }
 
-    /// The file.
     pub fn finish(self, width: usize, height: usize, title: &str) -> String {
         let root = format!("viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" role=\"img\"");
         let (title, style) = (escaped(title), style());

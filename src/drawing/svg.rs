@@ -1,6 +1,6 @@
 //! The picture to be looked at: a band for each GPU with the NICs that belong to it, below the switches that they share.
 //!
-//! Nothing is told by colour alone: a NIC stands beside its GPU on one band, and what was dropped is dashed, crossed and says
+//! Nothing is shown by colour alone: a NIC stands beside its GPU on one band, and what was dropped is dashed, crossed and says
 //! so. Light and dark follow the reader's browser.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const GAP: usize = 22;
 const CARD: usize = 66;
 /// The most NICs beside one another.
 const ABREAST: usize = 3;
-/// Colours of GPUs; more of them begin anew.
+/// Colours of GPUs; more of them begin again with the first.
 const COLOURS: usize = 8;
 
 /// A GPU with its NICs, or NICs that belong to none, and the switches that it shares with others, the topmost first.
@@ -39,7 +39,6 @@ impl Band<'_> {
     }
 }
 
-/// What stands in one frame.
 struct Panel<'p> {
     title: String,
     bands: Vec<Band<'p>>,
@@ -47,7 +46,6 @@ struct Panel<'p> {
 
 /// Where things are, in pixels.
 struct Grid {
-    /// NICs beside one another.
     abreast: usize,
     /// Left edge of the GPUs.
     gpus: usize,
@@ -73,7 +71,6 @@ impl Grid {
     }
 }
 
-/// The picture as a file.
 pub fn svg(picture: &Picture) -> String {
     let panels = panels(picture);
     let grid = Grid::for_panels(&panels);
@@ -216,7 +213,6 @@ fn host(canvas: &mut Canvas, gpu: Option<&Gpu>, colour: &str, [x, y]: [usize; 2]
     }
 }
 
-/// As a class.
 fn fate(nic: &Nic) -> &'static str {
     if nic.dropped.is_some() { "gone" } else { "kept" }
 }

@@ -7,7 +7,6 @@ use rdma_model::ids::BusId;
 use super::{Gpu, Nic, Picture, Place, cut, numa_name, wrapped};
 use rdma_model::escape::{WIDTH, printable};
 
-/// One device of the tree.
 enum Leaf<'p> {
     Switch(&'p Place),
     Gpu(&'p Gpu),

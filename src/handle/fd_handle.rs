@@ -33,11 +33,9 @@ pub struct Handle {
     pub pid: i32,
     /// Which process of that pid.
     pub process: Mark,
-    /// Its descriptor.
     pub fd: i32,
     /// The device that the object is on, `st_dev`.
     pub dev: u64,
-    /// The object's inode.
     pub ino: u64,
 }
 
@@ -98,18 +96,7 @@ fn is_boot_id(text: &str) -> bool {
         && text.bytes().enumerate().all(|(i, b)| if [8, 13, 18, 23].contains(&i) { b == b'-' } else { hex(b) })
 }
 
-impl TryFrom<String> for Handle {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<Handle> for String {
-    fn from(handle: Handle) -> String {
-        handle.to_string()
-    }
-}
+rdma_model::serde_as_text!(Handle);
 
 #[cfg(test)]
 mod tests {

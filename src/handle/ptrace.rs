@@ -21,7 +21,7 @@ impl Standing {
         const CAP: &str = "and CAP_SYS_PTRACE is missing here";
         match self {
             Standing { yama: Some(3), .. } => {
-                "Yama lets nobody take it: kernel.yama.ptrace_scope is 3, until the next boot".to_owned()
+                "Yama lets no process take it: kernel.yama.ptrace_scope is 3, until the next boot".to_owned()
             }
             Standing { capable: true, filtered: true, .. } => {
                 "a seccomp filter (a container's, as a rule) refuses pidfd_getfd".to_owned()

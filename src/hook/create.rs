@@ -1,140 +1,264 @@
 //! create: NICs go in, all or none.
 
+mod join;
+
 use rdma_model::values::PlanName;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::{Side, Step};
 
 use crate::apply::apply;
-use crate::attach::attach;
+use crate::attach::{Attach, attach};
 use crate::config::request::Request;
-use crate::container::setup::{RunningSetup, SetupPlan, plan_setup};
+use crate::container::running_setup::RunningSetup;
+use crate::container::setup::{SetupContext, SetupPlan, plan_setup};
 use crate::journal::{Member, Phase, Record, SCHEMA};
-use crate::kernel::netns::{self, Netns, pins};
-use crate::kernel::process::capabilities;
-use crate::kernel::process::pidfd::{Process, start_time};
-use crate::kernel::{Kernel, Scope, World, boot_id};
+use crate::kernel::netns::pins;
+use crate::kernel::records::Records;
+use crate::kernel::{Container, Pin, Scope, World};
 use crate::oci::state::State;
 use crate::plan::Plan;
 use crate::planner::{self, fresh_plan};
 use crate::precedence::Precedence;
-use crate::report::{PhaseName, Report, Stopwatch};
-use crate::restore::run::{self, is_alive, reclaim, restore_with};
+use crate::report::PhaseName;
+use crate::restore::run::{reclaim, restore_with};
 use crate::restore::{SETTLE, nic_names};
 
-use super::{Hook, is_of, put_in_order, records, verify_inside};
+use super::{Ended, Hook, Outcome, put_in_order, verify_inside};
+use join::Joined;
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
 /// `request` is what was asked by flags, variables and the config file, narrowed by the container's annotations.
-pub fn create(hook: &Hook, request: &Request, report: &mut Report, watch: &mut Stopwatch) -> Result<()> {
-    let Some(name) = request.plan() else { return Ok(()) };
-    report.plan = Some(name.to_string());
-    let mut pause = Duration::from_millis(25);
-    loop {
-        match attach_once(hook, request, name, report, watch) {
-            Err(e) if ErrorClass::of(&e) == ErrorClass::Locked && Instant::now() < hook.patience => {
-                let waited = format!("waited: {e:#}");
-                if !report.notes.contains(&waited) {
-                    report.notes.push(waited);
+pub fn create(hook: &Hook, request: &Request) -> Ended {
+    let mut create = Create { hook, request, outcome: Outcome::since(hook.begun) };
+    let result = create.run();
+    create.outcome.end(result)
+}
+
+/// A create, over all of its tries.
+struct Create<'a> {
+    hook: &'a Hook<'a>,
+    request: &'a Request,
+    outcome: Outcome,
+}
+
+/// One try, with the lock held: the container, both namespaces, and the records as they are.
+struct Attempt<'a> {
+    container: &'a dyn Container,
+    /// Inode of the host's namespace.
+    host_netns: u64,
+    world: Box<dyn World>,
+    records: Records<'a>,
+}
+
+impl<'a> Create<'a> {
+    fn run(&mut self) -> Result<()> {
+        let Some(name) = self.request.plan() else { return Ok(()) };
+        self.outcome.plan = Some(name.to_string());
+        let mut pause = Duration::from_millis(25);
+        loop {
+            match self.attach_once(name) {
+                Err(e) if ErrorClass::of(&e) == ErrorClass::Locked && Instant::now() < self.hook.patience => {
+                    self.outcome.note_once(vec![format!("waited: {e:#}")]);
                 }
+                result => return result,
             }
-            result => return result,
+            // Without the lock: who holds the NICs needs it to give them back.
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(400));
         }
-        // Without the lock: who holds them needs it to give them back.
-        std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(400));
+    }
+
+    /// One try: the container's namespace may be another's, or its init dead, after each wait.
+    fn attach_once(&mut self, name: &PlanName) -> Result<()> {
+        let hook = self.hook;
+        hook.machine.require_capabilities()?;
+        let entered;
+        let container = match hook.keeper {
+            Some(keeper) => keeper.container,
+            None => {
+                entered = enter(hook)?;
+                &*entered
+            }
+        };
+        let netns = container.netns();
+        let host_netns = hook.machine.host_netns()?;
+        if host_netns == netns {
+            // It is an error only where the container asked by itself: the host's default plan is for containers that can use it.
+            let refused =
+                ErrorClass::Refused.error("the container shares the host's network namespace: it has all NICs already");
+            return if self.request.plan.is_some() { Err(refused) } else { Ok(()) };
+        }
+        hook.store.prepare()?;
+        let _lock = hook.store.lock(hook.deadline)?;
+        self.outcome.watch.lap(PhaseName::Lock);
+        let mut records = hook.records()?;
+        let notes = reclaim(hook.machine, &mut records, |r| r.netns == netns)?;
+        self.outcome.note_once(notes);
+        // The name of one that was killed is free by now.
+        hook.keeper.iter().try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
+        let mut attempt = Attempt { container, host_netns, world: container.open()?, records };
+        match self.join(&mut attempt)? {
+            Joined::Already => Ok(()),
+            Joined::Now(record) => self.set_up_too(attempt, &record),
+            Joined::NoNics => self.attach_plan(name, attempt),
+        }
+    }
+
+    /// Decides to the end, then does it.
+    fn attach_plan(&mut self, name: &PlanName, mut attempt: Attempt) -> Result<()> {
+        let hook = self.hook;
+        let netns = attempt.container.netns();
+        let (plan, host) = choose(hook, self.request, name, &mut attempt)?;
+        planner::check_unclaimed(&attempt.records, netns, &plan)?;
+        let within = attempt.world.observe(Side::Inside, &Scope::links())?;
+        self.outcome.watch.lap(PhaseName::Observe);
+        let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;
+        let plan = setup.as_ref().map(|setup| setup.container_plan(&plan)).unwrap_or(plan);
+        self.outcome.notes.extend(setup.iter().flat_map(|s| s.nccl_pitfalls(&plan, &host, &within)));
+        let Attach { steps, held, notes } = attach(&plan, &host, &within)?;
+        self.outcome.notes.extend(notes);
+        let same_host = attempt.records.readable().filter(|r| r.host_netns == attempt.host_netns);
+        let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
+        let precedence = Precedence::from_host(&host, held.iter().map(|h| &h.before), &others);
+        self.outcome.watch.lap(PhaseName::Plan);
+        let record = Record {
+            schema: SCHEMA,
+            boot_id: host.boot_id,
+            netns,
+            host_netns: attempt.host_netns,
+            phase: Phase::Attaching,
+            plan: plan.name.clone(),
+            members: vec![member(hook, attempt.container)?],
+            given: Some(Box::new(plan)),
+            held_back: Vec::new(),
+            hold: hook.keeper.map(|keeper| keeper.hold.clone()),
+            held,
+            precedence,
+        };
+        self.outcome.nics = nic_names(&record.held);
+        self.carry_out(attempt, record, &steps, setup)
+    }
+
+    fn plan_setup(
+        &mut self,
+        plan: &Plan,
+        within: Option<&Snapshot>,
+        attempt: &mut Attempt,
+    ) -> Result<Option<SetupPlan>> {
+        // A namespace without a container: each is set up as it joins.
+        if self.hook.keeper.is_some() {
+            return Ok(None);
+        }
+        let (notes, setup) =
+            plan_setup(&self.setup_context(), plan, attempt.container.pid(), within, &mut *attempt.world);
+        self.outcome.add_setup(notes);
+        setup
+    }
+
+    fn finish_setup(&mut self, running: RunningSetup, netns: u64) -> Result<()> {
+        let (notes, result) = running.end(&self.setup_context(), netns);
+        self.outcome.add_setup(notes);
+        result
+    }
+
+    fn setup_context(&self) -> SetupContext<'a> {
+        SetupContext { state: self.hook.state, store: self.hook.store, deadline: self.hook.deadline }
+    }
+
+    /// Records, moves, verifies; and undoes everything when anything of that fails.
+    fn carry_out(
+        &mut self,
+        mut attempt: Attempt,
+        mut record: Record,
+        steps: &[Step],
+        setup: Option<SetupPlan>,
+    ) -> Result<()> {
+        if let Err(e) = attempt.records.save(&record) {
+            // A record whose folder could not be synced is there, and speaks of NICs that never left. What stays of it is harmless.
+            let _ = attempt.records.forget(&record);
+            return Err(e);
+        }
+        let result = self.move_in(&mut attempt, &mut record, steps, setup);
+        self.outcome.watch.lap(PhaseName::Journal);
+        let Err(e) = result else { return Ok(()) };
+        let Attempt { mut world, mut records, .. } = attempt;
+        let undone = restore_with(self.hook.machine, &mut *world, &mut records, record, SETTLE);
+        self.outcome.steps = 0;
+        self.outcome.watch.lap(PhaseName::Undo);
+        match undone {
+            Ok(_) => Err(undone_too(e)),
+            Err(u) => Err(u).class(ErrorClass::Incomplete, format!("{e:#}; and the undo is incomplete")),
+        }
+    }
+
+    /// Pins the namespace, moves and verifies. What the container shall find is put there while the kernel moves the NICs.
+    fn move_in(
+        &mut self,
+        attempt: &mut Attempt,
+        record: &mut Record,
+        steps: &[Step],
+        setup: Option<SetupPlan>,
+    ) -> Result<()> {
+        let Attempt { container, world, records, .. } = attempt;
+        let world = &mut **world;
+        let pinned = pin(self.hook, world, record);
+        self.outcome.watch.lap(PhaseName::Journal);
+        pinned?;
+        let running = setup.map(RunningSetup::begin);
+        let outcome = &mut self.outcome;
+        apply(steps, world, self.hook.deadline, |step| {
+            outcome.steps += 1;
+            outcome.watch.lap(phase_of(step));
+        })?;
+        outcome.add_arrangement(put_in_order(world, record)?);
+        let now = outcome.add_verification(verify_inside(world, record)?)?;
+        for held in &mut record.held {
+            held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
+        }
+        outcome.watch.lap(PhaseName::Verify);
+        if let Some(running) = running {
+            self.finish_setup(running, record.netns)?;
+            self.outcome.watch.lap(PhaseName::Dress);
+        }
+        if !container.is_running() {
+            return Err(ErrorClass::State.error("the container's init died while its NICs were moved"));
+        }
+        record.phase = Phase::Attached;
+        records.save(record)
     }
 }
 
-/// One try: the container's namespace may be another's, or its init dead, after each wait.
-fn attach_once(
-    hook: &Hook,
-    request: &Request,
-    name: &PlanName,
-    report: &mut Report,
-    watch: &mut Stopwatch,
-) -> Result<()> {
-    capabilities::require()?;
-    let (process, host, inside) = enter(hook)?;
-    if host.inode() == inside.inode() {
-        // Only one that asked by itself is told so: the host's default plan is for containers that can use it.
-        let refused =
-            ErrorClass::Refused.error("the container shares the host's network namespace: it has all NICs already");
-        return if request.plan.is_some() { Err(refused) } else { Ok(()) };
-    }
-    hook.store.prepare()?;
-    let _lock = hook.store.lock(hook.deadline)?;
-    watch.lap(PhaseName::Lock);
-    let notes = reclaim(hook.store, &boot_id()?, |r| r.netns == inside.inode())?;
-    let damaged = !notes.is_empty();
-    let said: Vec<String> = notes.into_iter().filter(|n| !report.notes.contains(n)).collect();
-    report.notes.extend(said);
-    // The name of one that was killed is free by now.
-    hook.keeper.iter().try_for_each(|keeper| pins::is_vacant(&keeper.hold.path))?;
-    let netns = inside.inode();
-    let mut live = Kernel::open(host, Some(inside))?;
-    match join(hook, request, &process, netns, report)? {
-        Joined::Already => return Ok(()),
-        Joined::Now(record) => return set_up_too(hook, request, &record, &process, &mut live, report),
-        Joined::Nobody => {}
-    }
-    let (plan, outside) = chosen(hook, request, name, &mut live)?;
-    // Reclaiming has told of each record that cannot be read.
-    if damaged {
-        planner::check_unclaimed(hook.store, netns, &plan)?;
-    }
-    let within = live.observe(Side::Inside, &Scope::links())?;
-    watch.lap(PhaseName::Observe);
-    let setup = plan_setup(hook, &plan, process.pid(), &within, &mut live, report)?;
-    let plan = setup.as_ref().map(|setup| setup.container_plan(&plan)).unwrap_or(plan);
-    report.notes.extend(setup.iter().flat_map(|f| f.traps(&plan, &outside, &within)));
-    let attach = attach(&plan, &outside, &within)?;
-    report.notes.extend(attach.notes);
-    let away = records(hook.store)?.into_iter().filter(|r| r.host_netns == live.host_inode());
-    let others: Vec<Precedence> = away.map(|r| r.precedence).collect();
-    let precedence = Precedence::from_host(&outside, attach.held.iter().map(|h| &h.before), &others);
-    watch.lap(PhaseName::Plan);
-    let record = Record {
-        schema: SCHEMA,
-        boot_id: outside.boot_id,
-        netns,
-        host_netns: live.host_inode(),
-        phase: Phase::Attaching,
-        plan: plan.name.clone(),
-        members: vec![member(hook.state, &process)?],
-        given: Some(Box::new(plan)),
-        held_back: Vec::new(),
-        hold: hook.keeper.map(|keeper| keeper.hold.clone()),
-        held: attach.held,
-        precedence,
-    };
-    report.nics = nic_names(&record.held);
-    carry_out(hook, &process, &mut live, record, &attach.steps, setup, report, watch)
+fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
+    world.pin(Pin::Own(&hook.store.pin(record.netns)))?;
+    record.hold.iter().try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
 }
 
 /// What is left of the plan for this container, and the host at that moment.
-fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Kernel) -> Result<(Plan, Snapshot)> {
+fn choose(hook: &Hook, request: &Request, name: &PlanName, attempt: &mut Attempt) -> Result<(Plan, Snapshot)> {
+    let busy = planner::busy_nics(&attempt.records, hook.machine);
+    let world = &mut *attempt.world;
     let plan = match (hook.keeper, hook.store.plan(name.as_str())?) {
         (Some(keeper), _) => keeper.plan.clone(),
         (None, Some(plan)) => plan,
         (None, None) => {
             let request = request.of_devices();
-            planner::check_named_free(&request, hook.store)?;
-            fresh_plan(&request, name.as_str(), live, hook.store)?
+            planner::check_named_free(&request, &busy)?;
+            fresh_plan(&request, name.as_str(), world, &busy)?
         }
     };
-    // Before the machine is looked at, where the policy asks for nothing of it: who only waits keeps nobody from the lock.
+    // Before the machine is observed, where the policy asks for nothing of it: a hook that only waits does not keep the lock.
     if !request.host.policy.asks_for_hardware() {
-        planner::check_free(&request.narrowed_plan(plan.clone(), &Snapshot::default()), hook.store)?;
+        planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
     let sysfs = request.host.policy.asks_for_hardware();
     let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
-    let outside = live.observe(Side::Host, &scope)?;
-    let plan = request.narrowed_plan(plan, &outside);
+    let host = world.observe(Side::Host, &scope)?;
+    let plan = request.narrowed_plan(plan, Some(&host));
     if plan.nics.is_empty() && plan.ib.is_empty() {
         request.gives_devices(&plan)?;
         return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
@@ -142,89 +266,9 @@ fn chosen(hook: &Hook, request: &Request, name: &PlanName, live: &mut Kernel) ->
     request.gives_devices(&plan)?;
     planner::check_agreed(&plan, hook.agreed)?;
     request.host.policy.limits(&plan)?;
-    planner::check_free(&plan, hook.store)?;
-    let paths = live.host_paths(&outside, &plan.job.clone().with(&request.job()));
-    Ok((plan, Snapshot { paths: Some(paths), ..outside }))
-}
-
-/// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where it
-/// has any, else for all that the first one asked for. It is a member only then.
-fn set_up_too(
-    hook: &Hook,
-    request: &Request,
-    record: &Record,
-    process: &Process,
-    live: &mut Kernel,
-    report: &mut Report,
-) -> Result<()> {
-    if let Some(given) = &record.given {
-        let host = if given.ib.is_empty() { Snapshot::default() } else { live.observe(Side::Host, &Scope::links())? };
-        let plan = request.share(given, &host);
-        // Its netdevs are those that the plan gave.
-        let within = Snapshot::default();
-        if let Some(setup) = plan_setup(hook, &plan, process.pid(), &within, live, report)? {
-            RunningSetup::begin(setup).end(hook, record.netns, report)?;
-        }
-    }
-    let has_ended = || ErrorClass::State.error("the container's init has ended");
-    ensure!(process.alive(), has_ended());
-    hook.store.save(record)?;
-    ensure!(process.alive(), has_ended());
-    Ok(())
-}
-
-/// Records, moves, verifies; and undoes everything when anything of that fails. What the container shall find is put there while
-/// the kernel moves the NICs.
-#[allow(clippy::too_many_arguments, reason = "the whole of a create comes together here")]
-fn carry_out(
-    hook: &Hook,
-    process: &Process,
-    live: &mut Kernel,
-    mut record: Record,
-    steps: &[Step],
-    setup: Option<SetupPlan>,
-    report: &mut Report,
-    watch: &mut Stopwatch,
-) -> Result<()> {
-    if let Err(e) = hook.store.save(&record) {
-        // A record whose folder could not be synced is there, and speaks of NICs that never left. What stays of it is harmless.
-        let _ = hook.store.forget(&record);
-        return Err(e);
-    }
-    let published = || record.hold.iter().try_for_each(|hold| live.publish(&hold.path));
-    let pinned = live.pin(&hook.store.pin(record.netns)).and_then(|()| published());
-    watch.lap(PhaseName::Journal);
-    let result = pinned.and_then(|()| {
-        let running = setup.map(RunningSetup::begin);
-        apply(steps, live, hook.deadline, |step| {
-            report.steps_done += 1;
-            watch.lap(phase_of(step));
-        })?;
-        put_in_order(live, &record, report)?;
-        let now = verify_inside(live, &record, report)?;
-        for held in &mut record.held {
-            held.inside.netdev.ifindex = now.netdev(&held.nic.identity.name).map_or(0, |dev| dev.ifindex);
-        }
-        watch.lap(PhaseName::Verify);
-        if let Some(running) = running {
-            running.end(hook, record.netns, report)?;
-            watch.lap(PhaseName::Dress);
-        }
-        if !process.alive() {
-            return Err(ErrorClass::State.error("the container's init died while its NICs were moved"));
-        }
-        record.phase = Phase::Attached;
-        hook.store.save(&record)
-    });
-    watch.lap(PhaseName::Journal);
-    let Err(e) = result else { return Ok(()) };
-    let undone = restore_with(live, hook.store, record, SETTLE);
-    report.steps_done = 0;
-    watch.lap(PhaseName::Undo);
-    match undone {
-        Ok(_) => Err(undone_too(e)),
-        Err(u) => Err(u).class(ErrorClass::Incomplete, format!("{e:#}; and the undo is incomplete")),
-    }
+    planner::check_free(&plan, &busy)?;
+    let paths = world.host_paths(&host, &plan.job.clone().with(&request.job()));
+    Ok((plan, Snapshot { paths: Some(paths), ..host }))
 }
 
 /// The same error, which says that nothing is left of the attempt.
@@ -240,74 +284,20 @@ fn phase_of(step: &Step) -> PhaseName {
     }
 }
 
-/// The container's init and both namespaces; proves that they are two, and that the pid was not reused meanwhile.
-fn enter(hook: &Hook) -> Result<(Process, Netns, Netns)> {
-    if let Some(keeper) = hook.keeper {
-        return Ok((Process::current()?, Netns::current()?, keeper.netns.again()?));
-    }
+/// The container by its init; proves that the pid was not reused meanwhile.
+fn enter(hook: &Hook) -> Result<Box<dyn Container>> {
     let pid = hook.state.init()?;
-    let doing = || format!("looking at the container's init, pid {pid}");
-    let process = Process::open(pid).class(ErrorClass::State, doing())?;
-    let inside = Netns::of_process(pid).class(ErrorClass::State, doing())?;
-    let host = Netns::current()?;
-    if !process.alive() {
+    let container =
+        hook.machine.container(pid).class(ErrorClass::State, format!("looking at the container's init, pid {pid}"))?;
+    if !container.is_running() {
         return Err(ErrorClass::State.error(format!("the container's init, pid {pid}, has ended")));
     }
-    Ok((process, host, inside))
+    Ok(container)
 }
 
-fn member(state: &State, process: &Process) -> Result<Member> {
-    let pid = process.pid();
-    let start_time = start_time(pid).ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
-    Ok(Member { id: state.id.clone(), bundle: state.bundle.clone(), pid, start_time })
-}
-
-/// What was found in a container's namespace.
-enum Joined {
-    /// No NIC of ours.
-    Nobody,
-    /// This very container: the other one of the two create stages has done all.
-    Already,
-    /// Other containers, which this one joins: their record with it, not saved yet.
-    Now(Box<Record>),
-}
-
-/// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
-fn join(hook: &Hook, request: &Request, process: &Process, netns: u64, report: &mut Report) -> Result<Joined> {
-    let boot = boot_id()?;
-    let ours = |r: &Record| r.netns == netns && r.boot_id == boot;
-    let Some(mut record) = records(hook.store)?.into_iter().find(ours) else { return Ok(Joined::Nobody) };
-    // `rdmaprep hold` has ended and said that whoever is in its namespace keeps the NICs.
-    let is_kept = || record.hold.is_some() && netns::occupant_but(record.netns, process.pid()).is_some();
-    if record.phase != Phase::Attached || !record.members.iter().any(is_alive) && !is_kept() {
-        // A hook died in the middle, or all that held the namespace did: start anew.
-        run::restore(hook.store, record)?;
-        return Ok(Joined::Nobody);
-    }
-    if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
-        let holder = record.members.first().map_or("another container", |m| m.id.as_str());
-        return Err(
-            ErrorClass::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan))
-        );
-    }
-    if let Some(given) = &record.given {
-        planner::check_agreed(given, hook.agreed)?;
-        let left = request.narrowed_plan(Plan::clone(given), &Snapshot::default());
-        if left.nics.len() < given.nics.len() {
-            let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
-            report.notes.push(note.to_owned());
-        }
-        request.gives_devices(&left)?;
-    }
-    report.nics = nic_names(&record.held);
-    let newcomer = member(hook.state, process)?;
-    if record.members.contains(&newcomer) {
-        return Ok(Joined::Already);
-    }
-    let first = record.members.first().map_or("a container", |m| m.id.as_str());
-    report.notes.push(format!("joined {first}, which has the namespace's NICs"));
-    // One that was restarted without its stop hook comes back under its id, as another process.
-    record.members.retain(|m| !is_of(m, hook.state));
-    record.members.push(newcomer);
-    Ok(Joined::Now(Box::new(record)))
+fn member(hook: &Hook, container: &dyn Container) -> Result<Member> {
+    let (pid, State { id, bundle, .. }) = (container.pid(), hook.state);
+    let start_time = hook.machine.start_time(pid);
+    let start_time = start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
+    Ok(Member { id: id.clone(), bundle: bundle.clone(), pid, start_time })
 }

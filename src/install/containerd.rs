@@ -73,7 +73,6 @@ pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
 /// What the files say of runtimes: it holds for ours, too.
 #[derive(Default)]
 struct Known {
-    /// Whether they name any.
     any: bool,
     /// Who makes control groups for the default runtime's containers.
     cgroup: Option<bool>,
@@ -101,7 +100,6 @@ fn default_runtime(section: &Item) -> Option<&str> {
     section.get("containerd")?.get("default_runtime_name")?.as_str()
 }
 
-/// config.toml, and what follows from its version.
 struct Main {
     document: DocumentMut,
     version: i64,
@@ -165,7 +163,6 @@ impl Main {
         Ok(())
     }
 
-    /// Has the drop-in imported.
     fn import(&mut self) -> Result<()> {
         if imports::surely(CONFIG, &self.document, DROP_IN) {
             return Ok(());
@@ -181,7 +178,6 @@ fn runtimes(section: &Item) -> Option<&dyn TableLike> {
     section.get("containerd")?.get("runtimes")?.as_table_like()
 }
 
-/// Adds the runtime.
 fn add(document: &mut DocumentMut, plugin: &str, runtime: &str, known: &Known) -> Result<()> {
     let mut at = document.as_table_mut();
     for key in ["plugins", plugin, "containerd", "runtimes"] {

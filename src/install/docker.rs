@@ -20,7 +20,6 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     Ok(Part { pieces, notes, ..Part::default() })
 }
 
-/// The default runtime of a daemon.json, and its program.
 fn default_runtime(text: &str) -> Option<(String, String)> {
     let value: Value = serde_json::from_str(text).ok()?;
     let name = value.get("default-runtime")?.as_str()?;

@@ -24,13 +24,11 @@ const DEFINITIONS: [(&str, &str); 3] = [
 ];
 const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
 
-/// What CRI-O is told, and podman, too.
 fn shared(wanted: &InstallRequest) -> Part {
     let pieces = DEFINITIONS.iter().flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
     Part { pieces, ..Part::default() }
 }
 
-/// What CRI-O is told.
 pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     // crio.conf.d(5): each file there counts, whatever its name, and the last one most.
     let folder = "/etc/crio/crio.conf.d";
@@ -44,7 +42,6 @@ pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     Ok(shared(wanted))
 }
 
-/// What podman is told.
 pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let mut part = shared(wanted);
     part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
@@ -116,8 +113,8 @@ struct Folders {
 impl Folders {
     fn read(&mut self, path: &str, ground: &Ground) -> Result<()> {
         let Some(list) = list(path, &["engine", "hooks_dir"], ground)? else { return Ok(()) };
-        let told = list.iter().filter_map(|item| item.get("append").and_then(toml::Value::as_bool)).next_back();
-        self.adds = told.unwrap_or(self.adds);
+        let last = list.iter().filter_map(|item| item.get("append").and_then(toml::Value::as_bool)).next_back();
+        self.adds = last.unwrap_or(self.adds);
         if !self.adds {
             self.list.clear();
         }

@@ -12,7 +12,7 @@ use toml_edit::{DocumentMut, Item};
 
 use super::{Ground, ReadTree, about, toml_document};
 
-/// More files are no configuration that somebody wrote.
+/// No configuration has more files.
 const MOST: usize = 256;
 
 /// The files that a document at `path` imports, each once, with their documents. Where it is not sure that one is imported, it is

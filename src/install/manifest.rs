@@ -15,7 +15,6 @@ use super::{
 use crate::cdi;
 use crate::oci::json_rewrite;
 
-/// Its name, in the folder of the records.
 pub const MANIFEST: &str = "installed.json";
 
 /// Version of the JSON form. Fields are added, never required.
@@ -24,11 +23,9 @@ const SCHEMA: u32 = 1;
 /// What was done, as far as it has not been undone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// Version of the form.
     schema: u32,
     /// Paths, in the order in which they were first written.
     entries: Vec<Entry>,
-    /// Folders that were made, outer ones first.
     #[serde(default)]
     folders: Vec<String>,
     /// Whether a file of devices ([`cdi::FILE`]) was there before the first installation.
@@ -36,34 +33,26 @@ pub struct Manifest {
     had_devices: bool,
 }
 
-/// One path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Absolute, within the tree.
     pub path: String,
-    /// For whom.
     pub target: Target,
     /// Whose the rest of it is.
     pub how: How,
-    /// What was there.
-    #[serde(default)]
     pub before: Option<Content>,
-    /// What we put there.
     pub after: Content,
     /// What was there when that was decided, if it was not `before`: it is still there if the change to `after` never came about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Content>,
-    /// All for whom: engines share links and definitions. Nobody: it is to go. Older versions told `target` alone; what is read
+    /// All for whom: engines share links and definitions. None: it is to go. Older versions wrote `target` alone; what is read
     /// has a guess instead.
-    #[serde(default)]
     pub wanted_by: Option<BTreeSet<Target>>,
 }
 
-/// A path without us.
 pub(super) struct Undone {
-    /// What remains.
     pub content: Option<Content>,
-    /// What of ours remains, as somebody has changed it.
+    /// What of ours remains, as it was changed since.
     pub left: Vec<String>,
 }
 
@@ -72,15 +61,11 @@ pub(super) struct Undone {
 pub struct Removal {
     /// What changes, what is to be run afterwards, and what is still to be undone.
     pub done: Installation,
-    /// What is left as somebody has changed it.
+    /// What is left as it was changed since.
     pub left: Vec<String>,
 }
 
 impl Manifest {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// It is damaged, or of a later version.
     pub fn parse(text: &str) -> Result<Manifest> {
         let mut manifest: Manifest =
             serde_json::from_str(text).class(ErrorClass::Usage, "what an installation left")?;
@@ -90,17 +75,14 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// As it is stored.
     pub fn print(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(&Manifest { schema: SCHEMA, ..self.clone() })? + "\n")
     }
 
-    /// All paths of which it tells.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.entries.iter().map(|e| e.path.as_str())
     }
 
-    /// Whether there is nothing to undo.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -132,7 +114,7 @@ impl Manifest {
         }
     }
 
-    /// Takes out the paths that nobody wants.
+    /// Takes out the paths that no target wants.
     pub(super) fn take_unwanted(&mut self) -> Vec<Entry> {
         let is_unwanted = |e: &Entry| e.wanted_by.as_ref().is_some_and(BTreeSet::is_empty);
         let (gone, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_unwanted);
@@ -167,7 +149,6 @@ impl Manifest {
         }
     }
 
-    /// Folders that were made, outer ones first.
     pub fn folders(&self) -> &[String] {
         &self.folders
     }
@@ -236,20 +217,19 @@ fn toml_without(before: &str, after: &str, now: &str) -> Result<(String, Reversa
     let mut document = toml_document(now)?;
     let version = document.get("version").cloned();
     undo.out_of_toml(&mut document);
-    // What somebody has added since is of that version, and containerd takes a file without one for the first.
+    // What was added since is of that version, and containerd takes a file without one for the first.
     if let (Some(version), false) = (version, document.is_empty()) {
         document.entry("version").or_insert(version);
     }
     Ok((toml_text(now, &document), undo))
 }
 
-/// The file of devices, if it is ours.
 fn devices(tree: &dyn ReadTree) -> Option<Content> {
     let is_ours = |c: &Content| matches!(c, Content::Text(text) if cdi::Spec::parse(text).is_ok());
     tree.content(cdi::FILE).ok().flatten().filter(is_ours)
 }
 
-/// What uninstalling comes to. `lenient`: a file that can no longer be read as what it is counts as one that somebody has changed.
+/// What uninstalling comes to. `lenient`: a file that can no longer be read as what it is counts as changed.
 ///
 /// # Errors
 /// [`ErrorClass::Usage`] for such a file, [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.

@@ -1,4 +1,4 @@
-//! What engines, systemd and network managers have to be told, as files: from what they say now to what they should, and back.
+//! Registers with engines, systemd and network managers by files: from what they say now to what they should, and back.
 //!
 //! Every file is decided before the first is written. What was there and what was written is kept in a [`Manifest`], so that
 //! `uninstall` restores the bytes of each file; from a file that was edited since, it removes our keys alone.
@@ -52,10 +52,8 @@ pub enum How {
     Toml,
 }
 
-/// What is asked for.
 #[derive(Clone, Debug, Default)]
 pub struct InstallRequest {
-    /// Who is to be told.
     pub targets: Vec<Target>,
     /// Absolute path of the program, for hooks and units.
     pub program: String,
@@ -72,7 +70,6 @@ pub struct InstallRequest {
 /// A NIC that rdmaprep alone manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
-    /// Its name.
     pub name: IfName,
     /// Its PCI address, `0000:3b:00.0`, where it is known.
     pub pci: Option<String>,
@@ -83,11 +80,9 @@ pub struct Nic {
 pub struct Command {
     /// For the first word of the command.
     pub regex: String,
-    /// Their plan.
     pub plan: String,
 }
 
-/// What one target wants a path to be.
 struct Piece {
     path: String,
     how: How,
@@ -104,7 +99,6 @@ impl Piece {
     }
 }
 
-/// What one target comes to.
 #[derive(Default)]
 struct Part {
     pieces: Vec<Piece>,
@@ -113,12 +107,9 @@ struct Part {
     rooms: Vec<&'static str>,
 }
 
-/// A path that changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Where, within the tree.
     pub path: String,
-    /// For whom.
     pub target: Target,
     /// What is there; nothing: there is none.
     pub before: Option<Content>,
@@ -126,22 +117,16 @@ pub struct Change {
     pub after: Option<Content>,
 }
 
-/// All that is to be done.
 #[derive(Clone, Debug, Default)]
 pub struct Installation {
-    /// What changes, in this order.
     pub changes: Vec<Change>,
-    /// What to know.
     pub notes: Vec<String>,
-    /// What to run afterwards.
     pub next: Vec<String>,
-    /// What is to be kept of it.
     pub manifest: Manifest,
     /// What the manifest need not name any more once all is changed: no target wants it.
     pub gone: Vec<Entry>,
 }
 
-/// The targets that are on a host, each with what shows it.
 pub fn found(tree: &dyn ReadTree) -> Vec<(Target, &'static str)> {
     let trace = |t: Target| t.traces().iter().find(|path| tree.exists(path)).map(|path| (t, *path));
     Target::ALL.into_iter().filter_map(trace).collect()
@@ -184,7 +169,6 @@ fn next(changes: &[Change]) -> Vec<String> {
 }
 
 impl Installation {
-    /// Adds one path, unless it is as it should be.
     fn add(&mut self, target: Target, piece: Piece, ground: &Ground) -> Result<()> {
         self.manifest.record_owner(&piece.path, target);
         if self.changes.iter().any(|c| c.path == piece.path) {
@@ -285,7 +269,6 @@ fn behind(engine: &str, name: &str, program: &str) -> String {
     )
 }
 
-/// Says which file an error is about.
 fn about(path: &str) -> impl Fn(anyhow::Error) -> anyhow::Error {
     move |e| ErrorClass::of(&e).error(format!("{path}: {e:#}"))
 }

@@ -33,7 +33,7 @@ pub(super) fn shim(wanted: &InstallRequest, tree: &dyn ReadTree) -> Result<(Stri
     Ok((path, piece))
 }
 
-/// Whether a path is the program by its name as a runtime: one of ours, or one that somebody has made for a runtime of his own.
+/// Whether a path is the program by its name as a runtime: one of ours, or one that an administrator made for another runtime.
 pub fn is_runtime(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     name.strip_prefix(NAME).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

@@ -14,18 +14,16 @@ pub enum Op {
     Without(Vec<String>, Vec<Value>),
 }
 
-/// What is taken out, and what is not, as somebody has changed it since: keys joined by dots.
+/// What is taken out, and what is not, as it was changed since: keys joined by dots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reversal {
-    /// In this order.
     pub ops: Vec<Op>,
-    /// What stays.
     pub left: Vec<String>,
 }
 
 /// How to get rid of what `after` has beyond `before`, in `now`. A table that we made and that says something itself is one thing: a
 /// runtime without its type or its path keeps the whole engine from starting. Of our own name it goes, whatever was added to it; of
-/// another one (containerd's `runc`) it stays whole as soon as somebody has added to it, and is theirs.
+/// another one (containerd's `runc`) it stays whole as soon as it was added to: then it is another's.
 pub fn reverse(before: &Value, after: &Value, now: &Value) -> Reversal {
     let mut undo = Reversal::default();
     undo.value(&mut Vec::new(), Some(before), after, now);

@@ -1,29 +1,26 @@
-//! Who can be told, and what shows that it is there.
+//! What rdmaprep can be registered with, and what shows that it is there.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Who is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
     /// podman: hook definitions, and `spec` before the runtime reads config.json.
     Podman,
-    /// CRI-O: hook definitions.
     Crio,
     /// Docker: a runtime in daemon.json.
     Docker,
     /// containerd: a runtime of its CRI plugin.
     Containerd,
-    /// systemd: the units that bring home what nobody called a stop hook for.
+    /// systemd: the units that restore NICs for which no stop hook ran.
     Systemd,
     /// NetworkManager, systemd-networkd and udev, which are kept off.
     NetworkManagers,
 }
 
 impl Target {
-    /// All, in the order in which they are told of.
     pub const ALL: [Target; 6] =
         [Target::Podman, Target::Crio, Target::Docker, Target::Containerd, Target::Systemd, Target::NetworkManagers];
 

@@ -14,11 +14,8 @@ const LONGEST: usize = 4096;
 /// What is known of a record that cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialRecord {
-    /// NICs that it names.
     pub nics: Vec<IfName>,
-    /// Containers that it names.
     pub ids: Vec<String>,
-    /// Plans that it names.
     pub plans: Vec<String>,
     /// Boot during which it was written.
     pub boot_id: Option<String>,
@@ -52,7 +49,7 @@ fn found<T: for<'a> Deserialize<'a> + PartialEq>(text: &str, key: &str) -> Vec<T
 }
 
 impl PartialRecord {
-    /// Half a sentence for whoever has to put things right.
+    /// Half a sentence for the administrator.
     pub fn describe(&self) -> String {
         let nics = self.nics.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         match (self.nics.is_empty(), self.ids.is_empty()) {

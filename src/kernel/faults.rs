@@ -42,7 +42,6 @@ mod armed {
 
     static LAST: AtomicUsize = AtomicUsize::new(0);
 
-    /// Passes a point, or fails there as was chosen.
     pub fn point(what: impl Display) -> Result<()> {
         let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         let way = chosen(number);

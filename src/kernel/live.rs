@@ -2,6 +2,7 @@
 
 mod space;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Scope, World, host_paths, sysctl};
+use crate::kernel::{Pin, Scope, World, host_paths, sysctl};
 use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
@@ -46,33 +47,6 @@ impl Kernel {
         let boot_id = boot_id()?;
         let inside = inside.map(|netns| Space::open(netns, rdma)).transpose()?;
         Ok(Kernel { host: Space::open(host, rdma)?, inside, boot_id, survey: None })
-    }
-
-    /// Pins the container's namespace, so that its NICs can be fetched even when all its processes have gone.
-    pub fn pin(&self, path: &Path) -> Result<()> {
-        pins::pin(&self.inside.as_ref().context("the container's namespace has gone")?.netns, path)
-    }
-
-    /// Shows it to runtimes under a name.
-    pub fn publish(&self, path: &Path) -> Result<()> {
-        pins::publish(&self.inside.as_ref().context("the namespace has gone")?.netns, path)
-    }
-
-    /// The host's /sys as the last full observation saw it.
-    pub fn survey(&mut self) -> Result<&Survey> {
-        let survey = self.survey.take().map_or_else(|| Survey::open(Path::new("/sys")), Ok)?;
-        Ok(self.survey.insert(survey))
-    }
-
-    /// Links of other namespaces, the container's first, that sit on the host's netdevs with an index that `concerns`.
-    pub fn search(&self, concerns: impl Fn(u32) -> bool + Sync) -> Result<Search> {
-        let inside = self.inside.as_ref().map(|space| space.netns.again()).transpose()?;
-        Ok(Search::new(&self.host.netns, inside, search::PATIENCE, concerns))
-    }
-
-    /// The inode of the host's namespace.
-    pub fn host_inode(&self) -> u64 {
-        self.host.netns.inode()
     }
 
     fn space(&mut self, side: Side) -> Result<&mut Space> {
@@ -248,7 +222,7 @@ impl World for Kernel {
         }
         if scope.elsewhere && side == Side::Host {
             let search = Search::new(&space.netns, None, search::PATIENCE, |_| true);
-            snapshot.strangers = search.found.into_iter().map(|(stranger, _)| stranger).collect();
+            snapshot.strangers = search.found.into_iter().map(|found| found.link).collect();
             snapshot.warnings.extend(search.gap.clone());
             snapshot.strangers_gap = search.gap;
         }
@@ -276,6 +250,24 @@ impl World for Kernel {
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths {
         let asked = self.host.netns.visit(|| Ok(host_paths::observe(host, job)));
         asked.unwrap_or_else(|e| HostPaths { not_asked: vec![format!("{e:#}")], ..HostPaths::default() })
+    }
+
+    fn survey(&mut self) -> Result<&Survey> {
+        let survey = self.survey.take().map_or_else(|| Survey::open(Path::new("/sys")), Ok)?;
+        Ok(self.survey.insert(survey))
+    }
+
+    fn pin(&mut self, pin: Pin) -> Result<()> {
+        let netns = &self.space(Side::Inside)?.netns;
+        match pin {
+            Pin::Own(path) => pins::pin(netns, path),
+            Pin::Named(path) => pins::publish(netns, path),
+        }
+    }
+
+    fn search(&self, on: &BTreeSet<u32>) -> Result<Search> {
+        let inside = self.inside.as_ref().map(|space| space.netns.again()).transpose()?;
+        Ok(Search::new(&self.host.netns, inside, search::PATIENCE, |index| on.contains(&index)))
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {

@@ -1,8 +1,10 @@
 //! The only part that touches the machine.
 //!
-//! [`World`] is what the executor needs: look, and do one step. [`Kernel`] is the kernel; tests bring a small one of their own.
+//! Everything above goes through two traits: a [`World`] is the host and one container, as far as their network goes;
+//! [`Namespaces`] are the machine's, and open Worlds. [`Kernel`] and [`ThisMachine`] are the real ones, which only composition
+//! names; tests bring small ones of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -19,22 +21,28 @@ pub mod link_managers;
 pub mod links;
 mod live;
 pub mod mount;
+pub mod namespaces;
 pub mod netns;
 pub mod probe;
 pub mod process;
 pub mod rdma;
+pub mod records;
 pub mod store;
 pub mod sysctl;
 pub mod sysfs;
+mod this_machine;
 
 pub use live::{Kernel, boot_id};
+pub use namespaces::{Container, Namespaces, Pin};
+pub use this_machine::{Init, ThisMachine};
 
-/// What to look at.
+use netns::search::Search;
+use sysfs::Survey;
+
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// Which per-device sysctls are read.
     pub sysctls: Sysctls,
-    /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink tells.
+    /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink reports.
     pub sysfs: bool,
     /// Of which NICs what can be set on the device is read as well, see [`rdma_model::snapshot::Netdev::device`].
     pub devices: Vec<IfName>,
@@ -74,17 +82,17 @@ impl Sysctls {
 }
 
 impl Scope {
-    /// What netlink tells, and no sysctls.
+    /// What netlink reports, and no sysctls.
     pub fn links() -> Scope {
         Scope::for_nics(Vec::new())
     }
 
-    /// What netlink tells, with all sysctls and device settings of these NICs.
+    /// What netlink reports, with all sysctls and device settings of these NICs.
     pub fn for_nics(nics: Vec<IfName>) -> Scope {
         Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), sysfs: false, elsewhere: false }
     }
 
-    /// What netlink tells, with the sysctls that these states name: what comparing with them takes.
+    /// What netlink reports, with the sysctls that these states name: what comparing with them takes.
     pub fn against(states: &[NicState]) -> Scope {
         let keys = |s: &NicState| (s.netdev.name.clone(), s.netdev.sysctls.keys().cloned().collect());
         let sysctls = Sysctls::Named(states.iter().map(keys).collect());
@@ -97,14 +105,18 @@ impl Scope {
     }
 }
 
-/// The machine as the executor sees it.
+/// The host's network namespace and, where there is one, a container's.
 pub trait World {
-    /// Whether there is a container's namespace.
     fn has_inside(&self) -> bool;
-    /// Observes one side.
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot>;
     /// Asks which links the host uses, now; `host` is a fresh look at it. What could not be asked is part of the answer.
     fn host_paths(&mut self, host: &Snapshot, job: &JobAddresses) -> HostPaths;
     /// Does one step; steps that wait give up at the deadline.
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()>;
+    /// The host's /sys as the last full observation saw it.
+    fn survey(&mut self) -> Result<&Survey>;
+    /// Keeps the container's namespace, so that its NICs can be taken out of it when all its processes have ended.
+    fn pin(&mut self, pin: Pin) -> Result<()>;
+    /// Links of other namespaces, the container's first, that sit on the host's netdevs with these indices.
+    fn search(&self, on: &BTreeSet<u32>) -> Result<Search>;
 }

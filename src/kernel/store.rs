@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use hmac_sha256::Hash as Sha256;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::strict_json;
 use rdma_model::tree::Tree;
-use sha2::{Digest, Sha256};
 
 use crate::handle::Handle;
 use crate::journal::{PartialRecord, Record, salvage};
@@ -84,7 +84,6 @@ impl Store {
         files::lock(&self.run.join("lock"), deadline)
     }
 
-    /// A stored plan.
     pub fn plan(&self, name: &str) -> Result<Option<Plan>> {
         let path = self.plans().join(format!("{name}.json"));
         let Some(text) = files::read(&path)? else { return Ok(None) };
@@ -94,12 +93,10 @@ impl Store {
         Ok(Some(plan))
     }
 
-    /// Names of all stored plans.
     pub fn all_plans(&self) -> Result<Vec<String>> {
         Ok(files::list(&self.plans())?.iter().filter_map(|n| Some(n.strip_suffix(".json")?.to_owned())).collect())
     }
 
-    /// Stores a plan and returns its path.
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
         let path = self.plans().join(format!("{}.json", plan.name));
         let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
@@ -110,11 +107,10 @@ impl Store {
     /// The name under which a view is stored: it follows from what is in it.
     pub fn view_name(view: &Tree) -> Result<String> {
         // Another text with such a beginning of its digest would have to be searched for too long.
-        let digest = Sha256::digest(Store::view_text(view)?);
+        let digest = Sha256::hash(Store::view_text(view)?.as_bytes());
         Ok(digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// A view as it is stored.
     pub fn view_text(view: &Tree) -> Result<String> {
         serde_json::to_string(view).context("writing the view as JSON")
     }
@@ -125,7 +121,6 @@ impl Store {
         shared_folder::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600, true)
     }
 
-    /// A stored view.
     pub fn view(&self, name: &str) -> Result<Option<Tree>> {
         let path = self.views().join(format!("{name}.json"));
         let Some(text) = files::read(&path)? else { return Ok(None) };
@@ -192,6 +187,11 @@ impl Store {
             .collect())
     }
 
+    /// A record's file.
+    pub fn record_path(&self, record: &Record) -> PathBuf {
+        self.records().join(record.file_name())
+    }
+
     /// The namespace that a record is about, by its path.
     pub fn netns_of(&self, path: &Path) -> Option<u64> {
         path.file_stem()?.to_str()?.parse().ok()
@@ -204,7 +204,7 @@ impl Store {
 
     /// Writes a record; nothing that it speaks of may happen before this returns.
     pub fn save(&self, record: &Record) -> Result<()> {
-        let path = self.records().join(record.file_name());
+        let path = self.record_path(record);
         let text = match carried(&path, record)? {
             Some(text) => text,
             None => record.print()?,
@@ -214,13 +214,13 @@ impl Store {
 
     /// The fields of a later version in a record, which this one does not know.
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
-        let text = files::read(&self.records().join(record.file_name()))?;
+        let text = files::read(&self.record_path(record))?;
         Ok(text.map(|text| strict_json::unheard(&text, record)).transpose()?.unwrap_or_default())
     }
 
     /// Forgets a record whose NICs are all home.
     pub fn forget(&self, record: &Record) -> Result<()> {
-        files::remove(&self.records().join(record.file_name()))
+        files::remove(&self.record_path(record))
     }
 
     /// Takes a record out of the way that is not to be applied, and returns where it is kept. Only the last few are.
@@ -246,12 +246,10 @@ impl Store {
             .try_for_each(|folder| shared_folder::sweep(folder))
     }
 
-    /// Where a namespace is pinned.
     pub fn pin(&self, netns: u64) -> PathBuf {
         self.pins().join(netns.to_string())
     }
 
-    /// Namespaces that are pinned, by inode.
     pub fn all_pins(&self) -> Result<Vec<u64>> {
         Ok(files::list(&self.pins())?.iter().filter_map(|n| n.parse().ok()).collect())
     }
@@ -261,7 +259,6 @@ impl Store {
         files::read(&self.reports().join(report_name(id)))
     }
 
-    /// Keeps the report of a container's last hook.
     pub fn save_report(&self, id: &str, json: &str) -> Result<()> {
         let path = self.reports().join(report_name(id));
         // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.

@@ -22,6 +22,10 @@ fn path(dev: &str, key: &str) -> Option<PathBuf> {
     Some(PathBuf::from(format!("/proc/sys/net/{folder}/{dev}/{leaf}")))
 }
 
+/// No setting: says whether the multicast router of this namespace forwards by the device, and cannot be written
+/// (devinet_sysctl in net/ipv4/devinet.c, addrconf_sysctl in net/ipv6/addrconf.c).
+const STATUS: &CStr = c"mc_forwarding";
+
 /// All values of a device, by `ipv4/conf/<leaf>` and so on; what cannot be read (an unset stable_secret) is left out.
 pub fn read_all(dev: &IfName) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
@@ -34,7 +38,7 @@ pub fn read_all(dev: &IfName) -> BTreeMap<String, String> {
         let Ok(leaves) = Dir::read_from(&open) else { continue };
         let leaf =
             |name: &CStr| whole(openat(&open, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?.into());
-        for entry in leaves.flatten() {
+        for entry in leaves.flatten().filter(|entry| entry.file_name() != STATUS) {
             if let Some(value) = leaf(entry.file_name()) {
                 values.insert(format!("{folder}/{}", entry.file_name().to_string_lossy()), value);
             }

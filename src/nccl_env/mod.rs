@@ -15,7 +15,7 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Address, Snapshot};
 
 use crate::config::options::HOST_ENV;
-use crate::protected_ifaces;
+use crate::select::protected_ifaces;
 
 /// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.
 const FABRIC: usize = 9;

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
-use serde::Deserialize;
 
 use crate::nccl_env::topo_file;
-use crate::oci::edit::{self, view_name};
+use crate::oci::config::{Config, Device, Mount, NOT_OCI, Root};
+use crate::oci::edit::view_name;
 
 /// A container as its config.json describes it, before its runtime changes to its root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,83 +41,29 @@ pub struct Bundle {
     pub topology: Option<String>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Spec {
-    root: Option<RootFs>,
-    process: Option<Process>,
-    mounts: Option<Vec<Mount>>,
-    linux: Option<Linux>,
-}
-
-#[derive(Deserialize)]
-struct RootFs {
-    path: PathBuf,
-    #[serde(default)]
-    readonly: bool,
-}
-
-#[derive(Deserialize)]
-struct Process {
-    env: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-struct Mount {
-    #[serde(default)]
-    destination: String,
-    source: Option<String>,
-    options: Option<Vec<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Linux {
-    devices: Option<Vec<Device>>,
-    mount_label: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Device {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    path: String,
-    #[serde(default)]
-    major: u32,
-    #[serde(default)]
-    minor: u32,
-}
-
 impl Bundle {
     /// Reads the config.json of the bundle in `dir`, for the container of that init; views of ours lie in `views`.
     pub fn parse(config_json: &str, dir: &Path, pid: i32, views: &str) -> Result<Bundle> {
-        let (bytes, most) = (config_json.len(), edit::MAX_BYTES);
-        ensure!(
-            bytes <= most,
-            ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {most} are read"))
-        );
-        let spec: Spec = serde_json::from_str(config_json)
-            .class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
-        let root = spec.root.ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
-        let env = spec.process.and_then(|p| p.env).unwrap_or_default();
-        let linux = spec.linux.unwrap_or(Linux { devices: None, mount_label: None });
-        let mounts = spec.mounts.unwrap_or_default();
+        let config = Config::parse(config_json)?;
+        let root: Root = config.part(&["root"])?.ok_or_else(|| ErrorClass::State.error("config.json has no root"))?;
+        let mounts = config.mounts()?;
+        let devices: Vec<Device> = config.list(&["linux", "devices"])?;
         // crun makes mounts read-only after the hooks: a bound /etc does not look so yet.
         let in_sys = |m: &Mount| m.destination == "/sys" || m.destination.starts_with("/sys/");
         let ours = |m: &Mount| view_name(m.source.as_deref()?, views).map(str::to_owned);
         let etc = mounts.iter().rfind(|m| m.destination.trim_end_matches('/') == "/etc");
         let etc_readonly = etc.map(|m| m.options.iter().flatten().any(|o| o == "ro"));
-        let devices = linux.devices.unwrap_or_default().into_iter().filter(|d| matches!(d.kind.as_str(), "c" | "u"));
+        let number = |n: i64| u32::try_from(n).class(ErrorClass::State, NOT_OCI);
+        let device = |d: Device| Ok((d.path, number(d.major)?, number(d.minor)?));
         Ok(Bundle {
             container: ContainerRoot {
                 pid,
                 rootfs: dir.join(root.path),
                 readonly: etc_readonly.unwrap_or(root.readonly),
-                label: linux.mount_label.filter(|label| !label.is_empty()),
+                label: config.mount_label()?,
             },
-            env: edit::pairs(env.iter().map(String::as_str)),
-            devices: devices.map(|d| (d.path, d.major, d.minor)).collect(),
+            env: config.environment(),
+            devices: devices.into_iter().filter(Device::is_char).map(device).collect::<Result<_>>()?,
             view: mounts.iter().filter(|m| in_sys(m)).find_map(ours),
             topology: mounts.iter().filter(|m| m.destination == topo_file::PLACE).find_map(ours),
         })

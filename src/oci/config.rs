@@ -1,162 +1,329 @@
-//! A config.json before the edit: what of it we read, and whether we can work with it.
+//! The one model of a config.json: its JSON, and a type for each part of it that we read or write.
 //!
-//! The parts that we touch have to be what the OCI runtime specification says. The rest is between its author and the runtime:
-//! a capability or a seccomp architecture that this build has not heard of is no reason to refuse.
+//! Each part is read by itself, by its path. The rest is between its author and the runtime, and survives an edit: runtimes have
+//! extensions, and a capability or a seccomp architecture that this build has not heard of is no reason to refuse.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
-use oci_spec::runtime::{Hooks, LinuxDevice, LinuxDeviceCgroup, LinuxNamespace, LinuxNamespaceType, PosixRlimit};
+use anyhow::{Result, anyhow, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::IfName;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::edit::NoMounts;
 use super::json_rewrite;
 
 /// A config.json larger than this is no config.json.
 pub const MAX_BYTES: usize = 16 << 20;
 
+/// What an error says of one that is not as the runtime specification has it.
+pub const NOT_OCI: &str = "config.json is no OCI runtime configuration";
+
 /// Paths that lead to a namespace which is the runtime's or the host's own.
 const HOST_NETNS: [&str; 3] = ["/proc/1/ns/net", "/proc/self/ns/net", "/proc/thread-self/ns/net"];
 
-/// The whole as a value, and the parts that we read.
-pub struct Config {
-    pub value: Value,
-    pub process: Process,
-    pub devices: Vec<LinuxDevice>,
-    pub rules: Vec<LinuxDeviceCgroup>,
-    pub annotations: HashMap<String, String>,
-    pub mounts: Vec<Mount>,
-    labelled: bool,
-    shared: bool,
+/// The lists below `hooks`.
+const HOOK_LISTS: [&str; 6] =
+    ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
+
+/// A config.json.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config(Value);
+
+/// `root`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Root {
+    /// Relative to the bundle.
+    pub path: PathBuf,
+    #[serde(default)]
+    pub readonly: bool,
 }
 
-/// The part of a mount that we read.
-#[derive(Clone, Deserialize)]
+/// One of `mounts`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Mount {
     #[serde(default)]
     pub destination: String,
-    #[serde(default, rename = "type")]
+    #[serde(rename = "type")]
     pub kind: Option<String>,
-    #[serde(default)]
     pub source: Option<String>,
-    #[serde(default)]
     pub options: Option<Vec<String>>,
 }
 
-/// The part of `process` that we read.
-#[derive(Default, Deserialize)]
-pub struct Process {
+/// One of `process.rlimits`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Rlimit {
+    #[serde(rename = "type")]
+    pub kind: String,
     #[serde(default)]
-    pub env: Option<Vec<String>>,
+    pub hard: u64,
     #[serde(default)]
-    pub rlimits: Option<Vec<PosixRlimit>>,
+    pub soft: u64,
 }
 
-#[derive(Deserialize)]
-struct Spec {
-    #[serde(rename = "ociVersion")]
-    _version: String,
-    process: Option<Process>,
-    linux: Option<Linux>,
-    #[serde(rename = "hooks")]
-    _hooks: Option<Hooks>,
-    annotations: Option<HashMap<String, String>>,
-    mounts: Option<Vec<Mount>>,
+/// One of `linux.namespaces`.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Namespace {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub path: Option<String>,
 }
 
-#[derive(Deserialize)]
+/// One of `linux.devices`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Linux {
-    mount_label: Option<String>,
-    rootfs_propagation: Option<String>,
-    namespaces: Option<Vec<LinuxNamespace>>,
-    devices: Option<Vec<LinuxDevice>>,
-    resources: Option<Resources>,
-    net_devices: Option<HashMap<String, IgnoredAny>>,
+pub struct Device {
+    #[serde(default)]
+    pub path: String,
+    /// `c` and `u` are character devices.
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(default)]
+    pub major: i64,
+    #[serde(default)]
+    pub minor: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_mode: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
 }
 
-#[derive(Deserialize)]
-struct Resources {
-    devices: Option<Vec<LinuxDeviceCgroup>>,
+/// One of `linux.resources.devices`: the last that matches counts.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DeviceRule {
+    #[serde(default)]
+    pub allow: bool,
+    /// `a`, or absent: every kind.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Absent or negative: every number.
+    pub major: Option<i64>,
+    pub minor: Option<i64>,
+    /// Some of `rwm`; absent or empty: all.
+    pub access: Option<String>,
+}
+
+/// One of the lists below `hooks`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Hook {
+    pub path: String,
+    pub args: Option<Vec<String>>,
+    /// Seconds.
+    pub timeout: Option<i64>,
+}
+
+impl Device {
+    /// Whether it is a character device.
+    pub fn is_char(&self) -> bool {
+        matches!(self.kind.as_str(), "c" | "u")
+    }
 }
 
 impl Config {
-    /// Reads a config.json and refuses one that we cannot prepare for these netdevs.
-    pub fn read(json: &str, netdevs: &[IfName]) -> Result<Config> {
-        let bytes = json.len();
+    /// Reads a text.
+    ///
+    /// # Errors
+    /// [`ErrorClass::State`] if it is too large, no JSON, or no object.
+    pub fn parse(text: &str) -> Result<Config> {
+        let bytes = text.len();
         ensure!(
             bytes <= MAX_BYTES,
             ErrorClass::State.error(format!("config.json has {bytes} bytes; no more than {MAX_BYTES} are read"))
         );
-        let value: Value = serde_json::from_str(json).class(ErrorClass::State, "config.json is not JSON")?;
+        let value: Value = serde_json::from_str(text).class(ErrorClass::State, "config.json is not JSON")?;
         ensure!(value.is_object(), ErrorClass::State.error("config.json is JSON, but not an object"));
-        if let Some(key) = json_rewrite::duplicate_key(json) {
+        Ok(Config(value))
+    }
+
+    /// Reads a text of which others say what is wrong with it: what is no JSON has no parts.
+    pub fn lenient(text: &str) -> Config {
+        Config(serde_json::from_str(text).unwrap_or_default())
+    }
+
+    /// Reads a text, and refuses one that we cannot prepare for these netdevs.
+    pub fn for_edit(text: &str, netdevs: &[IfName]) -> Result<Config> {
+        let config = Config::parse(text)?;
+        if let Some(key) = json_rewrite::duplicate_key(text) {
             let clash =
                 format!("config.json has the key {key:?} twice in one object; runtimes disagree on which counts");
             return Err(ErrorClass::State.error(clash));
         }
-        let spec: Spec =
-            serde_json::from_str(json).class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
-        let linux = spec.linux.ok_or_else(|| ErrorClass::State.error("config.json has no linux section"))?;
-        linux.check(netdevs)?;
-        let shared = matches!(linux.rootfs_propagation.as_deref(), Some("shared" | "rshared"));
-        let labelled = linux.mount_label.as_ref().is_some_and(|label| !label.is_empty());
-        let process = spec.process.ok_or_else(|| ErrorClass::State.error("config.json has no process section"))?;
-        Ok(Config {
-            value,
-            process,
-            devices: linux.devices.unwrap_or_default(),
-            rules: linux.resources.and_then(|r| r.devices).unwrap_or_default(),
-            annotations: spec.annotations.unwrap_or_default(),
-            mounts: spec.mounts.unwrap_or_default(),
-            labelled,
-            shared,
-        })
+        config.check(netdevs)?;
+        Ok(config)
+    }
+
+    /// Its JSON.
+    pub fn value(&self) -> &Value {
+        &self.0
+    }
+
+    /// The part at a path, of that type; null counts as none, as it does in Go.
+    ///
+    /// # Errors
+    /// [`ErrorClass::State`] with the path if it is of another type.
+    pub fn part<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {
+        let mut part = &self.0;
+        for (depth, key) in path.iter().enumerate() {
+            let object = part.as_object().ok_or_else(|| anyhow!("{}: not an object", path[..depth].join(".")));
+            match object.class(ErrorClass::State, NOT_OCI)?.get(*key) {
+                None | Some(Value::Null) => return Ok(None),
+                Some(inner) => part = inner,
+            }
+        }
+        let bad = |e| anyhow!("{}: {e}", path.join("."));
+        T::deserialize(part).map(Some).map_err(bad).class(ErrorClass::State, NOT_OCI)
+    }
+
+    /// The list at a path; none where there is none.
+    pub fn list<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>> {
+        self.part(path).map(Option::unwrap_or_default)
+    }
+
+    /// `mounts`.
+    pub fn mounts(&self) -> Result<Vec<Mount>> {
+        self.list(&["mounts"])
+    }
+
+    /// The hooks of a list below `hooks`, by its name.
+    pub fn hooks(&self, stage: &str) -> Result<Vec<Hook>> {
+        self.list(&["hooks", stage])
+    }
+
+    /// The arguments of every hook that has some.
+    pub fn hook_args(&self) -> impl Iterator<Item = Vec<String>> {
+        let lists = self.0.get("hooks").and_then(Value::as_object).into_iter().flat_map(|lists| lists.values());
+        let hooks = lists.filter_map(Value::as_array).flatten();
+        hooks.filter_map(|hook| Vec::deserialize(hook.get("args")?).ok())
+    }
+
+    /// The environment of its process; what is no text is left out.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let env = self.0.pointer("/process/env").and_then(Value::as_array);
+        pairs(env.into_iter().flatten().filter_map(Value::as_str))
+    }
+
+    /// Its annotations, of which those that are no text are JSON.
+    pub fn annotations(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0.get("annotations").and_then(Value::as_object).into_iter().flatten()
+    }
+
+    /// The network namespace that it names by path: one that exists before the container.
+    pub fn netns_path(&self) -> Option<PathBuf> {
+        let namespaces = self.0.pointer("/linux/namespaces")?.as_array()?;
+        let network = namespaces.iter().find(|n| n.get("type").and_then(Value::as_str) == Some("network"))?;
+        network.get("path")?.as_str().filter(|p| !p.is_empty()).map(PathBuf::from)
+    }
+
+    /// Whether its container gets a /dev of its own, where a mount point can be made without touching an image or the host.
+    pub fn has_own_dev(&self) -> bool {
+        let text = |m: &Value, key: &str| m.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let is_dev = |m: &&Value| text(m, "destination").trim_end_matches('/') == "/dev";
+        let mounts = self.0.get("mounts").and_then(Value::as_array);
+        mounts.into_iter().flatten().rfind(is_dev).is_some_and(|m| text(m, "type") == "tmpfs")
     }
 
     /// Why nothing of ours can be put below its /sys.
-    pub fn no_mounts(&self) -> Option<NoMounts> {
-        let mut at = self.mounts.iter().filter(|m| m.destination.trim_end_matches('/') == "/sys").peekable();
+    pub fn no_mounts(&self) -> Result<Option<NoMounts>> {
+        let mounts = self.mounts()?;
+        let mut at = mounts.iter().filter(|m| m.destination.trim_end_matches('/') == "/sys").peekable();
         let host = |m: &Mount| m.kind.as_deref() == Some("sysfs") || m.source.as_deref() == Some("/sys");
         // Ours, from an earlier edit, lies over the first one.
         if !at.peek().is_some_and(|first| host(first)) {
-            return Some(NoMounts::NoSysfs);
+            return Ok(Some(NoMounts::NoSysfs));
         }
-        let shares = |option: &String| matches!(option.as_str(), "shared" | "rshared");
-        if self.shared || at.any(|m| m.options.iter().flatten().any(shares)) {
-            return Some(NoMounts::Shared);
+        let propagation: Option<String> = self.part(&["linux", "rootfsPropagation"])?;
+        let shares = |option: &str| matches!(option, "shared" | "rshared");
+        if propagation.as_deref().is_some_and(shares) || at.any(|m| m.options.iter().flatten().any(|o| shares(o))) {
+            return Ok(Some(NoMounts::Shared));
         }
-        self.labelled.then_some(NoMounts::Labelled)
+        Ok(self.mount_label()?.map(|_| NoMounts::Labelled))
     }
-}
 
-impl Linux {
-    /// The container must have a network namespace of its own, or join one, and nobody else may move our NICs into it.
+    /// `linux.mountLabel`: the SELinux context of what is mounted for it.
+    pub fn mount_label(&self) -> Result<Option<String>> {
+        Ok(self.part(&["linux", "mountLabel"])?.filter(|label: &String| !label.is_empty()))
+    }
+
+    /// The parts that we touch are what the specification says; the container has a network namespace of its own, or joins one, and
+    /// nobody else may move our NICs into it.
     fn check(&self, netdevs: &[IfName]) -> Result<()> {
-        let missing = || ErrorClass::State.error("config.json has no linux.namespaces");
-        let namespaces = self.namespaces.as_ref().ok_or_else(missing)?;
-        let network = namespaces.iter().find(|n| n.typ() == LinuxNamespaceType::Network).ok_or_else(|| {
+        let version: Option<String> = self.part(&["ociVersion"])?;
+        version.ok_or_else(|| anyhow!("missing field `ociVersion`")).class(ErrorClass::State, NOT_OCI)?;
+        self.list::<String>(&["process", "env"])?;
+        self.list::<Rlimit>(&["process", "rlimits"])?;
+        self.list::<Device>(&["linux", "devices"])?;
+        self.list::<DeviceRule>(&["linux", "resources", "devices"])?;
+        self.part::<HashMap<String, IgnoredAny>>(&["hooks"])?;
+        HOOK_LISTS.iter().try_for_each(|list| self.hooks(list).map(drop))?;
+        self.part::<HashMap<String, String>>(&["annotations"])?;
+        self.no_mounts()?;
+        self.mount_label()?;
+        let section = |name: &str| self.part::<HashMap<String, IgnoredAny>>(&[name]);
+        let missing = |name: &str| ErrorClass::State.error(format!("config.json has no {name} section"));
+        section("linux")?.ok_or_else(|| missing("linux"))?;
+        self.check_network(netdevs)?;
+        section("process")?.ok_or_else(|| missing("process"))?;
+        Ok(())
+    }
+
+    fn check_network(&self, netdevs: &[IfName]) -> Result<()> {
+        let namespaces: Option<Vec<Namespace>> = self.part(&["linux", "namespaces"])?;
+        let namespaces = namespaces.ok_or_else(|| ErrorClass::State.error("config.json has no linux.namespaces"))?;
+        let network = namespaces.iter().find(|n| n.kind == "network").ok_or_else(|| {
             ErrorClass::Refused.error(
                 "the container shares the host's network (linux.namespaces has no entry of type network): \
                  a NIC cannot be moved into it",
             )
         })?;
-        let path = network.path().as_deref().and_then(|p| p.to_str()).unwrap_or_default();
+        let path = network.path.as_deref().unwrap_or_default();
         ensure!(
             !HOST_NETNS.contains(&path),
             ErrorClass::Refused.error(format!("the container's network namespace {path} is the host's own"))
         );
-        let taken = self.net_devices.iter().flatten().find(|(name, _)| netdevs.iter().any(|n| n.as_str() == *name));
-        match taken {
+        let moved: Option<HashMap<String, IgnoredAny>> = self.part(&["linux", "netDevices"])?;
+        match moved.iter().flatten().find(|(name, _)| netdevs.iter().any(|n| n.as_str() == *name)) {
             Some((name, _)) => Err(ErrorClass::Refused.error(format!(
                 "linux.netDevices names {name}: the runtime would move it without its routes, rules and sysctls and \
                  never return it; remove that entry"
             ))),
             None => Ok(()),
         }
+    }
+}
+
+/// An environment by name. Of what is there twice the last counts, as runc has it (libcontainer/env.go); one without `=` is empty.
+pub fn pairs<'e>(env: impl Iterator<Item = &'e str>) -> BTreeMap<String, String> {
+    let pair = |text: &str| {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        (name.to_owned(), value.to_owned())
+    };
+    env.map(pair).collect()
+}
+
+/// Why nothing can be mounted below a config.json's /sys before the container is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoMounts {
+    /// There is no /sys, or none of the kernel's.
+    NoSysfs,
+    /// What is mounted there would be mounted on the host, too.
+    Shared,
+    /// `linux.mountLabel` is set: the create hook mounts with that label.
+    Labelled,
+}
+
+impl fmt::Display for NoMounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NoMounts::NoSysfs => "config.json mounts no sysfs at /sys",
+            NoMounts::Shared => {
+                "what is mounted in this container would be mounted on the host, too (shared propagation)"
+            }
+            NoMounts::Labelled => "linux.mountLabel is set: the create hook mounts with that label",
+        })
     }
 }

@@ -1,44 +1,55 @@
 //! The single edits, each made in the value and in what we know of it.
 
-use rdma_model::nic::EnvVar;
+use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::Result;
-use oci_spec::runtime::{
-    Hook, LinuxDevice, LinuxDeviceBuilder, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, LinuxDeviceType, Mount,
-    MountBuilder, PosixRlimit, PosixRlimitBuilder, PosixRlimitType,
-};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::nic::EnvVar;
 use rdma_model::snapshot::CharDevice;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::config::Config;
-use super::edit::{HookEdit, MountEdit};
+use super::config::{Config, Device, DeviceRule, Hook, Mount, NOT_OCI, Rlimit, pairs};
+use super::wanted::{HookEdit, MountEdit};
+
+const MEMLOCK: &str = "RLIMIT_MEMLOCK";
 
 /// A config.json in the making.
 pub struct Work {
-    pub config: Config,
+    env: Vec<String>,
+    rlimits: Vec<Rlimit>,
+    devices: Vec<Device>,
+    rules: Vec<DeviceRule>,
+    annotations: HashMap<String, String>,
     pub new: Value,
     pub changes: Vec<String>,
     pub kept: Vec<String>,
 }
 
 impl Work {
-    pub fn new(config: Config) -> Work {
-        Work { new: config.value.clone(), config, changes: Vec::new(), kept: Vec::new() }
+    pub fn new(config: &Config) -> Result<Work> {
+        Ok(Work {
+            env: config.list(&["process", "env"])?,
+            rlimits: config.list(&["process", "rlimits"])?,
+            devices: config.list(&["linux", "devices"])?,
+            rules: config.list(&["linux", "resources", "devices"])?,
+            annotations: config.part(&["annotations"])?.unwrap_or_default(),
+            new: config.value().clone(),
+            changes: Vec::new(),
+            kept: Vec::new(),
+        })
     }
 
     pub fn env(&mut self, var: &EnvVar) -> Result<()> {
         let EnvVar { name, value, why } = var;
-        let env = self.config.process.env.get_or_insert_default();
-        let own = super::edit::pairs(env.iter().map(String::as_str)).remove(name);
+        let own = pairs(self.env.iter().map(String::as_str)).remove(name);
         match own {
             Some(own) if own == *value => {}
             Some(own) => self.kept.push(format!("{name}={own} of the container stays (not {value}: {why})")),
             None => {
                 let entry = format!("{name}={value}");
-                env.push(entry.clone());
+                self.env.push(entry.clone());
                 list(&mut self.new, &["process", "env"])?.push(entry.clone().into());
                 self.changes.push(format!("environment {entry} ({why})"));
             }
@@ -48,10 +59,9 @@ impl Work {
 
     /// Takes back what an earlier edit put into the environment.
     pub fn forget(&mut self, entry: &str) -> Result<()> {
-        let env = self.config.process.env.get_or_insert_default();
-        let before = env.len();
-        env.retain(|e| e != entry);
-        if env.len() < before {
+        let before = self.env.len();
+        self.env.retain(|e| e != entry);
+        if self.env.len() < before {
             list(&mut self.new, &["process", "env"])?.retain(|e| e != entry);
             self.changes.push(format!("environment: no {entry} any more"));
         }
@@ -59,17 +69,15 @@ impl Work {
     }
 
     pub fn memlock(&mut self) -> Result<()> {
-        let limits = self.config.process.rlimits.get_or_insert_default();
-        let unlimited = |l: &PosixRlimit| l.soft() == u64::MAX && l.hard() == u64::MAX;
-        let ours: Vec<usize> =
-            (0..limits.len()).filter(|i| limits[*i].typ() == PosixRlimitType::RlimitMemlock).collect();
-        let limit =
-            PosixRlimitBuilder::default().typ(PosixRlimitType::RlimitMemlock).hard(u64::MAX).soft(u64::MAX).build()?;
+        let limits = &self.rlimits;
+        let unlimited = |l: &Rlimit| l.soft == u64::MAX && l.hard == u64::MAX;
+        let ours: Vec<usize> = (0..limits.len()).filter(|i| limits[*i].kind == MEMLOCK).collect();
+        let limit = Rlimit { kind: MEMLOCK.to_owned(), hard: u64::MAX, soft: u64::MAX };
         let low: Vec<usize> = ours.iter().copied().filter(|i| !unlimited(&limits[*i])).collect();
         if low.is_empty() && !ours.is_empty() {
             return Ok(());
         }
-        let was = low.first().map_or("unset".to_owned(), |i| limits[*i].soft().to_string());
+        let was = low.first().map_or("unset".to_owned(), |i| limits[*i].soft.to_string());
         let list = list(&mut self.new, &["process", "rlimits"])?;
         for slot in list.iter_mut().enumerate().filter_map(|(i, v)| low.contains(&i).then_some(v)) {
             merge(slot, &limit)?;
@@ -83,10 +91,8 @@ impl Work {
 
     /// Takes the place of an earlier hook of ours for the same stage, wherever it was installed then; others stay.
     pub fn hook(&mut self, edit: &HookEdit) -> Result<()> {
-        let mut hook = Hook::default();
-        hook.set_path(edit.path.clone().into());
-        hook.set_args(Some(edit.args.clone()));
-        hook.set_timeout(Some(i64::from(edit.timeout)));
+        let hook =
+            Hook { path: edit.path.clone(), args: Some(edit.args.clone()), timeout: Some(i64::from(edit.timeout)) };
         let list = list(&mut self.new, &["hooks", edit.stage.name()])?;
         let before = list.clone();
         match list.iter_mut().find(|h| is_ours(h, edit)) {
@@ -102,11 +108,11 @@ impl Work {
     }
 
     pub fn annotation(&mut self, key: &str, value: &str) -> Result<()> {
-        match self.config.annotations.get(key) {
+        match self.annotations.get(key) {
             Some(own) if own == value => {}
             Some(own) => self.kept.push(format!("annotation {key}={own} of the container stays (not {value})")),
             None => {
-                self.config.annotations.insert(key.to_owned(), value.to_owned());
+                self.annotations.insert(key.to_owned(), value.to_owned());
                 object(&mut self.new, &["annotations"])?.insert(key.to_owned(), value.into());
                 self.changes.push(format!("annotation {key}={value}"));
             }
@@ -127,7 +133,7 @@ impl Work {
         let below = |m: &Value| text(m, "destination").trim_end_matches('/') == "/sys";
         for edit in mounts {
             let last = list.iter().rposition(below).filter(|_| edit.destination == "/sys").map(|at| at + 1);
-            list.insert(last.unwrap_or(list.len()), serde_json::to_value(bind(edit)?)?);
+            list.insert(last.unwrap_or(list.len()), serde_json::to_value(bind(edit))?);
         }
         if *list != before {
             let below = mounts.iter().filter(|m| m.destination.starts_with("/sys")).collect::<Vec<_>>();
@@ -148,41 +154,40 @@ impl Work {
     pub fn device(&mut self, device: &CharDevice) -> Result<()> {
         let path = format!("/dev/infiniband/{}", device.name);
         let (major, minor) = (i64::from(device.major), i64::from(device.minor));
-        let char_device = |t| matches!(t, LinuxDeviceType::C | LinuxDeviceType::U);
-        match self.config.devices.iter().find(|d| d.path() == Path::new(&path)) {
-            Some(d) if char_device(d.typ()) && (d.major(), d.minor()) == (major, minor) => {}
+        match self.devices.iter().find(|d| d.path == path) {
+            Some(d) if d.is_char() && (d.major, d.minor) == (major, minor) => {}
             Some(d) => {
-                let theirs = format!("{} {}:{}", d.typ().as_str(), d.major(), d.minor());
+                let theirs = format!("{} {}:{}", d.kind, d.major, d.minor);
                 let clash = format!("config.json has {path} as {theirs}, on this host it is c {major}:{minor}");
                 return Err(ErrorClass::State.error(clash));
             }
             None => {
-                let node = char_node(&path, major, minor)?;
+                let node = char_node(&path, major, minor);
                 list(&mut self.new, &["linux", "devices"])?.push(serde_json::to_value(&node)?);
-                self.config.devices.push(node);
+                self.devices.push(node);
                 self.changes.push(format!("device {path} (c {major}:{minor})"));
             }
         }
-        if !allowed(&self.config.rules, major, minor) {
-            let rule = allow(major, minor)?;
+        if !allowed(&self.rules, major, minor) {
+            let rule = allow(major, minor);
             // At the end: a list usually begins with the rule that denies everything, and the last match counts.
             list(&mut self.new, &["linux", "resources", "devices"])?.push(serde_json::to_value(&rule)?);
-            self.config.rules.push(rule);
+            self.rules.push(rule);
             self.changes.push(format!("cgroup rule: allow c {major}:{minor} rwm"));
         }
         Ok(())
     }
 }
 
-fn char_node(path: &str, major: i64, minor: i64) -> Result<LinuxDevice> {
-    let node = LinuxDeviceBuilder::default().path(path).typ(LinuxDeviceType::C).major(major).minor(minor);
+fn char_node(path: &str, major: i64, minor: i64) -> Device {
+    let (path, kind) = (path.to_owned(), "c".to_owned());
     // Verbs are for every user inside: the kernel guards each object by the process that made it.
-    Ok(node.file_mode(0o666u32).uid(0u32).gid(0u32).build()?)
+    Device { path, kind, major, minor, file_mode: Some(0o666), uid: Some(0), gid: Some(0) }
 }
 
-fn allow(major: i64, minor: i64) -> Result<LinuxDeviceCgroup> {
-    let rule = LinuxDeviceCgroupBuilder::default().allow(true).typ(LinuxDeviceType::C).major(major).minor(minor);
-    Ok(rule.access("rwm").build()?)
+fn allow(major: i64, minor: i64) -> DeviceRule {
+    let (kind, access) = (Some("c".to_owned()), Some("rwm".to_owned()));
+    DeviceRule { allow: true, kind, major: Some(major), minor: Some(minor), access }
 }
 
 /// The view of ours that is a mount's source: `VIEWS/0123456789abcdef/…`, below the host's folder of them.
@@ -191,23 +196,24 @@ pub fn view_name<'s>(source: &'s str, views: &str) -> Option<&'s str> {
     (name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit())).then_some(name)
 }
 
-fn bind(edit: &MountEdit) -> Result<Mount> {
-    let options = ["bind", "ro", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec();
-    let mount =
-        MountBuilder::default().destination(&edit.destination).typ("bind").source(&edit.source).options(options);
-    Ok(mount.build()?)
+fn bind(edit: &MountEdit) -> Mount {
+    Mount {
+        destination: edit.destination.clone(),
+        kind: Some("bind".to_owned()),
+        source: Some(edit.source.clone()),
+        options: Some(["bind", "ro", "nosuid", "nodev", "noexec"].map(str::to_owned).to_vec()),
+    }
 }
 
 /// Whether these rules, of which the last match counts, already allow everything on that character device.
-fn allowed(rules: &[LinuxDeviceCgroup], major: i64, minor: i64) -> bool {
-    let matches = |r: &&LinuxDeviceCgroup| {
-        let kind = r.typ().is_none_or(|t| matches!(t, LinuxDeviceType::A | LinuxDeviceType::C | LinuxDeviceType::U));
-        kind && [(r.major(), major), (r.minor(), minor)].iter().all(|(rule, n)| rule.is_none_or(|v| v < 0 || v == *n))
+fn allowed(rules: &[DeviceRule], major: i64, minor: i64) -> bool {
+    let matches = |r: &&DeviceRule| {
+        let kind = r.kind.as_deref().is_none_or(|kind| matches!(kind, "a" | "c" | "u"));
+        kind && [(r.major, major), (r.minor, minor)].iter().all(|(rule, n)| rule.is_none_or(|v| v < 0 || v == *n))
     };
     "rwm".chars().all(|access| {
-        let concerns =
-            |r: &&LinuxDeviceCgroup| r.access().as_deref().is_none_or(|a| a.is_empty() || a.contains(access));
-        rules.iter().filter(matches).rfind(concerns).is_some_and(|r| r.allow())
+        let concerns = |r: &&DeviceRule| r.access.as_deref().is_none_or(|a| a.is_empty() || a.contains(access));
+        rules.iter().filter(matches).rfind(concerns).is_some_and(|r| r.allow)
     })
 }
 
@@ -233,7 +239,7 @@ fn object<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String,
         *value = Value::Object(Map::new());
     }
     let map = value.as_object_mut().ok_or_else(|| anyhow::anyhow!("no object above {path:?}"));
-    let map = map.class(ErrorClass::State, "config.json is no OCI runtime configuration")?;
+    let map = map.class(ErrorClass::State, NOT_OCI)?;
     match path {
         [] => Ok(map),
         [first, rest @ ..] => object(map.entry(*first).or_insert(Value::Null), rest),
@@ -248,5 +254,5 @@ fn list<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
         *slot = Value::Array(Vec::new());
     }
     let list = slot.as_array_mut().ok_or_else(|| anyhow::anyhow!("no list at {path:?}"));
-    list.class(ErrorClass::State, "config.json is no OCI runtime configuration")
+    list.class(ErrorClass::State, NOT_OCI)
 }

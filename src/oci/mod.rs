@@ -1,9 +1,10 @@
 //! What the OCI runtime specification defines: config.json, the bundle, a hook's state.
 
 pub mod bundle;
-mod config;
+pub mod config;
 pub mod edit;
 mod edits;
 pub(crate) mod json_rewrite;
 mod json_scan;
 pub mod state;
+mod wanted;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
@@ -10,8 +11,8 @@ use crate::config::request::Request;
 
 impl Request {
     /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
-    /// what is not in the snapshot, the name alone is judged: it cannot be moved either.
-    pub fn narrowed_plan(&self, plan: Plan, host: &Snapshot) -> Plan {
+    /// what is not on the host, or where the host was not observed, the name alone is judged.
+    pub fn narrowed_plan(&self, plan: Plan, host: Option<&Snapshot>) -> Plan {
         let policy = &self.host.policy;
         let denied = |name: &str, device: Option<Device>| match device {
             Some(device) => policy.forbids(&device),
@@ -20,13 +21,18 @@ impl Request {
         let out = |name: &str, device: Option<Device>| {
             self.narrowing.excludes(name).is_some() || denied(name, device).is_some()
         };
+        let netdev = |n: &IfName| {
+            let dev = host?.netdev(n)?;
+            Some(Device::new(dev.name.as_str(), Some(dev), None, host?))
+        };
+        let hca = |h: &HcaName| {
+            let hca = host?.hca(h)?;
+            Some(Device::new(hca.name.as_str(), None, Some(hca), host?))
+        };
         plan.narrowed(
             |n| self.narrowing.forbids(n).is_some(),
-            |n| out(n.as_str(), host.netdev(n).map(|dev| Device::new(dev.name.as_str(), Some(dev), None, host))),
-            |h| {
-                self.narrowing.forbids_hca(h.as_str()).is_some()
-                    || out(h.as_str(), host.hca(h).map(|hca| Device::new(hca.name.as_str(), None, Some(hca), host)))
-            },
+            |n| out(n.as_str(), netdev(n)),
+            |h| self.narrowing.forbids_hca(h.as_str()).is_some() || out(h.as_str(), hca(h)),
             host,
         )
     }

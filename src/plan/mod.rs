@@ -96,7 +96,7 @@ impl Plan {
         let along: Vec<bool> = nics.iter().map(|n| upper_lower::is_along(n, &nics)).collect();
         nics.iter_mut().zip(along).filter(|(n, along)| *along && n.borrowed).for_each(|(n, _)| n.uverbs = None);
         let ib: Vec<HcaName> = kept.iter().filter(|v| v.netdev.is_none()).filter_map(|v| v.hca.clone()).collect();
-        let ib_nodes = predict(&mut nics, &ib, snapshot);
+        let ib_nodes = predict(&mut nics, &ib, Some(snapshot));
         let mut devices: Vec<CharDevice> = Vec::new();
         for node in nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib_nodes) {
             if !devices.contains(&node) {
@@ -107,8 +107,8 @@ impl Plan {
             devices.extend(snapshot.rdma_cm.clone());
         }
         let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
-        let (arp, mut rails) = rails::decide(request.arp, request.host.rail_tables, &states);
-        rails.told.extend(rails::default_told(request.default_route, &states));
+        let (arp, mut rails) = rails::decide(request.select.arp_profile, request.host.rail_tables, &states);
+        rails.told.extend(rails::default_told(request.select.default_route, &states));
         let NcclEnv { env, gid_index, unset } = nccl_env::build_env(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,
@@ -123,14 +123,14 @@ impl Plan {
             devices,
             arp,
             rails,
-            default_route: request.default_route,
+            default_route: request.select.default_route,
             agreement: None,
-            sysfs: request.sysfs,
+            sysfs: request.select.sysfs,
             view: None,
-            gid_timeout: request.gid_timeout,
+            gid_timeout: request.select.gid_timeout,
             job: request.job(),
-            allow_bootstrap: request.allow_bootstrap,
-            freeze_lifetimes: request.freeze_lifetimes,
+            allow_bootstrap: request.select.allow_bootstrap_iface,
+            freeze_lifetimes: request.select.freeze_lifetimes,
         }
     }
 
@@ -156,7 +156,7 @@ impl Plan {
 
     /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
     /// device nodes, their part of the environment, and the stored view, which shows them. Fewer links are re-created then, so
-    /// nodes are predicted anew.
+    /// nodes are predicted again; where the host was not observed, those of soft-RoCE are unknown.
     ///
     /// A list of names that a container wants says nothing of what sits on these; what is excluded or forbidden takes along
     /// all that it is a part of.
@@ -165,9 +165,9 @@ impl Plan {
         unwanted: impl Fn(&IfName) -> bool,
         forbidden: impl Fn(&IfName) -> bool,
         excluded: impl Fn(&HcaName) -> bool,
-        snapshot: &Snapshot,
+        host: Option<&Snapshot>,
     ) -> Plan {
-        let ib = predict(&mut self.nics.clone(), &self.ib, snapshot);
+        let ib = predict(&mut self.nics.clone(), &self.ib, host);
         let before: Vec<CharDevice> = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).collect();
         let count = self.nics.len() + self.ib.len();
         let root = |n: &Nic| upper_lower::moved_root(n, &self.nics).identity.name.clone();
@@ -180,7 +180,7 @@ impl Plan {
         if self.nics.len() + self.ib.len() == count {
             return self;
         }
-        let ib = predict(&mut self.nics, &self.ib, snapshot);
+        let ib = predict(&mut self.nics, &self.ib, host);
         let rest = self.devices.iter().filter(|d| !before.contains(d)).cloned().collect::<Vec<_>>();
         self.devices = self.nics.iter().filter_map(|n| n.uverbs.clone()).chain(ib).chain(rest).collect();
         self.devices.sort_by_key(|d| (!d.name.starts_with("uverbs"), d.minor));
@@ -197,11 +197,12 @@ impl Plan {
     }
 }
 
-/// Gives NICs the device nodes that their HCAs will have inside, and tells those of the HCAs without a NIC.
-fn predict(nics: &mut [Nic], ib: &[HcaName], snapshot: &Snapshot) -> Vec<CharDevice> {
-    let minors = rdma_mode::minors(nics, ib, snapshot);
-    let node = |name: &HcaName| rdma_mode::node(&minors, snapshot, name).cloned();
-    let own = |n: &&mut Nic| (n.rxe || rdma_mode::is_exclusive(snapshot)) && !(n.borrowed && n.uverbs.is_none());
+/// Gives NICs the device nodes that their HCAs will have inside, and returns those of the HCAs without a NIC.
+fn predict(nics: &mut [Nic], ib: &[HcaName], host: Option<&Snapshot>) -> Vec<CharDevice> {
+    let minors = host.map(|host| rdma_mode::minors(nics, ib, host)).unwrap_or_default();
+    let node = |name: &HcaName| rdma_mode::node(&minors, host?, name).cloned();
+    let is_exclusive = host.is_some_and(rdma_mode::is_exclusive);
+    let own = |n: &&mut Nic| (n.rxe || is_exclusive) && !(n.borrowed && n.uverbs.is_none());
     for nic in nics.iter_mut().filter(own) {
         nic.uverbs = nic.hca.as_ref().and_then(|h| minors.get(h.as_str()).cloned());
     }

@@ -3,7 +3,7 @@
 //!
 //! arp_filter=1 and rp_filter=1 ask the routing tables which NIC leads back to the sender (arp_filter in net/ipv4/arp.c,
 //! `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails share a subnet the main table names one of them for
-//! all, and the others resolve nobody. A rule `from <address>` with a table of the rail's own gives each its own answer,
+//! all, and the others resolve no peer. A rule `from <address>` with a table of the rail's own gives each its own answer,
 //! in IPv6 as well, where all would leave by one NIC. The same holds where each has a gateway of its own to one destination;
 //! and the default route of a rail, which a container's main table gets from nobody, serves in a table of its own.
 
@@ -51,7 +51,7 @@ pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Opti
         ArpChoice::Exact(arp) => (Some(arp), "as asked", false),
     };
     let values = arp.map_or("the kernel's own values".to_owned(), |a| a.to_string());
-    let made = if wanted && !groups.is_empty() { tables(rails, &Snapshot::default()) } else { Vec::new() };
+    let made = if wanted && !groups.is_empty() { tables(rails, None) } else { Vec::new() };
     let one_wire = groups.iter().any(|g| matches!(g.why, Why::Subnet(_)));
     let what = match (groups.is_empty(), wanted) {
         (true, _) => "no two rails share a subnet or a destination",
@@ -90,7 +90,7 @@ pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside:
     let mut arp = arp;
     let numbers = how.tables.filter(|_| !groups(rails).is_empty());
     if let Some(numbers) = numbers {
-        let made = tables(rails, inside);
+        let made = tables(rails, Some(inside));
         let free = tables::free(numbers, rails, inside);
         if made.len() <= free.len() {
             made.iter().zip(free).for_each(|(table, number)| table.assign(number, rails));

@@ -41,8 +41,8 @@ fn finding_text(f: &Finding) -> String {
 
 fn row(f: &Finding) -> Vec<String> {
     let fix = format!("→ {}", printable(&f.fix));
-    let told = [printable(&f.seen), printable(&f.why), fix].join("\n");
-    vec![f.severity.to_string(), f.check.to_string(), told]
+    let text = [printable(&f.seen), printable(&f.why), fix].join("\n");
+    vec![f.severity.to_string(), f.check.to_string(), text]
 }
 
 fn textwrapped(text: &str) -> String {

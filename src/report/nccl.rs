@@ -68,7 +68,7 @@ pub fn tried(tried: &Tried) -> String {
     let text = match &tried.outcome {
         Outcome::Reached { seen_as: Some(from) } => format!("reached; the other node is called from {from}"),
         Outcome::Reached { seen_as: None } => "reached".to_owned(),
-        Outcome::Failed { trouble, .. } => trouble.told().to_owned(),
+        Outcome::Failed { trouble, .. } => trouble.meaning().to_owned(),
     };
     remarks(vec![(tried.call.to.to_string(), text)])
 }

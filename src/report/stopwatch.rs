@@ -53,8 +53,12 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// Starts now.
     pub fn start() -> Stopwatch {
-        let now = Instant::now();
-        Stopwatch { start: now, last: now, spent: Vec::new() }
+        Stopwatch::since(Instant::now())
+    }
+
+    /// Started then.
+    pub fn since(start: Instant) -> Stopwatch {
+        Stopwatch { start, last: start, spent: Vec::new() }
     }
 
     /// Books the time since the last lap, or since the start, to a phase.

@@ -207,6 +207,6 @@ pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
 
 pub(super) fn bare() -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH).force_no_tty();
+    table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     table
 }

@@ -1,4 +1,4 @@
-//! After a reboot: NICs that were away never left, and came up as the system configures them. What of their state nobody has
+//! After a reboot: NICs that were away never left, and came up as the system configures them. What of their state is not
 //! configured can be added, never replaced: what was right before the boot may be another host's by now.
 
 use rdma_model::moved_nic::MovedNic;
@@ -21,7 +21,7 @@ pub struct RebootPlan {
     pub notes: Vec<String>,
 }
 
-/// Plans what is missing on the very same hardware. `manager` names who configures a netdev of this host, if anybody does.
+/// Plans what is missing on the very same hardware. `manager` names the link manager of a netdev, if there is one.
 pub fn plan_after_reboot(
     held: &[MovedNic],
     host: &Snapshot,
@@ -57,15 +57,15 @@ pub fn plan_after_reboot(
         let (can, cannot): (Vec<Route>, Vec<Route>) =
             state.routes.drain(..).partition(|r| possible(r, &addresses, host));
         state.routes = can;
-        let told =
+        let note =
             |r: &Route| format!("route {} table {} leads where nothing is now: left out", r.destination, r.table);
-        reboot.notes.extend(cannot.iter().map(told));
+        reboot.notes.extend(cannot.iter().map(note));
     }
     reboot.steps.extend(connect(Side::Host, &added.iter().collect::<Vec<_>>()));
     reboot
 }
 
-/// The netdev of this very hardware, if nobody has anything to do with it; else the reason.
+/// The netdev of this very hardware, if nothing has configured it; else the reason.
 fn untouched<'a>(
     held: &MovedNic,
     host: &'a Snapshot,
@@ -105,7 +105,7 @@ fn link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Addresses but for those that the kernel makes, and those on loan: whoever lent them does so again.
+/// Addresses but for those that the kernel makes, and those with a lifetime: what gave them (DHCP, a router) does so again.
 fn lasting(dev: &Netdev) -> impl Iterator<Item = &Address> {
     dev.addresses.iter().filter(|a| a.valid_lft.is_none() && !kernel_address(a, dev))
 }
@@ -119,7 +119,7 @@ fn missing(was: &NicState, dev: &Netdev, host: &Snapshot) -> (NicState, SysctlVa
     (add.netdev.qdiscs, add.netdev.token) = (None, None);
     add.netdev.neighbours.clear();
     add.nexthops.clear();
-    // Whatever leads there by now does so by somebody's will.
+    // A route that leads there by now was configured.
     let taken = |r: &Route| {
         let key = |r: &Route| (r.destination, r.table, r.metric, r.tos);
         host.routes.iter().any(|other| key(other) == key(r))

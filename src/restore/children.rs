@@ -1,5 +1,5 @@
-//! Links that a container made on its NICs and put into other namespaces. They outlive the move home, and keep sending and
-//! receiving through the card, also while the next container has it: a macvlan or VLAN follows the device below it wherever
+//! Links that a container made on its NICs and put into other namespaces. They outlive the move to the host, and keep sending
+//! and receiving through the card, also while the next container has it: a macvlan or VLAN follows the device below it wherever
 //! that goes (macvlan_device_event() in drivers/net/macvlan.c lets moves pass).
 
 use rdma_model::moved_nic::MovedNic;
@@ -10,8 +10,8 @@ use rdma_model::ids::IfName;
 use rdma_model::snapshot::Stranger;
 use rdma_model::step::{Side, Step};
 
-use crate::kernel::netns::search::{self, Search};
-use crate::kernel::{Kernel, Scope, World};
+use crate::kernel::netns::search::Search;
+use crate::kernel::{Scope, World};
 
 /// What became of them.
 #[derive(Debug, Default)]
@@ -19,12 +19,12 @@ pub(super) struct Children {
     /// A sentence for each that was deleted.
     pub(super) notes: Vec<String>,
     /// A sentence for each that is still there: its NIC is not the host's alone.
-    pub(super) left: Vec<String>,
+    pub(super) remaining: Vec<String>,
 }
 
-/// NICs whose links the container alone can have made: those that were just taken out of it, and on the first try all. On a later
+/// NICs whose links only the container can have made: those that were just taken out of it, and on the first try all. On a later
 /// try, a NIC that was back already may have links of the host's.
-pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [MovedNic], first: bool) -> BTreeSet<&'a IfName> {
+pub(super) fn links_owners<'a>(steps: &'a [Step], held: &'a [MovedNic], first: bool) -> BTreeSet<&'a IfName> {
     let moved = |step: &'a Step| match step {
         Step::Move { from: Side::Inside, name, .. } => Some(name),
         _ => None,
@@ -33,27 +33,28 @@ pub(super) fn surely_its<'a>(steps: &'a [Step], held: &'a [MovedNic], first: boo
     steps.iter().filter_map(moved).chain(all).collect()
 }
 
-/// Deletes those on NICs that are `its`, and reports the others.
-pub(super) fn delete(live: &mut Kernel, here: &[MovedNic], its: &BTreeSet<&IfName>) -> Result<Children> {
-    let host = live.observe(Side::Host, &Scope::links())?;
+/// Deletes links on NICs that the container `owned`, and reports the others.
+pub(super) fn delete(world: &mut dyn World, here: &[MovedNic], owned: &BTreeSet<&IfName>) -> Result<Children> {
+    let host = world.observe(Side::Host, &Scope::links())?;
     let found = here.iter().filter_map(|h| Some((host.netdev(&h.nic.identity.name)?.ifindex, &h.nic.identity.name)));
     let nics: BTreeMap<u32, &IfName> = found.collect();
-    let Search { found, gap } = live.search(|index| nics.contains_key(&index))?;
+    let Search { found, gap } = world.search(&nics.keys().copied().collect())?;
     let mut children = Children { notes: gap.into_iter().collect(), ..Children::default() };
-    for (stranger, netns) in found {
-        let Some(nic) = stranger.lowers.iter().find_map(|index| nics.get(index)) else { continue };
-        if !its.contains(nic) {
-            children.left.push(format!("{stranger} sits on {nic}: delete it there"));
+    for child in found {
+        let link = child.link.clone();
+        let Some(nic) = link.lowers.iter().find_map(|index| nics.get(index)) else { continue };
+        if !owned.contains(nic) {
+            children.remaining.push(format!("{link} sits on {nic}: delete it there"));
             continue;
         }
-        match search::delete(&stranger, &netns) {
-            Ok(()) => children.notes.push(deleted(&stranger, nic)),
-            Err(e) => children.left.push(format!("{stranger} sits on {nic} and cannot be deleted: {e:#}")),
+        match child.delete() {
+            Ok(()) => children.notes.push(deleted(&link, nic)),
+            Err(e) => children.remaining.push(format!("{link} sits on {nic} and cannot be deleted: {e:#}")),
         }
     }
     Ok(children)
 }
 
-fn deleted(stranger: &Stranger, nic: &IfName) -> String {
-    format!("{stranger} had been put on {nic} and is deleted")
+fn deleted(link: &Stranger, nic: &IfName) -> String {
+    format!("{link} had been put on {nic} and is deleted")
 }

@@ -54,7 +54,7 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
         steps.push(Step::Link { side, dev: dev.clone(), up: false });
     }
     steps.extend(device_differences(side, was, is));
-    // Those to its subnets as well, which somebody may have deleted before. One with a leg over another NIC is not ours.
+    // Those to its subnets as well, which may have been deleted before. One with a leg over another NIC is not ours.
     let ours = |r: &Route| r.hops.iter().all(|h| h.dev.as_ref() == Some(&dev));
     let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !derived(r) && ours(r));
     steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
@@ -110,7 +110,7 @@ pub(super) fn device_differences(side: Side, was: &Netdev, is: &Netdev) -> Optio
     Some(Step::Device { side, dev: was.name.clone(), values })
 }
 
-/// What is to be removed, and what is missing then; neither where nobody wants to know.
+/// What is to be removed, and what is missing then; neither where the record does not know.
 pub(super) fn qdisc_differences(side: Side, was: &Netdev, is: &Netdev) -> (Vec<Step>, Option<Vec<Qdisc>>) {
     let (Some(want), Some(have)) = (&was.qdiscs, &is.qdiscs) else { return (Vec::new(), None) };
     let foreign = have.iter().filter(|q| !want.contains(q));
@@ -134,7 +134,7 @@ pub(super) fn link_differences(side: Side, was: &Netdev, is: &Netdev) -> Vec<Ste
 pub(super) fn foreign_programs(side: Side, was: &Netdev, is: &Netdev) -> Vec<Step> {
     let dev = || is.name.clone();
     let foreign = foreign(was, is).cloned().map(|program| Step::ProgramDetach { side, dev: dev(), program });
-    // Of what is not known by its number, a record of before or a kernel of before tells that there is one.
+    // Of what is not known by its number, an older record or an older kernel shows that there is one.
     let nameless = is.xdp && !was.xdp && !foreign_xdp(was, is);
     nameless.then(|| Step::XdpDetach { side, dev: dev() }).into_iter().chain(foreign).collect()
 }

@@ -41,25 +41,25 @@ pub(super) fn place<'a>(
     find(held, all, host).map(Place::Host)
 }
 
-/// What was made anew here although it could not be deleted there.
+/// What was re-created here although it could not be deleted there.
 pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
     known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside)).filter(|_| is_made(held))
 }
 
-/// Whether it does not come home, but is made anew.
+/// Whether it is not moved to the host, but re-created there.
 fn is_made(held: &MovedNic) -> bool {
     held.nic.over.is_some() || upper_lower::is_bond(&held.before.netdev)
 }
 
-/// Whether a permanent address or a PCI function tells it from all others. An ipvlan counts the address of the device below
+/// Whether a permanent address or a PCI function identifies it. An ipvlan counts the address of the device below
 /// as its own permanent one (ipvlan_link_new() in drivers/net/ipvlan/ipvlan_main.c).
 fn is_hardware(held: &MovedNic) -> bool {
     let was = &held.before.netdev;
     held.nic.over.is_none() && (was.pci.is_some() || was.permanent_mac.is_some())
 }
 
-/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), and nobody there can change that. Whoever is
-/// root there can change all else that tells it from others.
+/// A virtual NIC that arrived: the journal knows its index inside (0: not yet), which cannot be changed. Root there can change
+/// all else that identifies it.
 fn known<'a>(held: &MovedNic, index: u32, inside: &'a Snapshot) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let it = |d: &&Netdev| d.ifindex == index && d.link_type == was.link_type && d.kind == was.kind;
@@ -96,8 +96,8 @@ fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot) -> Option
     best.map(|(_, dev)| dev)
 }
 
-/// Whether it is there beyond doubt, in a namespace that may be anybody's: what is no hardware has nothing to be known by that
-/// another container's NIC could not have, too, unless all of it fits.
+/// Whether it is certainly there, in a namespace that may be another container's: what is no hardware has nothing that another
+/// container's NIC could not have, too, unless all of it fits.
 pub fn is_surely_in(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
     let (was, inside) = (&held.before.netdev, &held.inside.netdev);
     let known = |d: &Netdev| {
@@ -117,7 +117,7 @@ fn sits_as_before(held: &MovedNic, all: &[MovedNic], dev: &Netdev, snapshot: &Sn
     dev.link == below.map(|d| d.ifindex)
 }
 
-/// Whether something on the host that is none of the NICs which are coming home has a name that this one needs.
+/// Whether an interface of the host that is none of the NICs to restore has a name that this one needs.
 pub(super) fn name_taken(held: &MovedNic, placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> Option<String> {
     let stranger = |d: &&Netdev| !on_host(placed).any(|(_, ours)| ours.ifindex == d.ifindex);
     let names = [held.nic.identity.name.to_string()];

@@ -1,4 +1,4 @@
-//! The way home is a plan, too: made from the record and a fresh look, whatever happened since.
+//! A restore is a plan, too: made from the record and fresh snapshots, whatever happened since.
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
@@ -21,33 +21,33 @@ use rdma_model::upper_lower;
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
 const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
 
-/// What bringing NICs home takes.
+/// What restoring NICs takes.
 #[derive(Debug, Default)]
 pub struct RestorePlan {
     /// In the order in which they are done.
     pub steps: Vec<Step>,
-    /// NICs that are neither inside nor on the host, or cannot come home, each with the reason.
+    /// NICs that are neither inside nor on the host, or cannot be moved to the host, each with the reason.
     pub stuck: Vec<(IfName, String)>,
-    /// How many of these are nowhere: they may still be on their way.
+    /// How many of these are in neither place: a namespace that ends returns NICs some time later.
     pub missing: usize,
     /// Remarks for the report: what a container had done to a NIC.
     pub notes: Vec<String>,
 }
 
-/// Leaves out nexthop objects whose number somebody else has taken meanwhile (the kernel gives out the lowest free one), groups
-/// that somebody has changed, and the routes that lead through these. Returns what that keeps from being whole.
+/// Leaves out nexthop objects whose number another object has by now (the kernel gives out the lowest free one), groups that were
+/// changed, and the routes that lead through these. Returns which NICs lack what.
 fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)> {
-    // The kernel takes a member out of a group when its device leaves, and nobody else's business is that.
+    // The kernel takes a member out of a group when its device leaves: such a group is still the same.
     let remains = |w: &Nexthop, o: &Nexthop| !w.group.is_empty() && o.group.iter().all(|m| w.group.contains(m));
     let same = |w: &Nexthop, o: &Nexthop| w.group.is_empty() && o.group.is_empty() && w.dev == o.dev || remains(w, o);
     let is_taken = |w: &Nexthop| host.nexthops.iter().any(|o| o.id == w.id && !same(w, o));
     let mut taken: Vec<u32> = Vec::new();
-    let mut told = Vec::new();
+    let mut lacking = Vec::new();
     for state in connections.iter_mut() {
         for object in state.nexthops.iter().filter(|w| is_taken(w)) {
             taken.push(object.id);
             let why = format!("lacks its nexthop object {}: the host has another one of that number", object.id);
-            told.push((state.netdev.name.clone(), why));
+            lacking.push((state.netdev.name.clone(), why));
         }
     }
     let leads = |n: &Nexthop| taken.contains(&n.id) || n.group.iter().any(|m| taken.contains(&m.id));
@@ -56,70 +56,70 @@ fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)>
         state.nexthops.retain(|n| !lost.contains(&n.id));
         state.routes.retain(|r| r.nexthop().is_none_or(|id| !lost.contains(&id)));
     }
-    told
+    lacking
 }
 
 /// The host, and the container's namespace if it is still there.
 type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
-/// Plans the way home of NICs. `inside` is absent when their namespace has gone: then the kernel has returned the physical
+/// Plans a restore. `inside` is absent when the NICs' namespace has ended: then the kernel has returned the physical
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones.
 pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> RestorePlan {
-    let mut home = RestorePlan::default();
+    let mut restore = RestorePlan::default();
     let gone = |h: &MovedNic| upper_lower::virtual_link(h, held, host).map(Place::Gone);
     let placed: Vec<(&MovedNic, Option<Place>)> =
         in_order(held).into_iter().map(|h| (h, place(h, held, host, inside).or_else(|| gone(h)))).collect();
     let mut named = host.clone();
-    home.steps.extend(rdma_mode::restore_hcas(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
-    home.steps.extend(rdma_mode::restore_renamed(held, host, inside));
-    home.steps.extend(names_home(&placed, &mut named));
+    restore.steps.extend(rdma_mode::restore_hcas(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
+    restore.steps.extend(rdma_mode::restore_renamed(held, host, inside));
+    restore.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     for (h, found) in &placed {
         let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));
         match (found, taken) {
             (None, _) => {
-                home.missing += 1;
+                restore.missing += 1;
                 let why = "is neither in the container's namespace nor on the host".to_owned();
-                home.stuck.push((h.nic.identity.name.clone(), why));
+                restore.stuck.push((h.nic.identity.name.clone(), why));
             }
-            (_, Some(why)) => home.stuck.push((h.nic.identity.name.clone(), why)),
+            (_, Some(why)) => restore.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
-                home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(match upper_lower::virtual_link(h, held, host) {
+                restore.notes.extend(notes(&h.before.netdev, dev));
+                restore.steps.extend(match upper_lower::virtual_link(h, held, host) {
                     Some(made) => replace(h, dev, &made, (host, inside)),
                     None => restore_nic(h, dev, (host, inside)),
                 });
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
-                home.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
-                home.steps.extend(recreate(h, made));
-                home.steps.extend(relink(h, host));
+                restore.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
+                restore.steps.extend(recreate(h, made));
+                restore.steps.extend(relink(h, host));
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) => {
                 let there = inside.and_then(|i| double(h, held, i)).map(|d| d.name.clone());
-                home.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
-                home.notes.extend(notes(&h.before.netdev, dev));
-                home.steps.extend(upper_lower::enslave_members(Side::Host, h, host));
+                restore.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
+                restore.notes.extend(notes(&h.before.netdev, dev));
+                restore.steps.extend(upper_lower::enslave_members(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
-                    home.steps.extend(steps);
+                    restore.steps.extend(steps);
                     connections.push(missing);
                 }
-                home.steps.extend(relink(h, host));
+                restore.steps.extend(relink(h, host));
             }
         }
     }
-    home.stuck.extend(spare(&mut connections, host));
-    home.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
-    home.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
-    home.steps.extend(superseded(held, host));
-    home.steps.extend(orphans(held, &home.stuck, inside));
+    restore.stuck.extend(spare(&mut connections, host));
+    restore.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
+    restore.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
+    restore.steps.extend(superseded(held, host));
+    restore.steps.extend(orphans(held, &restore.stuck, inside));
     // What stays inside still needs them.
-    if let Some(inside) = inside.filter(|_| home.stuck.is_empty()) {
-        home.steps.extend(rails::give_back(held.iter().map(|h| &h.overruled), inside));
+    if let Some(inside) = inside.filter(|_| restore.stuck.is_empty()) {
+        restore.steps.extend(rails::give_back(held.iter().map(|h| &h.overruled), inside));
     }
-    home
+    restore
 }
 
 /// The order in which NICs are moved: what others sit on or are members of comes where they need it.
@@ -142,16 +142,16 @@ fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
 /// What was put in place of routes while a leg of theirs was here: the whole ones are there now.
 fn superseded(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
     let wanted = |r: &&Route| held.iter().any(|h| h.before.routes.contains(r));
-    let left = held.iter().flat_map(|h| &h.stand_ins).filter(|r| host.routes.contains(r) && !wanted(r));
-    left.map(|r| Step::RouteDelete { side: Side::Host, route: r.clone() }).collect()
+    let stale = held.iter().flat_map(|h| &h.stand_ins).filter(|r| host.routes.contains(r) && !wanted(r));
+    stale.map(|r| Step::RouteDelete { side: Side::Host, route: r.clone() }).collect()
 }
 
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.
 fn orphans(held: &[MovedNic], stuck: &[(IfName, String)], inside: Option<&Snapshot>) -> Vec<Step> {
     let gone = held.iter().filter(|h| !stuck.iter().any(|(name, _)| *name == h.nic.identity.name));
     let ours: Vec<&Rule> = gone.flat_map(|h| &h.inside.rules).collect();
-    let left = inside.into_iter().flat_map(|i| &i.rules).filter(|r| ours.contains(r));
-    left.map(|r| Step::RuleDelete { side: Side::Inside, rule: r.clone() }).collect()
+    let remaining = inside.into_iter().flat_map(|i| &i.rules).filter(|r| ours.contains(r));
+    remaining.map(|r| Step::RuleDelete { side: Side::Inside, rule: r.clone() }).collect()
 }
 
 /// The steps that make NICs in the container what they were at the end of the attach: a runtime may have removed their
@@ -250,7 +250,7 @@ fn unlink(held: &MovedNic, (host, inside): Seen) -> Option<Step> {
     Some(Step::RdmaLinkDelete { side, hca: hca.clone() })
 }
 
-/// Makes it again at home.
+/// Creates it again on the host.
 fn link(held: &MovedNic) -> Option<Step> {
     let hca = held.nic.hca.clone().filter(|_| held.nic.rxe)?;
     Some(Step::RdmaLinkAdd { side: Side::Host, hca, dev: held.before.netdev.name.clone(), uverbs: None })
@@ -264,8 +264,8 @@ fn recreate(held: &MovedNic, made: &VirtualLink) -> Vec<Step> {
     steps
 }
 
-/// What is no hardware does not come home, but is deleted there and made anew here: whoever is root in a container can put
-/// something else in its place, on top of what they like.
+/// What is no hardware is not moved, but deleted there and re-created here: root in the container could have put another link in
+/// its place, on top of any device.
 fn replace(held: &MovedNic, dev: &Netdev, made: &VirtualLink, seen: Seen) -> Vec<Step> {
     let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
     steps.extend(leave_groups(Side::Inside, dev));

@@ -1,9 +1,8 @@
-//! Bringing NICs home: after a stop, after a failure, and for containers that died without a word.
+//! Restoring NICs: after a stop, after a failure, and for containers that died without a stop.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -12,12 +11,11 @@ use rdma_model::ids::HcaName;
 use rdma_model::step::Side;
 
 use crate::apply::apply_all;
-use crate::journal::{Member, Phase, Record};
+use crate::journal::{Phase, Record};
 use crate::kernel::host::files;
-use crate::kernel::netns::{self, Netns, pins};
-use crate::kernel::process::pidfd;
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::kernel::{Kernel, Scope, World};
+use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::plan::rdma_mode;
 use crate::restore::plan::{AbsentNics, RestorePlan, plan_restore};
 use crate::restore::{SETTLE, nic_names};
@@ -28,7 +26,7 @@ use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
 use crate::restore::settle::{Settled, settle};
 
-/// What bringing home did.
+/// What a restore did.
 #[derive(Debug, Default)]
 pub struct Restored {
     /// Number of steps.
@@ -37,52 +35,44 @@ pub struct Restored {
     pub notes: Vec<String>,
 }
 
-/// Whether a container's init still lives.
-pub fn is_alive(member: &Member) -> bool {
-    pidfd::start_time(member.pid) == Some(member.start_time)
+/// Opens both namespaces of a record and restores its NICs.
+pub fn restore(machine: &dyn Namespaces, records: &mut Records, record: Record) -> Result<Restored> {
+    restore_within(machine, records, record, SETTLE)
 }
 
-/// Whether NICs are with nobody: all their containers have died, and no process is left in the namespace.
-pub fn is_abandoned(record: &Record) -> bool {
-    !record.members.iter().any(is_alive) && netns::occupant(record.netns).is_none()
-}
-
-/// The namespace that holds a record's NICs: by our pin, or through a member that still lives.
-pub fn open_netns(store: &Store, record: &Record) -> Option<Netns> {
-    let same = |ns: &Netns| ns.inode() == record.netns;
-    let pinned = Netns::open(&store.pin(record.netns)).ok().filter(same);
-    let through = |m: &Member| Netns::of_process(m.pid).ok().filter(same).filter(|_| is_alive(m));
-    pinned.or_else(|| record.members.iter().find_map(through))
-}
-
-/// Opens both namespaces of a record and brings its NICs home.
-pub fn restore(store: &Store, record: Record) -> Result<Restored> {
-    restore_within(store, record, SETTLE)
-}
-
-/// The same where nobody asked for it now. Who waited once need not make every container wait: what was not there then will
-/// hardly come now.
-pub fn restore_again(store: &Store, record: Record) -> Result<Restored> {
+/// The same where no command asks for it now. A record that was waited for once is not waited for again: not every container
+/// shall wait, and what was not there then will hardly come now.
+pub fn restore_again(machine: &dyn Namespaces, records: &mut Records, record: Record) -> Result<Restored> {
     let patience = if record.phase == Phase::Restoring { Duration::ZERO } else { SETTLE };
-    restore_within(store, record, patience)
+    restore_within(machine, records, record, patience)
 }
 
-fn restore_within(store: &Store, record: Record, patience: Duration) -> Result<Restored> {
-    let host = Netns::current()?;
-    if host.inode() != record.host_netns {
+fn restore_within(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    record: Record,
+    patience: Duration,
+) -> Result<Restored> {
+    if machine.host_netns()? != record.host_netns {
         return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
     }
-    let mut live =
-        Kernel::open(host, open_netns(store, &record)).class(ErrorClass::Incomplete, "opening both namespaces")?;
-    restore_with(&mut live, store, record, patience)
+    let opened = machine.open(&record, &records.store().pin(record.netns));
+    let mut world = opened.class(ErrorClass::Incomplete, "opening both namespaces")?;
+    restore_with(machine, &mut *world, records, record, patience)
 }
 
-/// Brings a record's NICs home and forgets the record when all of them are there and equal to what they were.
+/// Restores a record's NICs, and forgets the record when all of them are on the host and equal to what they were.
 ///
 /// # Errors
 /// [`ErrorClass::Incomplete`] with what is missing; the record stays, so that the next try starts from it.
-pub fn restore_with(live: &mut Kernel, store: &Store, record: Record, patience: Duration) -> Result<Restored> {
-    restore_all(live, store, record, patience).or_else(|e| match ErrorClass::of(&e) {
+pub fn restore_with(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    records: &mut Records,
+    record: Record,
+    patience: Duration,
+) -> Result<Restored> {
+    restore_all(machine, world, records, record, patience).or_else(|e| match ErrorClass::of(&e) {
         ErrorClass::Other => {
             Err(e).class(ErrorClass::Incomplete, "bringing NICs home; `rdmaprep restore --all` tries again")
         }
@@ -90,45 +80,52 @@ pub fn restore_with(live: &mut Kernel, store: &Store, record: Record, patience: 
     })
 }
 
-fn restore_all(live: &mut Kernel, store: &Store, mut record: Record, patience: Duration) -> Result<Restored> {
-    let unheard = store.unheard(&record).unwrap_or_default();
+fn restore_all(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    records: &mut Records,
+    mut record: Record,
+    patience: Duration,
+) -> Result<Restored> {
+    let unheard = records.store().unheard(&record).unwrap_or_default();
     let first = record.phase != Phase::Restoring;
     record.phase = Phase::Restoring;
-    // On a full disk the record stays as it was: in any phase it says all that the way home takes.
-    let unsaved = store.save(&record).err();
-    let others = other_records(store, &record)?;
-    let away = absent_nics(live, &others)?;
-    let (mut home, strayed) = plan_when_back(live, &away.view(&record), patience)?;
+    // On a full disk the record stays as it was: in any phase it says all that a restore takes.
+    let unsaved = records.save(&record).err();
+    let others = other_records(records, &record);
+    let absent = absent_nics(world, &others)?;
+    let (mut restore_plan, notes) = plan_when_back(machine, world, &absent.view(&record), patience)?;
     let deadline = Instant::now() + SETTLE;
-    let mut errors = apply_all(&home.steps, live, deadline);
+    let mut errors = apply_all(&restore_plan.steps, world, deadline);
     // Of 512 NICs there are many, and none is done again.
-    let steps = std::mem::take(&mut home.steps).len();
-    let arranged = put_in_order(live, store, &mut record, &away)?;
-    let view = away.view(&record);
+    let done = std::mem::take(&mut restore_plan.steps);
+    let arranged = put_in_order(world, records, &mut record, &absent)?;
+    let view = absent.view(&record);
     errors.extend(arranged.errors);
-    let stuck = |h: &MovedNic| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
-    let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !stuck(h)).collect();
-    let its = children::surely_its(&home.steps, &record.held, first);
-    let Children { notes: removed, left } = children::delete(live, &here, &its)?;
-    let Settled { mut drift, fought, notes } = settle(live, Path::new("/"), &here, &view.precedence, patience)?;
-    drift.extend(bare_drift(live, &record)?);
-    // Who cannot do what was planned need not look for others to blame.
+    let is_stuck = |h: &MovedNic| restore_plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+    let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !is_stuck(h)).collect();
+    let owned = children::links_owners(&done, &record.held, first);
+    let Children { notes: deleted, remaining } = children::delete(world, &here, &owned)?;
+    let Settled { mut drift, fought, notes: mended } =
+        settle(world, machine.root(), &here, &view.precedence, patience)?;
+    drift.extend(bare_drift(world, &record)?);
+    // Where steps failed, a link manager need not be the reason.
     let fought = fought.filter(|_| errors.is_empty());
-    if home.stuck.is_empty() && drift.is_empty() && left.is_empty() {
-        hand_over(store, &away, &record, others)?;
-        release_netns(store, &record)?;
-        store.forget(&record)?;
-        let made = home.notes.into_iter().chain(removed).chain(notes);
-        let notes = strayed.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).collect();
-        return Ok(Restored { steps: steps + arranged.steps, notes });
+    if restore_plan.stuck.is_empty() && drift.is_empty() && remaining.is_empty() {
+        hand_over(records, &absent, &record, others)?;
+        release_netns(machine, records.store(), &record)?;
+        records.forget(&record)?;
+        let made = restore_plan.notes.into_iter().chain(deleted).chain(mended);
+        let notes = notes.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).collect();
+        return Ok(Restored { steps: done.len() + arranged.steps, notes });
     }
-    let mut what: Vec<String> = home.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
+    let mut what: Vec<String> = restore_plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
-    what.extend(left.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
-    if home.stuck.is_empty() && verify::lacks_program(&drift) {
+    what.extend(remaining.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
+    if restore_plan.stuck.is_empty() && verify::lacks_program(&drift) {
         what.push("a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again".to_owned());
     }
-    if home.stuck.is_empty() && !drift.is_empty() && drift.iter().all(Drift::is_of_device) {
+    if restore_plan.stuck.is_empty() && !drift.is_empty() && drift.iter().all(Drift::is_of_device) {
         what.push(
             "what the driver or the kernel refuses can be set by hand; `rdmaprep restore --forget` gives it up"
                 .to_owned(),
@@ -136,33 +133,32 @@ fn restore_all(live: &mut Kernel, store: &Store, mut record: Record, patience: D
     }
     // `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
     record.held_back.clone_from(&what);
-    let _ = store.save(&record);
+    let _ = records.save(&record);
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(ErrorClass::Incomplete
         .error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
 }
 
-/// The records of other containers that have NICs of this host; one that cannot be read keeps nothing that we know of.
-fn other_records(store: &Store, record: &Record) -> Result<Vec<Record>> {
-    let all = store.all_records()?.into_iter().filter_map(|(_, r)| r.ok());
+/// The records of other containers that have NICs of this host; of one that cannot be read, nothing is known.
+fn other_records(records: &Records, record: &Record) -> Vec<Record> {
     let other =
-        |r: &Record| r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns;
-    Ok(all.filter(other).collect())
+        |r: &&Record| r.netns != record.netns && r.boot_id == record.boot_id && r.host_netns == record.host_netns;
+    records.readable().filter(other).cloned().collect()
 }
 
-fn absent_nics(live: &mut Kernel, others: &[Record]) -> Result<AbsentNics> {
+fn absent_nics(world: &mut dyn World, others: &[Record]) -> Result<AbsentNics> {
     if others.is_empty() {
         return Ok(AbsentNics::default());
     }
-    Ok(AbsentNics::from_records(others.iter(), &live.observe(Side::Host, &Scope::links())?))
+    Ok(AbsentNics::from_records(others.iter(), &world.observe(Side::Host, &Scope::links())?))
 }
 
-/// Before the record goes: what it could not make whole is for those to do that keep the rest.
-fn hand_over(store: &Store, away: &AbsentNics, record: &Record, others: Vec<Record>) -> Result<()> {
+/// Before the record goes: what it could not make whole goes to the records of those NICs that keep the rest.
+fn hand_over(records: &mut Records, absent: &AbsentNics, record: &Record, others: Vec<Record>) -> Result<()> {
     for mut other in others {
-        if away.hand_over(record, &mut other) {
-            store.save(&other)?;
+        if absent.hand_over(record, &mut other) {
+            records.save(&other)?;
         }
     }
     Ok(())
@@ -170,23 +166,28 @@ fn hand_over(store: &Store, away: &AbsentNics, record: &Record, others: Vec<Reco
 
 /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are recorded first: they may be on
 /// their way to another place when a crash comes.
-fn put_in_order(live: &mut Kernel, store: &Store, record: &mut Record, away: &AbsentNics) -> Result<Arranged> {
+fn put_in_order(
+    world: &mut dyn World,
+    records: &mut Records,
+    record: &mut Record,
+    absent: &AbsentNics,
+) -> Result<Arranged> {
     if record.precedence.is_empty() {
         return Ok(Arranged::default());
     }
-    let host = live.observe(Side::Host, &Scope::links())?;
+    let host = world.observe(Side::Host, &Scope::links())?;
     let met = record.precedence.met(&host);
     let mut unsaved = None;
     if met != record.precedence {
         record.precedence = met;
-        unsaved = store.save(record).err();
+        unsaved = records.save(record).err();
     }
-    let mut arranged = arrange(live, Side::Host, &away.view(record).precedence, &host)?;
+    let mut arranged = arrange(world, Side::Host, &absent.view(record).precedence, &host)?;
     arranged.errors.extend(unsaved);
     Ok(arranged)
 }
 
-/// What a later version knew of the NICs, and nobody has given back.
+/// What a later version recorded of the NICs, and this one cannot restore.
 fn unknown_fields(unheard: &[String]) -> Option<String> {
     // The same of each NIC.
     let names: BTreeSet<&str> = unheard.iter().filter_map(|place| place.rsplit('.').next()).collect();
@@ -196,23 +197,24 @@ fn unknown_fields(unheard: &[String]) -> Option<String> {
 }
 
 /// Drops what keeps a record's namespace, and what was written for its containers.
-pub fn release_netns(store: &Store, record: &Record) -> Result<()> {
+pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -> Result<()> {
     // While ours still keeps it, its number is no other namespace's.
-    record.hold.iter().try_for_each(|hold| pins::withdraw(&hold.path, record.netns))?;
-    pins::unpin(&store.pin(record.netns))?;
+    let unpin = |pin| machine.unpin(pin, record.netns);
+    record.hold.iter().try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
+    unpin(Pin::Own(&store.pin(record.netns)))?;
     files::remove(&store.profile(record.netns))
 }
 
 /// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move that failed is tried again.
-fn bare_drift(live: &mut Kernel, record: &Record) -> Result<Vec<Drift>> {
+fn bare_drift(world: &mut dyn World, record: &Record) -> Result<Vec<Drift>> {
     let bare = bare(record);
     if bare.is_empty() {
         return Ok(Vec::new());
     }
-    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-    let steps = rdma_mode::restore_hcas(bare.iter(), &live.observe(Side::Host, &Scope::links())?, inside.as_ref());
-    apply_all(&steps, live, Instant::now() + SETTLE);
-    Ok(rdma_mode::missing_on_host(bare, &live.observe(Side::Host, &Scope::links())?))
+    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
+    let steps = rdma_mode::restore_hcas(bare.iter(), &world.observe(Side::Host, &Scope::links())?, inside.as_ref());
+    apply_all(&steps, world, Instant::now() + SETTLE);
+    Ok(rdma_mode::missing_on_host(bare, &world.observe(Side::Host, &Scope::links())?))
 }
 
 /// Those that moved with the container's NICs.
@@ -220,24 +222,30 @@ fn bare(record: &Record) -> &[HcaName] {
     record.given.as_ref().filter(|plan| plan.exclusive).map(|plan| plan.ib.as_slice()).unwrap_or_default()
 }
 
-/// A namespace that has ended, the container's or one that it made, returns its physical NICs some time later.
-fn plan_when_back(live: &mut Kernel, record: &Record, patience: Duration) -> Result<(RestorePlan, Vec<String>)> {
+/// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the container's or one that it made,
+/// returns its physical NICs some time later. With it, a sentence for each NIC that was found in a further namespace.
+fn plan_when_back(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    record: &Record,
+    patience: Duration,
+) -> Result<(RestorePlan, Vec<String>)> {
     let deadline = Instant::now() + patience;
-    let mut strayed = Vec::new();
-    let mut looked = false;
+    let mut notes = Vec::new();
+    let mut searched = false;
     loop {
-        let home = plan_now(live, record)?;
+        let plan = plan_now(world, record)?;
         let over = Instant::now() >= deadline;
-        if home.missing == 0 || over && (looked || patience.is_zero()) {
-            return Ok((home, strayed));
+        if plan.missing == 0 || over && (searched || patience.is_zero()) {
+            return Ok((plan, notes));
         }
         // Every namespace of the machine is looked into: once.
-        if !looked && !patience.is_zero() {
-            looked = true;
-            let missing = |h: &&MovedNic| home.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
-            let missing: Vec<MovedNic> = record.held.iter().filter(missing).cloned().collect();
+        if !searched && !patience.is_zero() {
+            searched = true;
+            let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
+            let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                strayed.extend(search_netns::fetch(record, &missing));
+                notes.extend(search_netns::fetch(machine, record, &missing));
                 continue;
             }
         }
@@ -245,68 +253,76 @@ fn plan_when_back(live: &mut Kernel, record: &Record, patience: Duration) -> Res
     }
 }
 
-/// The way home as it would be now, while other containers have their NICs.
-pub fn preview(live: &mut Kernel, store: &Store, record: &Record) -> Result<RestorePlan> {
-    let away = absent_nics(live, &other_records(store, record)?)?;
-    plan_now(live, &away.view(record))
+/// What a restore would do now, while other containers have their NICs.
+pub fn preview(world: &mut dyn World, records: &Records, record: &Record) -> Result<RestorePlan> {
+    let absent = absent_nics(world, &other_records(records, record))?;
+    plan_now(world, &absent.view(record))
 }
 
-/// The way home as it is now, of HCAs without a NIC, too.
-fn plan_now(live: &mut Kernel, record: &Record) -> Result<RestorePlan> {
-    let inside = if live.has_inside() { Some(live.observe(Side::Inside, &Scope::links())?) } else { None };
-    let host = live.observe(Side::Host, &Scope::links())?;
-    let mut home = plan_restore(&record.held, &host, inside.as_ref());
+/// The plan by what is there now, of HCAs without a NIC, too.
+fn plan_now(world: &mut dyn World, record: &Record) -> Result<RestorePlan> {
+    let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
+    let host = world.observe(Side::Host, &Scope::links())?;
+    let mut restore_plan = plan_restore(&record.held, &host, inside.as_ref());
     let bare = bare(record);
-    home.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));
+    restore_plan.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));
     let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());
-    home.missing += lost.len();
-    home.notes
+    restore_plan.missing += lost.len();
+    restore_plan
+        .notes
         .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
-    Ok(home)
+    Ok(restore_plan)
 }
 
-/// Brings home what belongs to containers that have died, whatever hook failed to say so; and drops pins that no record
-/// speaks of. Returns a sentence for each.
-pub fn reclaim(store: &Store, boot_id: &str, spare: impl Fn(&Record) -> bool) -> Result<Vec<String>> {
-    let mut told = Vec::new();
+/// Restores the NICs of containers that have died without a stop hook, except of records to `spare`; and drops pins without a
+/// record. Returns a sentence for each, and for each record that cannot be read.
+pub fn reclaim(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    spare: impl Fn(&Record) -> bool,
+) -> Result<Vec<String>> {
+    let store = records.store();
+    let mut notes = Vec::new();
     let mut known = Vec::new();
-    for (path, record) in store.all_records()? {
-        let record = match record {
-            Ok(r) => r,
-            Err(e) => {
-                told.push(format!("{e:#}"));
-                // Its pin is what holds its NICs together until somebody has mended it.
+    for path in records.paths() {
+        let record = match records.at(&path) {
+            Some(Ok(r)) => r,
+            Some(Err(e)) => {
+                notes.push(format!("{e:#}"));
+                // Its pin keeps its NICs together until the record is repaired.
                 known.extend(store.netns_of(&path));
                 continue;
             }
+            None => continue,
         };
         known.push(record.netns);
-        if record.boot_id != boot_id {
+        let spared = spare(record);
+        if record.boot_id != records.boot_id() {
             // A namespace of today has its number, and is about to get a record of its own.
-            if spare(&record) {
-                store.archive(&path, Some(&record.boot_id))?;
+            if spared {
+                let boot_id = record.boot_id.clone();
+                records.archive(&path, Some(&boot_id))?;
             }
             continue;
         }
-        if spare(&record) || !is_abandoned(&record) {
+        if spared || !machine.is_abandoned(record) {
             continue;
         }
         let nics = nic_names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        told.push(match restore_again(store, record) {
+        let record = record.clone();
+        notes.push(match restore_again(machine, records, record) {
             Ok(_) => format!("brought {nics} home: their container has died"),
             Err(e) => format!("{nics}: {e:#}"),
         });
     }
     store.sweep()?;
-    for pin in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
-        unpin(&store.pin(pin)).unwrap_or_else(|e| told.push(format!("{e:#}")));
+    for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
+        let unpinned = machine.unpin(Pin::Own(&store.pin(netns)), netns);
+        let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");
+        unpinned.unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
     for profile in store.all_profiles()?.into_iter().filter(|p| !known.contains(p)) {
-        files::remove(&store.profile(profile)).unwrap_or_else(|e| told.push(format!("{e:#}")));
+        files::remove(&store.profile(profile)).unwrap_or_else(|e| notes.push(format!("{e:#}")));
     }
-    Ok(told)
-}
-
-fn unpin(path: &Path) -> Result<()> {
-    pins::unpin(path).class(ErrorClass::Other, "dropping a pin that nothing uses")
+    Ok(notes)
 }

@@ -1,4 +1,4 @@
-//! After the way home: who manages links on this host sees NICs appear, and may configure them as it sees fit.
+//! After a restore: a link manager of this host sees NICs appear, and may configure them its own way.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
@@ -19,28 +19,28 @@ use crate::precedence::Precedence;
 use crate::restore::plan::{devices, plan_restore};
 use crate::verify;
 
-/// Between two looks that must be equal, where somebody may be about to change what has come home. A homecoming that nobody
-/// disturbs takes this much longer there.
+/// Between two observations that must be equal, where a link manager may be about to change what was restored. A restore that
+/// none disturbs takes this much longer there.
 const MOMENT: Duration = Duration::from_millis(50);
-/// Between looks where only the kernel may be late.
+/// Between observations where only the kernel may still be busy.
 const PAUSE: Duration = Duration::from_millis(20);
 /// udev's events may be of anything: what it does to our NICs comes first.
 const UDEV: Duration = Duration::from_millis(500);
 /// networkd waits for a carrier with some of what it does.
 const NETWORKD: Duration = Duration::from_secs(1);
 
-/// NICs that stand still.
+/// NICs that do not change any more.
 #[derive(Debug, Default)]
 pub struct Settled {
     /// Where they are not what they were.
     pub drift: Vec<Drift>,
-    /// What was changed under our hands, and by whom.
+    /// What a link manager changed meanwhile, and which one.
     pub fought: Option<String>,
     /// Which device settings had been changed, a sentence for each NIC.
     pub notes: Vec<String>,
 }
 
-/// Waits until NICs stand still. `root` has the files of those who manage links.
+/// Waits until NICs do not change any more. `root` has the files of link managers.
 pub fn settle(
     world: &mut dyn World,
     root: &Path,
@@ -48,14 +48,19 @@ pub fn settle(
     order: &Precedence,
     patience: Duration,
 ) -> Result<Settled> {
-    let mut mended = None;
-    let settled = stand(world, root, held, order, patience, &mut mended)?;
-    Ok(Settled { notes: mended.unwrap_or_default(), ..settled })
+    let mut restored = None;
+    let settled = wait_until_stable(world, root, held, order, patience, &mut restored)?;
+    Ok(Settled { notes: restored.unwrap_or_default(), ..settled })
 }
 
-/// At the first look at devices, has what was set on them set back: that takes no waiting.
-fn mend(world: &mut dyn World, held: &[MovedNic], host: &Snapshot, mended: &mut Option<Vec<String>>) -> bool {
-    if mended.is_some() {
+/// At the first observation of devices, sets back what was set on them: that takes no waiting.
+fn restore_devices(
+    world: &mut dyn World,
+    held: &[MovedNic],
+    host: &Snapshot,
+    restored: &mut Option<Vec<String>>,
+) -> bool {
+    if restored.is_some() {
         return false;
     }
     let steps = devices(held, host);
@@ -64,24 +69,24 @@ fn mend(world: &mut dyn World, held: &[MovedNic], host: &Snapshot, mended: &mut 
         let fields = drift.iter().map(|d| d.field.as_str()).collect::<Vec<_>>().join(", ");
         (!drift.is_empty()).then(|| format!("{} had other device settings: {fields}", h.nic.identity.name))
     };
-    *mended = Some(held.iter().filter_map(changed).collect());
+    *restored = Some(held.iter().filter_map(changed).collect());
     // What is refused stays drift.
     apply_all(&steps, world, Instant::now() + SETTLE);
     !steps.is_empty()
 }
 
-/// Looks until two looks in a row are equal (one will do where nobody manages links), puts back once what differs, and waits
-/// for what the kernel does by itself.
-fn stand(
+/// Observes until two observations in a row are equal (one will do without a link manager), restores once more what differs, and
+/// waits for what the kernel does by itself.
+fn wait_until_stable(
     world: &mut dyn World,
     root: &Path,
     held: &[MovedNic],
     order: &Precedence,
     patience: Duration,
-    mended: &mut Option<Vec<String>>,
+    restored: &mut Option<Vec<String>>,
 ) -> Result<Settled> {
     let whole = Scope::for_nics(nic_names(held));
-    // A device has five files for each queue to be read: no other part of a look takes as long.
+    // A device has five files for each queue to be read: no other part of an observation takes as long.
     let brief = Scope { devices: Vec::new(), ..whole.clone() };
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
     let begun = Instant::now();
@@ -91,10 +96,10 @@ fn stand(
     // What there was nothing to do about.
     let mut idle: Option<Vec<Drift>> = None;
     loop {
-        // Where there are two looks at least, the second one finds what a manager has set on devices, too.
-        let is_brief = watched && mended.is_none() && last.is_none() && begun.elapsed() < patience;
+        // Where there are two observations at least, the second one finds what a manager has set on devices, too.
+        let is_brief = watched && restored.is_none() && last.is_none() && begun.elapsed() < patience;
         let host = world.observe(Side::Host, if is_brief { &brief } else { &whole })?;
-        if !is_brief && mend(world, held, &host, mended) {
+        if !is_brief && restore_devices(world, held, &host, restored) {
             continue;
         }
         let mut drift = verify::drift(&states, &host);
@@ -104,7 +109,7 @@ fn stand(
         let waited = begun.elapsed();
         let busy = watched
             && (waited < UDEV && link_managers::busy(root)
-                || waited < NETWORKD && link_managers::configures(root, &numbers(held, &host)));
+                || waited < NETWORKD && link_managers::configures(root, &indices(held, &host)));
         let still = !is_brief && (over || !watched || (last.as_ref() == Some(&drift) && !busy));
         match &put_back {
             // A namespace that has yet to end may keep what a step needs: what fails is tried again.
@@ -116,10 +121,10 @@ fn stand(
                     && (first.is_none() || failed && !over) =>
             {
                 std::thread::sleep(if failed { PAUSE } else { Duration::ZERO });
-                let something;
-                (something, failed) = put(world, held, order, &host);
-                // The kernel may only be late with what lacks: somebody else's turn may be still to come.
-                if something {
+                let had_steps;
+                (had_steps, failed) = restore_once_more(world, held, order, &host);
+                // Without steps, what lacks is still to come from the kernel; a manager may change something yet.
+                if had_steps {
                     put_back.get_or_insert(drift);
                     last = None;
                     continue;
@@ -146,13 +151,13 @@ fn stand(
     }
 }
 
-/// Plans the way home anew from what is there, renamed or stripped, and goes it. Tells whether there was something to do: what
-/// the kernel is only late with has no steps; and whether any failed, as where somebody takes away what the next one needs.
-fn put(world: &mut dyn World, held: &[MovedNic], order: &Precedence, host: &Snapshot) -> (bool, bool) {
+/// Plans the restore again from what is there, and does it. Returns whether there was something to do (what is still to come from
+/// the kernel has no steps), and whether any step failed, as where a manager removes what the next one needs.
+fn restore_once_more(world: &mut dyn World, held: &[MovedNic], order: &Precedence, host: &Snapshot) -> (bool, bool) {
     // What a failed step left there is not created again here.
     let inside = match world.has_inside().then(|| world.observe(Side::Inside, &Scope::links())) {
         Some(Ok(inside)) => Some(inside),
-        // Whoever is root there can make it hard to look: nothing is taken for gone that may still be there.
+        // Root there can make it hard to observe: nothing is taken for gone that may still be there.
         Some(Err(_)) => return (false, true),
         None => None,
     };
@@ -166,8 +171,8 @@ fn put(world: &mut dyn World, held: &[MovedNic], order: &Precedence, host: &Snap
     (steps.len() + arranged.steps > 0, !failed.is_empty() || !arranged.errors.is_empty())
 }
 
-/// The numbers of our links by now.
-fn numbers(held: &[MovedNic], host: &Snapshot) -> Vec<u32> {
+/// The indices of our links by now.
+fn indices(held: &[MovedNic], host: &Snapshot) -> Vec<u32> {
     let index = |h: &MovedNic| host.netdev(&h.nic.identity.name).map_or(h.before.netdev.ifindex, |dev| dev.ifindex);
     held.iter().map(index).collect()
 }
@@ -180,7 +185,7 @@ fn describe_changes(
     host: &Snapshot,
 ) -> Option<String> {
     let names = held.iter().map(|h| h.nic.identity.name.clone());
-    let links: Vec<(IfName, u32)> = names.zip(numbers(held, host)).collect();
+    let links: Vec<(IfName, u32)> = names.zip(indices(held, host)).collect();
     let present = |manager| Present {
         manager,
         spares: links

@@ -8,8 +8,8 @@ use rdma_model::snapshot::{Address, Gid, GidKind, Hca, Netdev, Port, Snapshot};
 use rdma_model::values::Family;
 
 use crate::config::request::Request;
-use crate::protected_ifaces::{self, Guarded};
 use crate::select::BusyNic;
+use crate::select::protected_ifaces::{self, Guarded};
 use rdma_model::upper_lower;
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
@@ -56,8 +56,8 @@ impl<'a> Context<'a> {
         held: &'a [BusyNic],
         warnings: &mut Vec<String>,
     ) -> Result<Context<'a>> {
-        let uplinks = protected_ifaces::uplinks(request.allow_bootstrap, snapshot)?;
-        if !request.allow_bootstrap {
+        let uplinks = protected_ifaces::uplinks(request.select.allow_bootstrap_iface, snapshot)?;
+        if !request.select.allow_bootstrap_iface {
             let unclear = protected_ifaces::not_known(snapshot, &uplinks);
             warnings.extend(unclear.into_iter().map(|why| unknown(snapshot, &why)));
         }
@@ -192,7 +192,7 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
     let (Some(netdev), Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else {
         return Err(format!("{} has no port with GIDs", candidate.label()));
     };
-    let (label, family) = (port_label(hca, port), context.request.family);
+    let (label, family) = (port_label(hca, port), context.request.select.family);
     let v2: Vec<&Gid> = port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).collect();
     if v2.is_empty() {
         return Err(format!("{label} has no RoCE v2 GID, but {} of other types", port.gids.len()));

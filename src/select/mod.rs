@@ -1,6 +1,7 @@
 //! Which NICs a job gets, and why not the others.
 
 pub mod candidates;
+pub mod protected_ifaces;
 mod rules;
 
 use anyhow::Result;
@@ -13,6 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
 use candidates::Context;
+use rules::names::by_regex;
+pub use rules::names::{Unknown, left_out, unknown, without_names, without_unknown};
 
 /// Every NIC of a snapshot, kept or dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -169,7 +172,7 @@ fn part_of(snapshot: &Snapshot, name: &IfName, kept: &[IfName]) -> Option<String
 
 /// Rail order. NICs without a PCI function come last; digits in names count as numbers, so that rxe2 precedes rxe10.
 fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
-    let named = |name: &IfName| context.request.ifaces.iter().position(|n| n == name);
+    let named = |name: &IfName| context.request.select.ifaces.iter().position(|n| n == name);
     let placeholder = verdict.netdev.as_ref().filter(|_| context.blind()).and_then(named);
     let label = verdict.label();
     // What comes along with an agreed one is in no list.
@@ -201,31 +204,21 @@ pub(crate) fn natural(label: &str) -> String {
     natural
 }
 
-/// What `--ifaces` names and is neither here nor with a container, and all that is.
-pub fn absent<'a>(
-    request: &'a Request,
-    snapshot: &'a Snapshot,
-    held: &'a [BusyNic],
-) -> (Vec<&'a IfName>, Vec<&'a IfName>) {
-    let mut there: Vec<&IfName> = candidates::netdevs(snapshot).map(|n| &n.name).collect();
-    there.extend(held.iter().map(|h| &h.netdev).filter(|n| snapshot.netdev(n).is_none()));
-    (request.ifaces.iter().filter(|n| !there.contains(n)).collect(), there)
-}
-
-/// A name in `--ifaces` that does not exist is a mistake, and the list of what does exist its cure.
+/// A name that does not exist is a mistake, and the list of what does exist its cure.
 fn known(context: &Context) -> Result<()> {
-    let (unknown, there) = absent(context.request, context.snapshot, context.held);
-    if unknown.is_empty() {
-        return Ok(());
+    match unknown(context.request, context.snapshot, context.held).first() {
+        Some(Unknown { list: [flag, ..], names, there }) => {
+            Err(ErrorClass::Usage.error(format!("{flag}: there is no {names}; there are: {there}")))
+        }
+        None => Ok(()),
     }
-    Err(ErrorClass::Usage.error(format!("--ifaces: there is no {}; there are: {}", join(&unknown), join(&there))))
 }
 
 /// With `--no-auto-skip`, a NIC that lacks nothing but an address is an error.
 fn addressed(request: &Request, selection: &Selection) -> Result<()> {
     let naked = selection.dropped().filter(|(_, d)| d.code == DropCode::NoAddress);
     let naked: Vec<String> = naked.map(|(_, d)| format!("{}; {}", d.why, d.fix)).collect();
-    if request.auto_skip_no_ipv4 || naked.is_empty() {
+    if !request.select.no_auto_skip || naked.is_empty() {
         return Ok(());
     }
     Err(ErrorClass::Refused.error(format!("--no-auto-skip: {}", naked.join(". "))))
@@ -243,16 +236,21 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
         ));
     }
     for (verdict, drop) in selection.dropped() {
-        let Some(name) = &verdict.netdev else { continue };
-        if drop.code == DropCode::Excluded && request.ifaces.is_empty() && request.narrowing.forbids(name).is_none() {
+        let (netdev, hca) = (verdict.netdev.as_ref(), verdict.hca.as_ref());
+        let narrowed = match (netdev, hca) {
+            (Some(netdev), _) => request.narrowing.forbids(netdev),
+            (None, hca) => hca.and_then(|hca| request.narrowing.forbids_hca(hca.as_str())),
+        };
+        if drop.code == DropCode::Excluded && narrowed.is_none() && by_regex(request, netdev, hca).is_some() {
             said.push(format!("{}; {}", drop.why, drop.fix));
         }
+        let Some(name) = netdev else { continue };
         if drop.code != DropCode::Excluded && request.names(name) {
             said.push(format!("{name} is in --ifaces, but is left out: {}; {}", drop.why, drop.fix));
         }
     }
     let kept = |n: &&IfName| selection.kept().any(|v| v.netdev.as_ref() == Some(*n));
-    let absent: Vec<&IfName> = request.peer_ifaces.iter().filter(|n| !kept(n)).collect();
+    let absent: Vec<&IfName> = request.select.peer_ifaces.iter().filter(|n| !kept(n)).collect();
     if !absent.is_empty() {
         said.push(format!("the peer has {}, which is not kept here", join(&absent)));
     }

@@ -1,13 +1,14 @@
 //! The rules of the selection: one function per reason to drop a candidate, in one ordered array.
 
+pub mod names;
 mod stacked;
 
 use rdma_model::snapshot::Netdev;
 use rdma_model::values::Family;
 
 use crate::config::policy::Device;
-use crate::protected_ifaces::Guarded;
 use crate::select::candidates::{Candidate, Context, choose_gid, counts, port_label};
+use crate::select::protected_ifaces::Guarded;
 use crate::select::{Drop, DropCode, Verdict};
 use rdma_model::upper_lower;
 use stacked::{carries, child, enslaved};
@@ -144,15 +145,12 @@ fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
         let fix = if devices { "ask for its device, too" } else { "change the container's annotation" };
         return because(DropCode::Excluded, why, fix);
     }
-    let name = &candidate.netdev?.name;
-    if !request.ifaces.is_empty() {
-        let out = !request.names(name);
-        let why = format!("{name} is not in --ifaces");
-        return out.then(|| because(DropCode::Excluded, why, "add it to --ifaces (RDMA_IFACES)"))?;
-    }
-    let pattern = request.exclude.as_ref().filter(|p| p.matches(name.as_str()))?;
-    let why = format!("{name} has RDMA, but matches the exclusion regex {:?}", pattern.as_str());
-    because(DropCode::Excluded, why, "name it in --ifaces, or set --exclude '' (RDMA_EXCLUDE_REGEX=)")
+    let netdev = candidate.netdev.map(|n| &n.name);
+    names::left_out(
+        request,
+        netdev,
+        candidate.hca.map(|h| &h.name).filter(|_| netdev.is_some() || candidate.name.is_none()),
+    )
 }
 
 fn is_uplink(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -167,7 +165,7 @@ fn is_bootstrap(context: &Context, candidate: &Candidate) -> Option<Drop> {
 fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: DropCode) -> Option<Drop> {
     let name = &candidate.netdev?.name;
     let why = guard.get(name)?;
-    let lifted = candidate.named(context) && context.request.allow_bootstrap;
+    let lifted = candidate.named(context) && context.request.select.allow_bootstrap_iface;
     let fix = "leave it to the host; to insist: --ifaces with its name and --allow-bootstrap-iface";
     (!lifted).then(|| because(code, format!("{name} {why}"), fix))?
 }
@@ -180,7 +178,7 @@ fn queueing_discipline(_: &Context, candidate: &Candidate) -> Option<Drop> {
 }
 
 fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let (netdev, family) = (candidate.netdev?, context.request.family);
+    let (netdev, family) = (candidate.netdev?, context.request.select.family);
     if netdev.addresses.iter().any(|a| counts(a, family)) {
         return None;
     }
@@ -218,7 +216,7 @@ fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
 }
 
 fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let netdev = candidate.netdev.filter(|_| !context.request.freeze_lifetimes)?;
+    let netdev = candidate.netdev.filter(|_| !context.request.select.freeze_lifetimes)?;
     let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
     let why = format!("{} of {} has a finite lifetime, and nobody would renew it inside", address.address, netdev.name);
     because(DropCode::FiniteLifetime, why, "configure it statically, or freeze it: --freeze-lifetimes")
@@ -226,14 +224,14 @@ fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
 
 fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let why = format!("{} is InfiniBand, which was not asked for", candidate.label());
-    (candidate.is_ib() && !context.request.ib).then(|| because(DropCode::InfiniBand, why, "add --ib"))?
+    (candidate.is_ib() && !context.request.select.ib).then(|| because(DropCode::InfiniBand, why, "add --ib"))?
 }
 
 fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let request = context.request;
     let (name, out) = match (candidate.netdev, candidate.hca) {
         (Some(netdev), _) => {
-            let peer = &request.peer_ifaces;
+            let peer = &request.select.peer_ifaces;
             let asked = !peer.is_empty() || request.agreed_ib.is_some();
             (netdev.name.to_string(), asked && !peer.contains(&netdev.name))
         }

@@ -1,15 +1,14 @@
 //! The runtime behind us: finding its program, and becoming it.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Metadata};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
+use crate::kernel::process::program;
 use crate::shim::{self, RuntimeChoice};
 
 /// Tells the hooks that the runtime starts what it keeps open for them: `NAME=HANDLE`, separated by commas.
@@ -28,22 +27,19 @@ const DEEPEST: u32 = 8;
 /// # Errors
 /// [`ErrorClass::Usage`] where there is none, what is named cannot be run, or it is this very program.
 pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
-    let own = fs::metadata("/proc/self/exe").context("looking at our own program")?;
-    let is_own = |meta: &Metadata| (meta.dev(), meta.ino()) == (own.dev(), own.ino());
-    let runs = |meta: &Metadata| meta.is_file() && meta.permissions().mode() & 0o111 != 0;
     let names = match wanted {
         RuntimeChoice::Path(path) => {
-            let meta = fs::metadata(path).class(ErrorClass::Usage, format!("the runtime {}", path.display()))?;
+            let found = program::at(path).class(ErrorClass::Usage, format!("the runtime {}", path.display()))?;
             let refuse = |why: &str| ErrorClass::Usage.error(format!("the runtime {} {why}", path.display()));
-            ensure!(runs(&meta), refuse("is no program"));
-            ensure!(!is_own(&meta), refuse("is rdmaprep itself: `runtime` of the config file names the one behind it"));
+            ensure!(found.runs, refuse("is no program"));
+            ensure!(!found.is_own, refuse("is rdmaprep itself: `runtime` of the config file names the one behind it"));
             return Ok(path.clone());
         }
         RuntimeChoice::Names(names) => names,
     };
     let path = std::env::var_os("PATH").filter(|path| !path.is_empty());
     let places = shim::places(names, path.as_deref().unwrap_or(OsStr::new(shim::PATH)));
-    let good = |place: &PathBuf| fs::metadata(place).is_ok_and(|meta| runs(&meta) && !is_own(&meta));
+    let good = |place: &PathBuf| program::at(place).is_ok_and(|found| found.runs && !found.is_own);
     let found = places.into_iter().find(good);
     let names = names.join(" or ");
     found.ok_or_else(|| {

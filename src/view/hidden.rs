@@ -15,7 +15,6 @@ const FUNCTIONS: &str = "bus/pci/devices";
 const SHARED: [&str; 7] =
     ["virtio-pci", "vfio-pci", "pci-stub", "pci-pf-stub", "uio_pci_generic", "igb_uio", "pcieport"];
 
-/// What is not to be seen.
 pub(super) struct Hidden {
     /// Directories with all that is in them.
     pub(super) dirs: Dirs,
@@ -23,7 +22,6 @@ pub(super) struct Hidden {
     links: HashSet<String>,
 }
 
-/// What becomes of an entry.
 pub(super) struct Fate {
     pub(super) is_seen: bool,
     /// Where a link leads.
@@ -41,7 +39,7 @@ impl Hidden {
 
     /// RDMA devices, and the nodes of those: what is not known to be a kept one's is hidden.
     fn hcas(&mut self, keep: &Keep, seen: &Snapshot, tree: &Tree) {
-        // These are numbered anew.
+        // These get new numbers.
         let moved: BTreeSet<&HcaName> = keep.moved(seen).map(|(name, _)| name).collect();
         let kept = || seen.hcas.iter().filter(|h| keep.hcas.contains(&h.name) && !moved.contains(&h.name));
         let issm = |c: &CharDevice| Some(format!("issm{}", c.name.strip_prefix("umad")?));

@@ -73,7 +73,28 @@ told() {
   grep -q '^gids rxe3 .*:ffff:c000:0201 2001:0db8:.*:0001 ' <<< "$said" || die "no GIDs of rdma0: $said"
 }
 
-# cell WHAT VERSION WAY ENV: a line of the README's table, once all of it has been seen, and that the host is whole.
+# follow EXAMPLE IMAGE: runs the commands of that example in README.md as they stand there, IMAGE replaced. Each line that README
+# shows below a command is in what the command prints, but for numbers of HCAs and PCI addresses, which differ between machines.
+follow() {
+  local line image=$2
+  : > /tmp/ctr/said
+  # Without -r: a backslash joins two lines.
+  # shellcheck disable=SC2162
+  while read line <&3; do
+    case $line in
+      '# '*)
+        line=${line#'# '}
+        echo "+ $line"
+        eval "${line//IMAGE/"$image"}" > /tmp/ctr/said 2>&1 < /dev/null || die "$line: $(cat /tmp/ctr/said)"
+        ;;
+      *) nameless < /tmp/ctr/said | grep -qxF -- "$(nameless <<< "$line")" || die "no \"$line\" in: $(cat /tmp/ctr/said)" ;;
+    esac
+  done 3< <(sed -n "/^<!-- example: $1 -->\$/,/^\`\`\`\$/p" /repo/README.md |
+    grep -vE '^(<!--|.{3}console$|.{3}$)')
+}
+nameless() { sed -E 's/rxe[0-9]+/rxe/g; s/[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/PCI/g; s/ +/ /g; s/^ //'; }
+
+# cell WHAT VERSION WAY ENV: a line of the README's table, once all of it was seen and the host was restored.
 cell() {
   clean
   # On a line of its own, whatever a runtime has left before it.

@@ -19,12 +19,9 @@ use super::version::Version;
 /// The port of torchrun's MASTER_PORT, where none is given: NCCL has none of its own.
 pub const PORT: u16 = 29500;
 
-/// What will be tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Call {
-    /// The release that this is about.
     pub version: Version,
-    /// Where to.
     pub to: SocketAddr,
     /// Which interface NCCL tells the others.
     pub bootstrap: Bootstrap,
@@ -32,64 +29,49 @@ pub struct Call {
     pub from: Option<IpAddr>,
     /// The interfaces that own it.
     pub over: Vec<String>,
-    /// How often.
     pub rules: Rules,
-    /// What is probably not meant.
     pub warnings: Vec<String>,
 }
 
-/// How it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// There is a way.
     Reached {
-        /// From where the other side was called, if it is a `check bootstrap --listen` and told so.
+        /// From where the other side was called, if it is a `check bootstrap --listen`, which reports it.
         seen_as: Option<SocketAddr>,
     },
     /// There is none.
     Failed {
-        /// Why.
         trouble: Trouble,
-        /// What the system says.
         error: String,
         /// Whether NCCL would go on trying: it was --timeout that ended it.
         unfinished: bool,
     },
 }
 
-/// What came of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tried {
-    /// What was to be tried.
     pub call: Call,
-    /// How often it was.
     pub tries: u32,
     /// How long all of it took, in milliseconds.
     pub millis: u64,
-    /// How it ended.
     pub outcome: Outcome,
 }
 
 /// Where a node waits for others: as rank 0 does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wait {
-    /// The release that this is about.
     pub version: Version,
-    /// Where.
     pub at: SocketAddr,
-    /// Which interface that is, and why.
     pub bootstrap: Bootstrap,
     /// Whether NCCL_COMM_ID says where.
     pub by_id: bool,
 }
 
-/// Somebody came.
+/// A connection that came in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Came {
-    /// Where we were waiting.
     pub wait: Wait,
-    /// From where.
     pub from: SocketAddr,
 }
 
@@ -217,7 +199,7 @@ impl Tried {
     pub fn complaint(&self) -> Option<String> {
         let Outcome::Failed { trouble, error, unfinished } = &self.outcome else { return None };
         let seconds = self.millis as f64 / 1000.0;
-        let why = if *trouble == Trouble::Other { error.as_str() } else { trouble.told() };
+        let why = if *trouble == Trouble::Other { error.as_str() } else { trouble.meaning() };
         let times = if self.tries == 1 { "1 try".to_owned() } else { format!("{} tries", self.tries) };
         let more = if *unfinished { format!("; NCCL would go on: {}", self.call.rules) } else { String::new() };
         let from = self.call.from.map_or(String::new(), |from| format!(" from {from}"));
@@ -241,10 +223,10 @@ mod tests {
 
     fn planned(env: &[(&str, &str)], to: &str, from: Option<&str>) -> Call {
         let (settings, seen) = (Settings::of(env.iter().copied(), "a test"), node());
-        let told = explain(&settings, &seen, Version::NEWEST, &|_| None);
+        let explained = explain(&settings, &seen, Version::NEWEST, &|_| None);
         let id = comm_id(&settings, Version::NEWEST, &seen, &|_| None);
         let to = target(to, &seen, &|_| None).unwrap();
-        call(&told, &settings, &seen, to, from.map(|f| f.parse().unwrap()), id)
+        call(&explained, &settings, &seen, to, from.map(|f| f.parse().unwrap()), id)
     }
 
     #[test]

@@ -14,10 +14,8 @@ use super::version::Version;
 /// Who knows the addresses of hosts: the first one that getaddrinfo finds.
 pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<IpAddr>;
 
-/// An address with its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The address.
     pub address: IpAddr,
     /// Ifindex of the interface that `%` names; 0: global.
     pub scope: u32,
@@ -104,7 +102,7 @@ fn bracketed(rest: &str, ifindex: impl Fn(&str) -> Option<u32>) -> Result<Remote
             "NCCL_COMM_ID: {text:?} is no IPv6 address, which NCCL does not check: it uses whatever was in memory"
         ),
     })?;
-    // if_nametoindex says 0 where there is no such interface, and nobody asks.
+    // if_nametoindex says 0 where there is no such interface, and NCCL does not check.
     let scope = interface.map_or(0, |name| ifindex(name).unwrap_or(0));
     Ok(Remote { address: address.into(), scope, inverted: false })
 }

@@ -3,7 +3,7 @@
 //! The grammar is that of NCCL's src/misc/param.cc, function `setEnvFile`: one `NAME=VALUE` per line, split at the first `=`,
 //! everything verbatim; the first assignment of a name wins, since each is a `setenv` that does not overwrite. There are no
 //! quotes, and blanks belong to what they stand in. `#` in column 0 begins a comment since 2.26.2; before, it was a name that
-//! nobody reads. A line may end with CRLF since 2.30 only: before, the CR was the value's last byte.
+//! NCCL does not read. A line may end with CRLF since 2.30 only: before, the CR was the value's last byte.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,6 @@ const PREFIX: &str = "NCCL_";
 pub struct Merged {
     /// The file: its own content verbatim, then what it lacked.
     pub bytes: Vec<u8>,
-    /// Names that were added.
     pub added: Vec<String>,
     /// The file's own settings that differ from ours and stay: `NAME=VALUE`, control characters escaped.
     pub kept: Vec<String>,
@@ -93,7 +92,7 @@ fn unfit(var: &EnvVar) -> Option<&'static str> {
     }
 }
 
-/// Text of whoever, fit for a log or a terminal.
+/// Untrusted text, fit for a log or a terminal.
 fn printable(bytes: &[u8]) -> String {
     let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     String::from_utf8_lossy(bytes).chars().map(escape).collect()

@@ -14,13 +14,11 @@ use super::version::Version;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
-    /// The host is there, and nobody listens.
+    /// The host is there, and no process listens on the port.
     Refused,
-    /// Nothing came back.
     TimedOut,
     /// No host has that address, or a router says so.
     HostUnreachable,
-    /// There is no route.
     NoRoute,
     /// The connection was taken, and broken off at once.
     Reset,
@@ -30,7 +28,7 @@ pub enum Trouble {
 
 impl Trouble {
     /// What an error of connect(2) means.
-    pub fn of(error: &io::Error) -> Trouble {
+    pub fn from_error(error: &io::Error) -> Trouble {
         match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ECONNREFUSED) => Trouble::Refused,
             Some(Errno::EHOSTUNREACH) => Trouble::HostUnreachable,
@@ -42,16 +40,15 @@ impl Trouble {
         }
     }
 
-    /// What to think of it.
-    pub fn told(self) -> &'static str {
+    pub fn meaning(self) -> &'static str {
         match self {
-            Trouble::Refused => "connection refused: the host is there, but nobody listens on that port",
+            Trouble::Refused => "connection refused: the host is there, but no process listens on that port",
             Trouble::TimedOut => "timed out: packets are dropped on the way there, or the answers on the way back",
             Trouble::HostUnreachable => {
-                "no route to host: nobody there has that address, or a router on the way says so"
+                "no route to host: no host there has that address, or a router on the way says so"
             }
             Trouble::NoRoute => "network unreachable: no route leads there from this network namespace",
-            Trouble::Reset => "connection reset: somebody takes connections there, and breaks them off",
+            Trouble::Reset => "connection reset: a process takes connections there, and breaks them off",
             Trouble::Other => "it cannot be tried",
         }
     }
@@ -81,7 +78,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Tries that failed.
     pub fn all(&self) -> u32 {
         self.all
     }
@@ -96,7 +92,6 @@ const AGAIN: i64 = 34;
 const PAUSE_MS: i64 = 100;
 
 impl Rules {
-    /// Those of a release.
     pub fn new(settings: &Settings, version: Version) -> Rules {
         let number = |name: &str, default| settings.get(name).and_then(number).unwrap_or(default);
         match version.counts_retries() {
@@ -231,12 +226,12 @@ mod tests {
 
     #[test]
     fn errors_have_a_name() {
-        let of = |e: Errno| Trouble::of(&io::Error::from(e));
+        let of = |e: Errno| Trouble::from_error(&io::Error::from(e));
         assert_eq!(of(Errno::ECONNREFUSED), Trouble::Refused);
         assert_eq!(of(Errno::ETIMEDOUT), Trouble::TimedOut);
         assert_eq!(of(Errno::EHOSTUNREACH), Trouble::HostUnreachable);
         assert_eq!(of(Errno::ENETUNREACH), Trouble::NoRoute);
         assert_eq!(of(Errno::EINVAL), Trouble::Other);
-        assert_eq!(Trouble::of(&io::ErrorKind::TimedOut.into()), Trouble::TimedOut);
+        assert_eq!(Trouble::from_error(&io::ErrorKind::TimedOut.into()), Trouble::TimedOut);
     }
 }

@@ -1,7 +1,7 @@
 //! What NCCL does with its settings in a network namespace: which interface it bootstraps on, which HCAs and ports it takes,
 //! and why not the others.
 //!
-//! A model of the library, compared with six of its releases by `tests/nccl_judge.rs` as far as interfaces and config files
+//! A model of the library, compared with six of its releases by `tests/interop/nccl_judge.rs` as far as interfaces and config files
 //! go; what concerns HCAs is read from its sources. Nothing here touches the machine.
 
 use std::fmt;
@@ -17,7 +17,7 @@ use super::socket::{self, Candidate, Family, Found};
 use super::version::Version;
 use super::{hca, interfaces, pitfalls};
 
-/// The variables that decide, in the order in which they are told.
+/// The variables that decide, in the order of the output.
 pub const VARIABLES: [&str; 6] = [
     "NCCL_COMM_ID",
     "NCCL_SOCKET_IFNAME",
@@ -30,11 +30,9 @@ pub const VARIABLES: [&str; 6] = [
 /// What NCCL does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// The release that this is about.
     pub version: Version,
     /// Those of [`VARIABLES`] that are set.
     pub settings: Vec<Setting>,
-    /// Where the ranks meet.
     pub bootstrap: Bootstrap,
     /// Every interface: taken for the bootstrap, or why not.
     pub interfaces: Vec<Judged>,
@@ -44,37 +42,28 @@ pub struct Explanation {
     pub hcas: Vec<String>,
     /// Every HCA port: taken, or why not.
     pub ports: Vec<Judged>,
-    /// What is probably not meant.
     pub warnings: Vec<Warning>,
 }
 
-/// A variable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// Its name.
     pub name: &'static str,
-    /// Its value, verbatim.
     pub value: String,
-    /// Where it was found.
     pub place: String,
 }
 
-/// The bootstrap's outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bootstrap {
-    /// It uses this interface and address.
     Uses(Endpoint, Step),
     /// NCCL does not start.
     Fails(Failure),
 }
 
-/// An interface with the address that is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Endpoint {
     /// The interface, under its address's label where that has one (`eth0:1`).
     pub interface: String,
-    /// The address.
     pub address: IpAddr,
     /// The interface that a link-local address belongs to.
     pub scope: Option<IfName>,
@@ -103,8 +92,8 @@ pub enum Step {
 }
 
 impl Trap {
-    /// What is wrong, without a word of the settings: those of a container are nobody's business who reads a log.
-    pub fn told(self) -> &'static str {
+    /// What is wrong, without the values: a container's settings do not belong into a log.
+    pub fn summary(self) -> &'static str {
         match self {
             Trap::NoInterface => "NCCL finds no interface for its bootstrap, and does not start",
             Trap::Loopback => "the bootstrap uses lo, which other hosts cannot reach",
@@ -124,7 +113,6 @@ impl Trap {
 }
 
 impl Step {
-    /// Why an interface is taken.
     pub fn why(self) -> &'static str {
         match self {
             Step::Asked => "the first that NCCL_SOCKET_IFNAME allows",
@@ -146,7 +134,6 @@ pub struct Failure {
     pub error: Option<NcclError>,
     /// What its log says, as its source has it.
     pub message: Option<&'static str>,
-    /// The cause.
     pub why: String,
 }
 
@@ -154,13 +141,9 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[repr(u8)]
 pub enum NcclError {
-    /// ncclSystemError.
     SystemError = 2,
-    /// ncclInternalError.
     InternalError = 3,
-    /// ncclInvalidArgument.
     InvalidArgument = 4,
-    /// ncclInvalidUsage.
     InvalidUsage = 5,
 }
 
@@ -169,32 +152,23 @@ pub enum NcclError {
 pub struct Judged {
     /// Interface, or HCA with port.
     pub name: String,
-    /// Whether it is taken.
     pub taken: bool,
-    /// Why, or why not.
     pub why: String,
 }
 
-/// A trap that was stepped into.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Warning {
-    /// Which trap.
     pub trap: Trap,
     /// Whether NCCL does not start, or starts without any of its HCAs: worth a refusal.
     pub fatal: bool,
-    /// One sentence.
     pub text: String,
 }
 
-/// The traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trap {
-    /// The bootstrap has no interface.
     NoInterface,
-    /// The bootstrap uses lo.
     Loopback,
-    /// An interface that fits is not running.
     NotRunning,
     /// An address with a label of its own does not go by its interface's name.
     Label,
@@ -206,7 +180,6 @@ pub enum Trap {
     Missing,
     /// No HCA is taken.
     NoHca,
-    /// More entries than are read.
     TooMany,
     /// More interfaces or HCAs than NCCL has room for.
     NoRoom,

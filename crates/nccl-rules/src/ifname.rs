@@ -1,6 +1,6 @@
 //! The grammar of NCCL_SOCKET_IFNAME and NCCL_IB_HCA: one parser, one matcher.
 //!
-//! `^` excludes, a `=` after it (or alone) compares whole names, the rest is a comma-separated list that nobody trims: both
+//! `^` excludes, a `=` after it (or alone) compares whole names, the rest is a comma-separated list that NCCL does not trim: both
 //! marks hold for all of it, and `=^x` is the name `^x` (src/os/linux.cc, `ncclOsFindInterfaces`;
 //! src/transport/net_ib/init.cc, `ncclIbInitDevices`). An entry is `name[:port[:rail[:plane]]]`; one without a name counts for
 //! nothing. A list without entries matches everything (src/misc/utils.cc, `parseStringList`, `matchIfList`).
@@ -17,7 +17,6 @@ const NAME: usize = 63;
 /// container's config.json may say more, and its program is not started then.
 const VALUE: usize = (128 << 10) - 1;
 
-/// A value, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Patterns {
     /// `^`: what matches is left out.
@@ -30,7 +29,6 @@ pub struct Patterns {
     pub dropped: Vec<Entry>,
 }
 
-/// One entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Name, or its beginning; never empty.

@@ -47,12 +47,10 @@ impl Distance {
 }
 
 impl<'s> Levels<'s> {
-    /// Of that snapshot.
-    pub fn of(snapshot: &'s Snapshot) -> Levels<'s> {
+    pub fn new(snapshot: &'s Snapshot) -> Levels<'s> {
         Levels { functions: snapshot.pci.iter().map(|f| (f.address, f)).collect() }
     }
 
-    /// The function of that address.
     pub fn function(&self, address: BusId) -> Option<&'s PciFunction> {
         self.functions.get(&address).copied()
     }
@@ -66,7 +64,7 @@ impl<'s> Levels<'s> {
         let mut found = Vec::new();
         let mut at = device;
         while let Some(next) = self.bridge(at).and_then(|port| self.bridge(port)) {
-            // A snapshot from a file may lead in a circle, or on and on: then nobody knows where the device is.
+            // A snapshot from a file may lead in a circle, or on and on: then the device's place is unknown.
             if found.len() == DEEPEST || next == device {
                 return Vec::new();
             }

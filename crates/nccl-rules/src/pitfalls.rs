@@ -24,7 +24,6 @@ struct List<'a> {
     limit: usize,
 }
 
-/// All warnings, in the order in which they are told.
 pub(crate) fn warnings(
     settings: &Settings,
     snapshot: &Snapshot,
@@ -115,7 +114,7 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
 /// Interfaces that the list means and the search passes by.
 fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
     let Some(search) = found.search.as_ref().filter(|s| s.step == Step::Asked && !s.patterns.exclude) else { return };
-    let mut told: HashSet<&str> = HashSet::new();
+    let mut warned: HashSet<&str> = HashSet::new();
     for c in candidates {
         let name = c.netdev.name.as_str();
         let meant = search.patterns.takes(c.name, None);
@@ -126,18 +125,18 @@ fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
             _ if labelled => (Trap::Label, format!("{} goes by its label {}", c.address.address, c.name)),
             _ => continue,
         };
-        if !told.contains(name) {
+        if !warned.contains(name) {
             let why = match text.0 {
                 Trap::Label => format!("{IFNAME} does not find it under the name {name}"),
                 _ => "NCCL uses running interfaces only since 2.28.3".to_owned(),
             };
             out.push(warning(text.0, format!("{}: {why}", text.1)));
-            told.insert(name);
+            warned.insert(name);
         }
     }
 }
 
-/// What is wrong with the text itself: of each kind one warning, since a value may be as long as somebody likes.
+/// What is wrong with the text itself: of each kind one warning, since a value may be of any length.
 fn spelling(list: &List, out: &mut Vec<Warning>) {
     let List { variable, value, patterns, limit, .. } = list;
     let all = || patterns.entries.iter().chain(&patterns.dropped);
@@ -172,7 +171,6 @@ fn spelling(list: &List, out: &mut Vec<Warning>) {
     }
 }
 
-/// What the entries match.
 fn entries(list: &List, out: &mut Vec<Warning>) {
     let List { variable, patterns, there, .. } = list;
     let does = if patterns.exclude { "excludes" } else { "takes" };
@@ -193,14 +191,14 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
         }
         let fits = there.iter().any(|(name, port)| entry.matches(name, *port, patterns.exact));
         let port = entry.port.map_or(String::new(), |p| format!(":{p}"));
-        // A list of interfaces often names those of several kinds of hosts, and whole lists without a match are told above.
+        // A list of interfaces often names those of several kinds of hosts, and whole lists without a match are reported above.
         if *variable == HCA && !fits {
             out.push(warning(Trap::Missing, format!("{variable}: there is no {}{port}", short(&entry.name))));
         }
     }
 }
 
-/// A text that somebody else wrote, no longer than a line.
+/// Untrusted text, cut to a line.
 pub(crate) fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]).into(),

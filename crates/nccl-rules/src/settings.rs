@@ -24,7 +24,6 @@ pub struct Settings(BTreeMap<String, (String, String)>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FoundSettings {
-    /// Themselves.
     pub settings: Settings,
     /// Files that were passed over, a sentence each.
     pub notes: Vec<String>,
@@ -40,7 +39,7 @@ impl Settings {
         Settings(env.into_iter().map(|(name, value)| (name.into(), (value.into(), place.to_owned()))).collect())
     }
 
-    /// Adds what a config file has and nobody before it.
+    /// Adds what a config file has, unless an earlier source has it.
     pub fn add(&mut self, path: &Path, text: &[u8], version: Version) {
         for (name, value) in conf::parse(text) {
             let value = if version.strips_cr() { value.strip_suffix(b"\r").unwrap_or(value) } else { value };
@@ -54,7 +53,6 @@ impl Settings {
         self.0.get(name).map(|(value, _)| value.as_str())
     }
 
-    /// Where a variable was found.
     pub fn place(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|(_, place)| place.as_str())
     }

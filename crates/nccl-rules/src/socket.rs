@@ -2,7 +2,7 @@
 //!
 //! The search walks getifaddrs' list: all IPv4 addresses by ifindex, then all IPv6 ones (that is how the kernel answers
 //! RTM_GETADDR; before Linux 6.9 ifindexes are ordered modulo 256). An IPv4 address goes by its label there, which is the
-//! interface's name unless somebody set one (`eth0:1`). Of each name the first address counts (src/os/linux.cc,
+//! interface's name unless one was set (`eth0:1`). Of each name the first address counts (src/os/linux.cc,
 //! `ncclOsFindInterfaces`).
 
 use std::collections::BTreeSet;
@@ -63,7 +63,6 @@ pub(crate) enum Refusal {
     List,
 }
 
-/// One pass over the candidates.
 #[derive(Clone, Debug)]
 pub(crate) struct Search {
     pub step: Step,

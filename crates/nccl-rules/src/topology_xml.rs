@@ -38,13 +38,11 @@ const X86: &str = "x86_64";
 const UNKNOWN: &str = "nothing tells the processor: the file says x86_64 of an unknown vendor, and NCCL will take the way \
                        between sockets for a fast one; make the file on the machine that uses it";
 
-/// What becomes a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     system: Element,
     /// Kept NICs that have no place on PCI, each with the reason.
     pub unplaced: Vec<(HcaName, String)>,
-    /// What the user should hear.
     pub warnings: Vec<String>,
 }
 
@@ -55,7 +53,6 @@ struct Element {
     children: Vec<Element>,
 }
 
-/// What a pci element is below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Above {
     Cpu(i32),
@@ -72,7 +69,7 @@ struct Tree {
 
 /// The topology of these HCAs and of all GPUs.
 pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
-    let levels = Levels::of(snapshot);
+    let levels = Levels::new(snapshot);
     let (mut tree, mut unplaced) = (Tree::default(), Vec::new());
     snapshot.gpus().for_each(|gpu| tree.hang(&levels, gpu.address, gpu.address));
     for hca in snapshot.hcas.iter().filter(|h| kept.contains(&h.name)) {
@@ -87,8 +84,8 @@ pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
         }
     }
     let (system, mut warnings) = (tree.system(&levels, snapshot), Vec::new());
-    let told = snapshot.cpu.as_ref().is_some_and(|c| c.arch != X86 || c.vendor.is_some());
-    if !told && !system.children.is_empty() {
+    let knows_cpu = snapshot.cpu.as_ref().is_some_and(|c| c.arch != X86 || c.vendor.is_some());
+    if !knows_cpu && !system.children.is_empty() {
         warnings.push(UNKNOWN.to_owned());
     }
     warnings.extend(tight(&system));
@@ -259,9 +256,7 @@ impl Element {
 /// Whether a container is given a topology file, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyChoice {
-    /// Give it one.
     pub file: bool,
-    /// For the report.
     pub why: String,
 }
 
@@ -270,7 +265,6 @@ pub struct TopologyChoice {
 pub struct Circumstances<'a> {
     /// NCCL_TOPO_FILE as the container has it already; an empty one is a value, too, since aws-ofi-nccl respects it.
     pub own: Option<&'a str>,
-    /// What the user said.
     pub asked: Option<bool>,
     /// Whether the container's /sys leaves NCCL without the places of its NICs.
     pub blind: bool,
@@ -279,7 +273,7 @@ pub struct Circumstances<'a> {
 /// Decides on it for these HCAs. What is set stays, what was asked for is done. On EFA a file of ours would keep aws-ofi-nccl
 /// from making its own, which knows the groups of NICs (src/nccl_ofi_rdma.cpp of aws-ofi-nccl 1.21.1).
 pub fn wanted(snapshot: &Snapshot, kept: &BTreeSet<HcaName>, by: Circumstances) -> TopologyChoice {
-    let levels = Levels::of(snapshot);
+    let levels = Levels::new(snapshot);
     let hcas = snapshot.hcas.iter().filter(|h| kept.contains(&h.name));
     let efa = hcas.filter_map(|h| levels.function(h.pci?)).any(|f| f.vendor == AMAZON);
     let (file, why) = match (by.own, by.asked) {

@@ -1,7 +1,7 @@
 //! Which release of NCCL reads the settings, and what changed between releases.
 //!
-//! Every rule that changed is a method here, with the release from which on it holds; nobody else compares numbers. The
-//! releases were found by running the published libraries (`tests/nccl_judge.rs` runs six of them), or, where that needs an
+//! Every rule that changed is a method here, with the release from which on it holds; no other module compares numbers. The
+//! releases were found by running the published libraries (`tests/interop/nccl_judge.rs` runs six of them), or, where that needs an
 //! HCA, in the sources of the tags.
 
 use std::fmt;
@@ -113,18 +113,7 @@ impl fmt::Display for Version {
     }
 }
 
-impl TryFrom<String> for Version {
-    type Error = anyhow::Error;
-    fn try_from(text: String) -> Result<Self> {
-        text.parse()
-    }
-}
-
-impl From<Version> for String {
-    fn from(version: Version) -> String {
-        version.to_string()
-    }
-}
+rdma_model::serde_as_text!(Version);
 
 #[cfg(test)]
 mod tests {

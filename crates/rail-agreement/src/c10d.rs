@@ -37,19 +37,16 @@ impl C10d {
         Ok(C10d { to, connection, limit, jitter })
     }
 
-    /// Changes the limit, for the calls after connecting.
     pub fn with_limit(mut self, limit: Instant) -> C10d {
         self.limit = limit;
         self.connection.limit = limit;
         self
     }
 
-    /// The address of the server.
     pub fn address(&self) -> IpAddr {
         self.connection.address
     }
 
-    /// The local address of the connection.
     pub fn local(&self) -> IpAddr {
         self.connection.local
     }

@@ -1,32 +1,29 @@
 //! What distinguishes attempts (nonces) and results (digests).
 
-use std::fmt;
-use std::str::FromStr;
-
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+
+use hmac_sha256::Hash as Sha256;
+use rdma_model::checked_text;
 
 use super::{Policy, RailKey, RunId};
 
-/// 128 random bits in hex, drawn for each attempt: run ids may repeat.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Nonce(String);
-
-/// SHA-256 in hex.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Digest(String);
-
-/// Checks that the text has exactly that many lower-case hex digits.
-fn hex(text: &str, digits: usize) -> Result<String> {
-    let good = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    ensure!(good, "no {digits} hex digits");
-    Ok(text.to_owned())
+checked_text! {
+    /// 128 random bits as 32 hex digits, drawn for each attempt: run ids may repeat.
+    Nonce(s) { hex(s, 32)? }
 }
 
-/// Bytes as lower-case hex.
+checked_text! {
+    /// SHA-256 as 64 hex digits.
+    Digest(s) { hex(s, 64)? }
+}
+
+/// Checks that the text has exactly that many lower-case hex digits.
+fn hex(text: &str, digits: usize) -> Result<()> {
+    let good = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    ensure!(good, "no {digits} hex digits");
+    Ok(())
+}
+
 pub(super) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -35,11 +32,6 @@ impl Nonce {
     /// From random bits, which the caller draws.
     pub fn from_bits(bits: [u8; 16]) -> Nonce {
         Nonce(to_hex(&bits))
-    }
-
-    /// The 32 hex digits, as they are part of keys.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 
@@ -59,14 +51,8 @@ impl Digest {
         Digest(to_hex(&hasher.finalize()))
     }
 
-    /// Of any text.
     pub fn of_text(text: &str) -> Digest {
-        Digest(to_hex(&Sha256::digest(text)))
-    }
-
-    /// The 64 hex digits.
-    pub fn as_str(&self) -> &str {
-        &self.0
+        Digest(to_hex(&Sha256::hash(text.as_bytes())))
     }
 
     /// The first 12 digits, for people to compare.
@@ -74,37 +60,6 @@ impl Digest {
         self.0.get(..12).unwrap_or_default()
     }
 }
-
-impl FromStr for Nonce {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        hex(s, 32).map(Nonce)
-    }
-}
-
-impl FromStr for Digest {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        hex(s, 64).map(Digest)
-    }
-}
-
-/// Text that is read passes the same checks as [`FromStr`], as in [`rdma_model::ids`].
-macro_rules! text {
-    ($($t:ty),*) => {$(
-        impl TryFrom<String> for $t {
-            type Error = anyhow::Error;
-            fn try_from(s: String) -> Result<Self> { s.parse() }
-        }
-        impl From<$t> for String {
-            fn from(v: $t) -> String { v.0 }
-        }
-        impl fmt::Display for $t {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { f.pad(&self.0) }
-        }
-    )*};
-}
-text!(Nonce, Digest);
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,6 @@ use anyhow::{Result, bail, ensure};
 /// The port where none is given, which is torchrun's.
 pub const DEFAULT_PORT: u16 = 29400;
 
-/// A host's name or address, and a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Without brackets.
@@ -78,7 +77,7 @@ mod tests {
             (" \t", Some(("localhost", 29400))),
             ("host", Some(("host", 29400))),
             ("host:", None),
-            ("host:0", None), // torch: port 0, where nobody listens
+            ("host:0", None), // torch: port 0, where no process listens
             ("host:65535", Some(("host", 65535))),
             ("host:65536", None),
             ("host:-1", None),

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::{Store, Value};
+use super::{Store, Value, poll};
 use record::{Next, next, record};
 
 /// The most bytes of our keys and values in memory: what [`crate::MAX_NODES`] nodes write.
@@ -30,7 +30,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mi
 /// How long one access waits for the lock.
 const LOCK: Duration = Duration::from_secs(20);
 
-/// The store in a file.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
@@ -72,7 +71,6 @@ impl FileStore {
         Ok(store)
     }
 
-    /// Changes the limit, for the calls after opening.
     pub fn with_limit(mut self, limit: Instant) -> FileStore {
         self.limit = limit;
         self
@@ -200,19 +198,10 @@ impl Store for FileStore {
     }
 
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
-        let mut pause = PAUSE.0;
-        loop {
+        poll(PAUSE, until, || {
             drop(self.refresh(FlockArg::LockShared)?);
-            if let Some(values) = keys.iter().map(|key| self.value(key).cloned()).collect() {
-                return Ok(Some(values));
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            std::thread::sleep(pause.min(left));
-            pause = (pause * 2).min(PAUSE.1);
-        }
+            Ok(keys.iter().map(|key| self.value(key).cloned()).collect())
+        })
     }
 
     fn check(&mut self, keys: &[String]) -> Result<bool> {
@@ -242,7 +231,6 @@ impl Store for FileStore {
     }
 }
 
-/// Takes the lock by the deadline: another process may hold it for good.
 fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flock<File>> {
     let how = match how {
         FlockArg::LockExclusive => FlockArg::LockExclusiveNonblock,
@@ -254,7 +242,7 @@ fn lock(file: File, how: FlockArg, path: &Path, deadline: Instant) -> Result<Flo
             Ok(held) => return Ok(held),
             Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) if Instant::now() < deadline => file = back,
             Err((_, Errno::EWOULDBLOCK)) => {
-                bail!("somebody holds {} locked, {:.1} s long", path.display(), start.elapsed().as_secs_f64())
+                bail!("another process holds {} locked, {:.1} s long", path.display(), start.elapsed().as_secs_f64())
             }
             Err((_, e @ (Errno::ENOSYS | Errno::ENOLCK | Errno::EOPNOTSUPP))) => {
                 let cure = "flock does not work on this file system (Lustre: mount it with -o flock)";

@@ -29,7 +29,6 @@ enum State {
     AwaitingVerdict,
     /// Writes that it has read the verdict.
     ReportingDone(Box<Result<Agreement>>),
-    /// Deletes its keys.
     CleaningUp(Box<Result<Agreement>>),
     /// The deadline passed: reads which nodes are there.
     CountingNodes,
@@ -93,7 +92,6 @@ impl Follower {
         }
     }
 
-    /// The key of its own offer.
     fn own_key(&self) -> Option<String> {
         Some(self.setup.run.offer(self.leader.as_ref()?, self.setup.rank))
     }

@@ -1,49 +1,20 @@
 //! Keys in the store, all below `rdmaprep/v1/RUN/`: see [`crate::protocol`].
 
-use std::fmt;
-use std::str::FromStr;
-
-use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
+use anyhow::ensure;
+use rdma_model::checked_text;
 
 use super::Nonce;
 
-/// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`. `none` is refused: it is torchrun's value
-/// where it was given no id, and so not unique.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct RunId(String);
-
-impl FromStr for RunId {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
+checked_text! {
+    /// What all nodes of a job call this run: 1 to 128 printable ASCII characters without `/`. `none` is refused: it is torchrun's
+    /// value where it was given no id, and so not unique.
+    RunId(s) {
         let good = (1..=128).contains(&s.len()) && s.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
         ensure!(good, "{s:?} is no run id (1 to 128 printable ASCII characters without '/')");
         ensure!(s != "none", "the run id \"none\" is no identity: other jobs have it as well");
-        Ok(RunId(s.to_owned()))
     }
 }
 
-impl TryFrom<String> for RunId {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<RunId> for String {
-    fn from(id: RunId) -> String {
-        id.0
-    }
-}
-
-impl fmt::Display for RunId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-/// The rank that a key ends in.
 pub fn rank_of(key: &str) -> Option<u32> {
     key.rsplit('/').next()?.parse().ok()
 }
@@ -68,7 +39,6 @@ impl RunId {
         format!("rdmaprep/v1/{self}/in/0")
     }
 
-    /// Any other rank's offer.
     pub fn offer(&self, leader: &Nonce, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/in/{leader}/{rank}")
     }
@@ -83,7 +53,6 @@ impl RunId {
         format!("rdmaprep/v1/{self}/out/{leader}/{rank}/{nonce}/{n}")
     }
 
-    /// A rank's answer.
     pub fn ack(&self, turn: &Turn, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/ack/{}.{}/{rank}", turn.leader, turn.count)
     }

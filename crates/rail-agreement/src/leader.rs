@@ -20,25 +20,19 @@ use abort::Notified;
 enum State {
     Begin,
     Publishing,
-    /// Waiting for all offers.
     AwaitingOffers,
     /// The caller judges the rails that all nodes have.
     Judging(Box<Agreement>),
-    /// Checks whether a node has published a refusal.
     CheckingRefusal,
     /// There is a refusal: reads which nodes are there to be notified.
     ReadingOffers,
     /// Writes the abort to these nodes.
     NotifyingNodes,
-    /// Waits for more nodes to notify.
     AwaitingLateNodes,
-    /// Writes the proposals.
     Proposing,
-    /// Waiting for all answers.
     AwaitingAcks,
     /// All said yes: checks that the nodes still find this rank 0.
     ConfirmingLeadership,
-    /// Checks whether a node said no.
     CheckingNo,
     /// Reads which node said no; `true`: a node has withdrawn its offer.
     ReadingAcks(bool),
@@ -52,11 +46,9 @@ enum State {
     CountingAcks,
     /// Writes the verdict for these ranks.
     WritingVerdict(Box<Result<Agreement>>, Vec<u32>),
-    /// Waits until they have read it.
     AwaitingReaders(Box<Result<Agreement>>),
     /// Checks whether another rank 0 has published since, whose key must stay.
     CheckingSuccessor(Box<Result<Agreement>>),
-    /// Deletes its keys.
     CleaningUp(Box<Result<Agreement>>),
     Ended,
 }
@@ -70,11 +62,9 @@ pub struct Leader {
     backoff: Backoff,
     /// All offers by rank, this node's first.
     offers: Vec<Offer>,
-    /// What was proposed last.
     agreement: Option<Agreement>,
     /// This node's own reason to refuse the proposal.
     own_refusal: Option<anyhow::Error>,
-    /// The nodes that were notified of a refusal.
     notified: Option<Notified>,
     turn: u32,
     /// By rank: the nonce of its attempt, and the number of the last proposal to it.
@@ -168,12 +158,10 @@ impl Leader {
         1..self.setup.nodes()
     }
 
-    /// The keys of all other offers.
     fn offer_keys(&self) -> Vec<String> {
         self.others().map(|rank| self.setup.run.offer(&self.setup.offer.nonce, rank)).collect()
     }
 
-    /// The keys of all answers.
     fn ack_keys(&self) -> Vec<String> {
         self.others().map(|rank| self.setup.run.ack(&self.turn(), rank)).collect()
     }

@@ -71,16 +71,13 @@ pub use node::Agreement;
 pub use rail::{BareHca, Device, DroppedRail, Match, Policy, Rail, RailKey};
 pub use run::{Waiting, agree};
 
-/// The most nodes of a job.
 pub const MAX_NODES: u32 = 16384;
-/// The most rails of a node.
 pub const MAX_RAILS: usize = 64;
 /// The most bytes of a value. Longer ones are neither written nor read.
 pub const MAX_VALUE: usize = 4096;
 /// The most bytes of a key.
 pub const MAX_KEY: usize = 256;
 
-/// A value of a store.
 pub type Value = Vec<u8>;
 
 /// A key-value store that all nodes reach. Keys are at most [`MAX_KEY`] bytes of printable ASCII, values 1 to [`MAX_VALUE`] bytes.
@@ -104,7 +101,6 @@ pub trait Store {
     /// The values of all keys, as soon as all exist; `None` if they do not all exist at `until`.
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>>;
 
-    /// Whether all keys exist.
     fn check(&mut self, keys: &[String]) -> Result<bool>;
 
     /// Deletes keys. A key that does not exist is no error.
@@ -162,5 +158,26 @@ pub trait Store {
             }
         }
         Ok(values)
+    }
+}
+
+/// Asks until there is an answer, at `until` for the last time; the first and the longest pause between two questions, which
+/// doubles, are given.
+#[cfg(any(feature = "file", feature = "etcd"))]
+fn poll<T>(
+    (mut pause, longest): (std::time::Duration, std::time::Duration),
+    until: Instant,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    loop {
+        if let Some(answer) = ask()? {
+            return Ok(Some(answer));
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (pause * 2).min(longest);
     }
 }

@@ -1,10 +1,9 @@
 //! What nodes write for one another: JSON on one line, at most [`MAX_VALUE`] bytes. A message with an unknown field is refused.
 
 use std::collections::HashSet;
-use std::fmt;
-use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
+use rdma_model::checked_text;
 use rdma_model::strict_json;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -17,10 +16,12 @@ pub const VERSION: u32 = 1;
 /// The most bytes of a reason that one node sends.
 pub const REASON: usize = 512;
 
-/// A node's host name, for messages to people: 1 to 64 ASCII letters, digits, `.`, `-`, `_`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HostName(String);
+checked_text! {
+    /// A node's host name, for messages to people: 1 to 64 ASCII letters, digits, `.`, `-`, `_`.
+    HostName(s) {
+        ensure!(!s.is_empty() && HostName::sanitized(s).0 == s, "{s:?} is no host's name");
+    }
+}
 
 impl HostName {
     /// From the kernel's host name: other characters become `_`.
@@ -31,46 +32,16 @@ impl HostName {
     }
 }
 
-impl FromStr for HostName {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
-        ensure!(!s.is_empty() && HostName::sanitized(s).0 == s, "{s:?} is no host's name");
-        Ok(HostName(s.to_owned()))
-    }
-}
-
-impl TryFrom<String> for HostName {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<HostName> for String {
-    fn from(name: HostName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for HostName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-/// What a node publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
     /// [`VERSION`].
     pub v: u32,
-    /// The nonce of this attempt of the node.
     pub nonce: Nonce,
     /// The node, for people.
     pub host: HostName,
     /// How many nodes there are, as its settings say.
     pub nodes: u32,
-    /// How it names rails.
     pub policy: Policy,
     /// What it has, in its own order.
     pub rails: Vec<Rail>,
@@ -83,7 +54,6 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The offer of a node that takes part.
     pub fn new(nonce: Nonce, host: HostName, nodes: u32, policy: Policy) -> Offer {
         let (rails, dropped) = (Vec::new(), Vec::new());
         Offer { v: VERSION, nonce, host, nodes, policy, rails, dropped, refuses: None }
@@ -94,7 +64,6 @@ impl Offer {
         Offer { refuses: Some(clip_line(why, REASON)), ..self }
     }
 
-    /// What it has on that rail.
     pub fn device(&self, key: &RailKey) -> Option<&Device> {
         self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, device)| device)
     }
@@ -133,7 +102,6 @@ impl Offer {
         Ok(())
     }
 
-    /// Checks that it can be published.
     pub fn check_encodable(&self) -> Result<()> {
         self.check()?;
         self.encode().map(drop)
@@ -168,9 +136,7 @@ pub enum Proposal {
         /// Rails that some nodes lack, one line each; as many as fit.
         lost: Vec<String>,
     },
-    /// There is no agreement.
     Abort {
-        /// The number of the proposal.
         turn: u32,
         /// The reason, one line.
         why: String,
@@ -191,7 +157,6 @@ impl Proposal {
     }
 }
 
-/// A node's answer to a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Ack {

@@ -17,9 +17,7 @@ use super::{Device, Digest, MAX_NODES, Offer, Policy, Rail, RailKey, RunId, Valu
 pub struct Agreement {
     /// What all nodes call this run.
     pub run: RunId,
-    /// This node's rank.
     pub rank: u32,
-    /// How many nodes there are.
     pub nodes: u32,
     /// What made two NICs the same rail.
     pub policy: Policy,
@@ -68,7 +66,6 @@ impl Agreement {
 /// A node that takes part, and what it offers.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What the nodes call this run.
     pub run: RunId,
     /// This node's rank: 0 leads.
     pub rank: u32,
@@ -77,13 +74,11 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// How many nodes there are.
     pub fn nodes(&self) -> u32 {
         self.offer.nodes
     }
 }
 
-/// What a node waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Rank 0: the offers of all others.
@@ -102,7 +97,6 @@ pub enum Stage {
     Farewell,
 }
 
-/// What to do next.
 #[derive(Debug)]
 pub enum Action {
     /// Set these keys, then continue with [`Event::Done`].
@@ -117,11 +111,9 @@ pub enum Action {
     Delete(Vec<String>),
     /// Wait until all of these keys exist: [`Event::Values`], [`Event::Missing`] after `slice`, or [`Event::Late`] at the deadline.
     Await {
-        /// The keys.
         keys: Vec<String>,
         /// How long to wait. [`Stage::Farewell`] may pass the deadline, as it comes after the decision.
         slice: Duration,
-        /// What for.
         stage: Stage,
     },
     /// Read these keys: [`Event::Read`].
@@ -131,14 +123,11 @@ pub enum Action {
     /// Ask the caller whether this node can carry out just these rails: [`Event::Judged`]. After a yes only a failure of the machine
     /// may keep it from that.
     Judge(Box<Agreement>),
-    /// The protocol has ended.
     End(Result<Agreement>),
 }
 
-/// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// The protocol begins.
     Begin,
     /// The keys are set or deleted.
     Done,
@@ -154,7 +143,6 @@ pub enum Event {
     Judged(Result<()>),
 }
 
-/// A node that takes part.
 #[derive(Debug)]
 pub struct Node(Role);
 
@@ -195,7 +183,6 @@ impl Node {
     }
 }
 
-/// Ends without an agreement.
 pub(crate) fn failed(why: impl std::fmt::Display) -> Action {
     Action::End(Err(ErrorClass::Disagreed.error(why)))
 }
@@ -213,7 +200,6 @@ impl Backoff {
         Backoff(Duration::from_millis(millis))
     }
 
-    /// The next pause.
     pub fn next_pause(&mut self) -> Duration {
         let now = self.0;
         self.0 = (now * 2).min(Backoff::LONGEST);

@@ -77,13 +77,9 @@ pub struct Settings {
 /// How to join: [`Settings`] and environment, parsed and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The store.
     pub store: StoreUrl,
-    /// This node's rank.
     pub rank: u32,
-    /// How many nodes there are.
     pub nodes: u32,
-    /// What all nodes call this run.
     pub run: RunId,
     /// What makes two NICs the same rail.
     pub by: Match,

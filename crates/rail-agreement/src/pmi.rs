@@ -32,7 +32,6 @@ pub struct Pmi {
     room: usize,
     /// This process has entered a barrier that not all have reached.
     pending: bool,
-    /// Barriers passed so far.
     barriers: u32,
     /// Values read or written so far; they never change.
     known: BTreeMap<String, Value>,

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
+use rdma_model::checked_text;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::values::Family;
 use rdma_model::verdict::DropCode;
@@ -16,7 +17,6 @@ use super::Offer;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Match {
-    /// The interface's name.
     #[default]
     Name,
     /// The subnet of its first address. Fabrics with a /31 per link, or a VLAN per rail and node, have no common subnet.
@@ -46,7 +46,6 @@ pub struct Policy {
     /// What makes two NICs the same rail.
     #[serde(rename = "match")]
     pub by: Match,
-    /// Which addresses count.
     pub family: Family,
     /// A dry run: a node that will store nothing must not make the others store.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -70,43 +69,11 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A rail's name on all nodes: 1 to 64 bytes without white space or control characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct RailKey(String);
-
-impl RailKey {
-    /// The name, as it is compared.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for RailKey {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
+checked_text! {
+    /// A rail's name on all nodes: 1 to 64 bytes without white space or control characters.
+    RailKey(s) {
         let good = (1..=64).contains(&s.len()) && !s.contains(|c: char| c.is_whitespace() || c.is_control());
         ensure!(good, "{s:?} is no rail's name (1 to 64 bytes without white space)");
-        Ok(RailKey(s.to_owned()))
-    }
-}
-
-impl TryFrom<String> for RailKey {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<RailKey> for String {
-    fn from(key: RailKey) -> String {
-        key.0
-    }
-}
-
-impl fmt::Display for RailKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }
 
@@ -123,12 +90,10 @@ pub enum Device {
 /// An HCA by name; on the wire an object, which distinguishes it from an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BareHca {
-    /// Its name.
     pub hca: HcaName,
 }
 
 impl Device {
-    /// Its name.
     pub fn as_str(&self) -> &str {
         match self {
             Device::Netdev(name) => name.as_str(),
@@ -210,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn common_rails_are_in_the_order_of_rank_0_and_others_have_a_reason() {
+    fn common_rails_keep_rank_0s_order_and_others_have_a_reason() {
         let mut offers = [offer(0, &["r2", "r1", "r0"]), offer(1, &["r0", "r1", "r2"]), offer(2, &["r0", "r2", "r3"])];
         offers[2].dropped.push(DroppedRail("r1".parse().unwrap(), DropCode::PortDown));
         let CommonRails { rails, lost } = common_rails(&offers);

@@ -12,7 +12,6 @@ use super::{Store, message};
 /// What a node is waiting for, for a progress line.
 #[derive(Debug)]
 pub struct Waiting {
-    /// What for.
     pub stage: Stage,
     /// The first ranks that rank 0 waits for; empty on any other rank, which waits for rank 0.
     pub missing: Vec<u32>,

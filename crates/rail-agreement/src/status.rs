@@ -11,9 +11,7 @@ use super::{MAX_NODES, Offer, RailKey, RunId, Store};
 /// A run as the store shows it at one moment. Programs read it as JSON; field names do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
-    /// The run.
     pub run: RunId,
-    /// How many nodes are expected.
     pub nodes: u32,
     /// Nodes whose offer is there, by rank. Without an offer of rank 0 there is none, as the others publish below its nonce.
     pub published: Vec<Published>,
@@ -32,12 +30,9 @@ pub struct Status {
     pub ended: Option<String>,
 }
 
-/// A node's offer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Published {
-    /// Its rank.
     pub rank: u32,
-    /// The offer.
     pub offer: Offer,
 }
 
@@ -91,7 +86,6 @@ impl Status {
         }
     }
 
-    /// Whether all nodes have published.
     pub fn complete(&self) -> bool {
         self.published.len() == self.nodes as usize
     }

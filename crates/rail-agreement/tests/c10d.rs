@@ -56,7 +56,7 @@ fn both_servers_do_all_that_is_asked() {
 }
 
 #[test]
-fn a_wait_ends_with_the_key_or_is_called_off_and_the_connection_stays() {
+fn wait_ends_by_key_or_deadline_and_keeps_the_connection() {
     for manner in MANNERS {
         let server = Fake::start(manner);
         let mut store = connect(server.address, 10).unwrap();
@@ -99,7 +99,7 @@ fn a_key_that_comes_while_the_wait_is_called_off_is_there() {
 }
 
 #[test]
-fn a_key_that_is_deleted_meanwhile_is_none_whatever_the_server_makes_of_it() {
+fn key_deleted_during_a_wait_is_none_on_every_server() {
     // A server without libuv closes the connection on a MULTI_GET of a missing key: here on each that it sees.
     let server = Fake::start(Manner::Legacy);
     let upstream = server.address;
@@ -126,7 +126,7 @@ fn a_key_that_is_deleted_meanwhile_is_none_whatever_the_server_makes_of_it() {
 }
 
 #[test]
-fn a_server_that_comes_late_is_waited_for_and_one_that_never_comes_is_told() {
+fn server_that_starts_late_is_awaited_until_the_deadline() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let start = Instant::now();
     let e = connect(address, 1).unwrap_err();
@@ -245,7 +245,7 @@ fn a_value_that_is_too_long_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn the_first_word_is_one_write_of_five_bytes_and_nothing_is_pinged() {
+fn handshake_is_one_write_of_five_bytes_without_a_ping() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let client = std::thread::spawn(move || connect(address, 5).map(|_| ()));
@@ -298,7 +298,7 @@ fn the_fake_has_the_manners_that_were_measured() {
 }
 
 #[test]
-fn sixty_four_nodes_agree_on_either_server_with_a_connection_each() {
+fn sixty_four_nodes_agree_with_one_connection_each() {
     for manner in MANNERS {
         let server = Fake::start(manner);
         let address = server.address;
@@ -323,7 +323,7 @@ fn sixty_four_nodes_agree_on_either_server_with_a_connection_each() {
 }
 
 #[test]
-fn a_store_that_dies_before_it_has_what_was_put_is_an_error_of_who_put_it() {
+fn store_that_dies_during_a_put_fails_the_put() {
     // It answers the first question, takes a SET, and is gone.
     let address = rude(|mut stream| {
         let mut first = [0; 6];

@@ -60,7 +60,7 @@ fn the_format_is_that_of_torch() {
 }
 
 #[test]
-fn a_torn_tail_is_passed_over_by_readers_and_cut_by_the_next_writer() {
+fn torn_tail_is_skipped_by_readers_and_cut_by_the_next_writer() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = open(&at(&folder)).unwrap();
     store.put(&one(KEY, b"whole")).unwrap();
@@ -99,7 +99,7 @@ fn what_is_no_store_is_left_as_it_is() {
 }
 
 #[test]
-fn a_file_that_never_ends_and_one_that_is_never_unlocked_are_errors_in_time() {
+fn endless_and_locked_files_fail_by_the_deadline() {
     let folder = tempfile::tempdir().unwrap();
     let whole = raw(format!("/{KEY}").as_bytes(), b"x");
     fs::write(at(&folder), &whole).unwrap();
@@ -125,7 +125,7 @@ fn a_file_that_never_ends_and_one_that_is_never_unlocked_are_errors_in_time() {
     let _held = nix::fcntl::Flock::lock(file, nix::fcntl::FlockArg::LockExclusive).unwrap();
     let start = Instant::now();
     let e = FileStore::open(&at(&folder), start + Duration::from_millis(300)).unwrap_err();
-    assert!(format!("{e:#}").contains("somebody holds"), "{e:#}");
+    assert!(format!("{e:#}").contains("another process holds"), "{e:#}");
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 

@@ -128,7 +128,7 @@ fn an_endless_trickle_ends_with_the_deadline() {
 
 /// What a server with libuv says of a key that was set to nothing, and one that has gone since: a wait ends with it at once.
 #[test]
-fn a_value_that_is_none_is_asked_for_a_few_times_and_not_all_the_time() {
+fn value_that_stays_empty_is_read_a_few_times_only() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
     let none = move |op, keys| {

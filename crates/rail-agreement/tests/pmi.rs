@@ -93,7 +93,7 @@ fn a_step_agrees_whatever_fits_into_a_value() {
 }
 
 #[test]
-fn a_process_that_never_comes_to_the_barrier_is_waited_for_no_longer_than_asked() {
+fn process_missing_at_the_barrier_is_awaited_until_deadline() {
     let mut sockets = launch(3, 1024, false).into_iter();
     let (first, second, _third) = (sockets.next().unwrap(), sockets.next().unwrap(), sockets.next().unwrap());
     let start = Instant::now();

@@ -123,7 +123,7 @@ fn a_missing_rank_is_named_by_all_before_the_deadline() {
 
 /// Any of them, rank 0 as well: what it cannot do it says before anybody counts on it.
 #[test]
-fn a_node_that_cannot_do_with_what_all_have_says_no_and_nobody_holds_anything() {
+fn node_that_rejects_the_common_list_leaves_all_without_one() {
     for (victim, seed) in (0..3u32).flat_map(|v| (0..20).map(move |s| (v, s))) {
         let mut sim = Sim::new(seed);
         for rank in 0..3 {
@@ -313,7 +313,7 @@ fn a_no_is_heard_although_another_node_has_died() {
 
 /// One of three nodes dies after each of its steps, and stays dead: of those that live, all hold the same list or none does.
 #[test]
-fn a_rank_that_dies_at_any_step_leaves_all_others_with_the_list_or_none() {
+fn rank_that_dies_at_any_step_leaves_all_or_none_agreed() {
     let (mut committed, mut asked) = (0, 0);
     for (victim, step, persists) in (0..3).flat_map(|v| (0..20).flat_map(move |s| [(v, s, false), (v, s, true)])) {
         for seed in 0..20 {
@@ -359,7 +359,7 @@ fn a_rank_that_dies_at_any_step_leaves_all_others_with_the_list_or_none() {
 
 /// One of three nodes dies after each of its steps, and begins anew, with other rails.
 #[test]
-fn a_rank_that_begins_anew_at_any_step_is_heard_with_what_it_has_then() {
+fn rank_that_restarts_at_any_step_counts_with_its_new_offer() {
     let mut together = 0;
     for (victim, step) in (0..3).flat_map(|v| (0..12).map(move |s| (v, s))) {
         for seed in 0..20 {
@@ -411,7 +411,7 @@ fn runs_under_one_id_do_not_disturb_one_another() {
 
 /// Of another version, or of nobody's: rank 0 may still come, and where it does not, that is what was there.
 #[test]
-fn what_an_earlier_rank_0_has_left_and_nobody_can_read_stops_nobody() {
+fn unreadable_remains_of_an_earlier_rank_0_stop_no_run() {
     let version =
         String::from_utf8(setup(0, 3, &RAILS, 1).offer.encode().unwrap()).unwrap().replacen("\"v\":1", "\"v\":9", 1);
     for (seed, old, words) in
@@ -504,7 +504,7 @@ fn a_store_that_is_lost_is_an_error_of_its_own() {
 
 /// A store that takes the commit, and is gone before it says so.
 #[test]
-fn a_store_that_is_lost_with_the_commit_leaves_rank_0_unsure_of_the_others() {
+fn store_lost_with_the_commit_leaves_rank_0_unsure() {
     struct Falls(Memory);
     impl Store for Falls {
         fn put(&mut self, pairs: &[(String, Vec<u8>)]) -> anyhow::Result<()> {

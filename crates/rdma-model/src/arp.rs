@@ -1,4 +1,4 @@
-//! How rails are told apart: the ARP profile of a moved NIC, and the range of its routing tables.
+//! How rails are kept apart: the ARP profile of a moved NIC, and the range of its routing tables.
 
 use std::fmt;
 use std::str::FromStr;
@@ -62,7 +62,6 @@ pub enum ArpChoice {
     Strict,
     /// 2/1/0/2, no tables.
     Loose,
-    /// Nothing is written, no tables.
     Off,
     /// These values, no tables.
     Exact(ArpProfile),
@@ -106,7 +105,6 @@ pub struct TableRange {
 }
 
 impl TableRange {
-    /// The numbers, the lowest first.
     pub fn iter(self) -> impl Iterator<Item = u32> {
         self.first..=self.last
     }
@@ -123,18 +121,7 @@ impl FromStr for TableRange {
     }
 }
 
-impl TryFrom<String> for TableRange {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<TableRange> for String {
-    fn from(n: TableRange) -> String {
-        n.to_string()
-    }
-}
+crate::serde_as_text!(TableRange);
 
 impl fmt::Display for TableRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,13 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drift {
-    /// The NIC.
     pub dev: String,
-    /// What differs.
     pub field: String,
     /// What should be there; absent: nothing.
     pub expected: Option<String>,

@@ -31,7 +31,6 @@ pub enum ErrorClass {
 }
 
 impl ErrorClass {
-    /// All classes, in the order of their numbers.
     pub const ALL: [ErrorClass; 11] = [
         ErrorClass::Other,
         ErrorClass::Usage,
@@ -46,7 +45,6 @@ impl ErrorClass {
         ErrorClass::Sick,
     ];
 
-    /// The process's exit code.
     pub fn code(self) -> u8 {
         self as u8
     }

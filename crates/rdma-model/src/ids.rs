@@ -6,65 +6,28 @@ use std::str::FromStr;
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// Implements serde through `Display` and `FromStr`, so that a value read from JSON passes the same checks as a flag.
-macro_rules! serde_as_text {
-    ($($t:ty),*) => {$(
-        impl TryFrom<String> for $t {
-            type Error = anyhow::Error;
-            fn try_from(s: String) -> Result<Self> { s.parse() }
-        }
-        impl From<$t> for String {
-            fn from(v: $t) -> String { v.to_string() }
-        }
-    )*};
-}
+use crate::{checked_text, serde_as_text};
 
-/// A network interface's name: 1 to 15 bytes, no `/`, no `:`, no white space, neither `.` nor `..`
-/// (`dev_valid_name()` in the kernel's net/core/dev.c).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct IfName(String);
-
-impl IfName {
-    /// The name as the kernel prints it.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for IfName {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
+checked_text! {
+    /// A network interface's name: 1 to 15 bytes, no `/`, no `:`, no white space, neither `.` nor `..`
+    /// (`dev_valid_name()` in the kernel's net/core/dev.c).
+    IfName(s) {
         ensure!(!s.is_empty(), "an interface name is empty");
         ensure!(s.len() < 16, "interface name {:?} has {} bytes, the kernel allows 15", s, s.len());
         ensure!(s != "." && s != "..", "{s:?} is no interface name");
         if let Some(bad) = s.chars().find(|c| *c == '/' || *c == ':' || c.is_whitespace() || c.is_control()) {
             bail!("interface name {s:?} holds {bad:?}");
         }
-        Ok(IfName(s.to_owned()))
     }
 }
 
-/// An RDMA device's name (`mlx5_0`, `rocep1s0f0`, `rxe0`): 1 to 63 bytes of letters, digits, `_`, `-`, `.`
-/// (IB_DEVICE_NAME_MAX in the kernel; the character set is what sysfs and NCCL's list syntax can carry).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct HcaName(String);
-
-impl HcaName {
-    /// The name as the kernel prints it.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for HcaName {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
+checked_text! {
+    /// An RDMA device's name (`mlx5_0`, `rocep1s0f0`, `rxe0`): 1 to 63 bytes of letters, digits, `_`, `-`, `.`
+    /// (IB_DEVICE_NAME_MAX in the kernel; the character set is what sysfs and NCCL's list syntax can carry).
+    HcaName(s) {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         ensure!(!s.is_empty() && s.len() < 64 && s.chars().all(good), "{s:?} is no RDMA device name");
         ensure!(s != "." && s != "..", "{s:?} is no RDMA device name");
-        Ok(HcaName(s.to_owned()))
     }
 }
 
@@ -74,7 +37,6 @@ impl FromStr for HcaName {
 pub struct BusId {
     /// PCI domain (segment); more than 16 bits wide behind some bridges (VMD, Hyper-V).
     pub domain: u32,
-    /// Bus number.
     pub bus: u8,
     /// Device number, 0 to 31.
     pub device: u8,
@@ -118,7 +80,7 @@ impl Mac {
 
     /// What the kernel tells. It tells an empty one of a neighbour on a link that has no such addresses, as tun (neigh_fill_info
     /// in net/core/neighbour.c): that is none.
-    pub fn of(bytes: &[u8]) -> Option<Mac> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Mac> {
         (1..=Mac::LONGEST).contains(&bytes.len()).then(|| Mac(bytes.to_vec()))
     }
 }
@@ -165,19 +127,7 @@ impl FromStr for Hex {
     }
 }
 
-serde_as_text!(IfName, HcaName, BusId, Mac, Guid, Hex);
-
-impl fmt::Display for IfName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl fmt::Display for HcaName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
+serde_as_text!(BusId, Mac, Guid, Hex);
 
 impl fmt::Display for BusId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -22,6 +22,7 @@ pub mod error_class;
 pub mod escape;
 pub mod ids;
 pub mod moved_nic;
+mod newtype;
 pub mod nic;
 pub mod snapshot;
 pub mod step;

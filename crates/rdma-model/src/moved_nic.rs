@@ -11,7 +11,6 @@ use crate::step::NicState;
 /// A NIC that is away, and the state that the host gets back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MovedNic {
-    /// Which one.
     pub nic: Nic,
     /// Its state at the move: what the host gets back.
     pub before: NicState,
@@ -32,6 +31,5 @@ pub struct MovedNic {
 pub struct Overruled {
     /// What it was: a namespace that lives on gets it back.
     pub was: String,
-    /// What we wrote.
     pub now: String,
 }

@@ -10,9 +10,7 @@ use crate::snapshot::{Address, CharDevice, Gid};
 /// What identifies a NIC while names and indexes change around it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Name on the host.
     pub name: IfName,
-    /// Index on the host.
     pub ifindex: u32,
     /// Parent PCI function, where it has one.
     pub pci: Option<BusId>,
@@ -25,7 +23,6 @@ pub struct Identity {
 /// A NIC that the container gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
-    /// Which one.
     pub identity: Identity,
     /// Its HCA; absent for a placeholder (`--ifaces` on a machine without any RDMA data).
     pub hca: Option<HcaName>,
@@ -33,10 +30,8 @@ pub struct Nic {
     pub port: Option<u32>,
     /// How many ports the HCA has: NCCL_IB_HCA names the port only where there are several.
     pub ports: usize,
-    /// Whether it is soft-RoCE.
     pub rxe: bool,
     /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
-    #[serde(default)]
     pub over: Option<IfName>,
     /// Its virtual functions, whose links hang on it.
     #[serde(default)]
@@ -60,9 +55,7 @@ pub struct Nic {
 /// An environment variable for the container, with the reason that the report gives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
-    /// Name.
     pub name: String,
-    /// Value.
     pub value: String,
     /// Why we set it: one clause.
     pub why: String,

@@ -24,8 +24,8 @@ pub use route::{Hop, Member, Nexthop, RTA_EXPIRES, RTA_NH_ID, Route, Rule};
 pub use sysctls::SysctlValues;
 
 pub use paths::{
-    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, Matched, Purpose, Question, RdmaUse, StoreRoute,
-    TunnelPath,
+    Answer, Connection, HostPath, HostPaths, JobAddresses, Leg, LinkUse, Matched, Purpose, Question, RdmaUse,
+    StoreRoute, TunnelPath,
 };
 
 /// Version of the JSON form; a reader refuses any other.
@@ -34,21 +34,15 @@ pub const SCHEMA: u32 = 1;
 /// Everything observed in one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// [`SCHEMA`].
     pub schema: u32,
     /// `/proc/sys/kernel/random/boot_id`; empty for a captured tree.
     #[serde(default)]
     pub boot_id: String,
     /// Inode of the network namespace that was observed (nsfs); absent for a captured tree.
-    #[serde(default)]
     pub netns: Option<u64>,
     /// Whether RDMA devices are shared by all network namespaces or belong to one (`rdma system`).
-    #[serde(default)]
     pub rdma_mode: Option<RdmaMode>,
-    /// `/dev/infiniband/rdma_cm`.
-    #[serde(default)]
     pub rdma_cm: Option<CharDevice>,
-    /// RDMA devices, by name.
     pub hcas: Vec<Hca>,
     /// Numbers of the verbs nodes that devices of other namespaces have, which only the exclusive mode hides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -67,7 +61,6 @@ pub struct Snapshot {
     /// Families of which the kernel has not listed all routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub routes_cut: Vec<u8>,
-    /// Nexthop objects, by id.
     #[serde(default)]
     pub nexthops: Vec<Nexthop>,
     /// Policy rules of both families, in the kernel's order.
@@ -86,9 +79,8 @@ pub struct Snapshot {
     #[serde(default)]
     pub numa_nodes: Vec<NumaNode>,
     /// The processor; absent where /sys does not tell.
-    #[serde(default)]
     pub cpu: Option<Cpu>,
-    /// What two sources told differently, or could not be read: one sentence each.
+    /// What two sources report differently, or could not be read: one sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -130,14 +122,11 @@ pub enum RdmaMode {
     Exclusive,
 }
 
-/// A character device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CharDevice {
     /// Name below `/dev/infiniband`: `uverbs0`, `umad0`, `rdma_cm`.
     pub name: String,
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
 }
 
@@ -167,12 +156,10 @@ impl Snapshot {
         winners.flat_map(|r| r.hops.iter().filter_map(|h| h.dev.clone())).collect()
     }
 
-    /// The netdev of that name.
     pub fn netdev(&self, name: &IfName) -> Option<&Netdev> {
         self.netdevs.iter().find(|n| n.name == *name)
     }
 
-    /// The HCA of that name.
     pub fn hca(&self, name: &HcaName) -> Option<&Hca> {
         self.hcas.iter().find(|h| h.name == *name)
     }
@@ -182,7 +169,6 @@ impl Snapshot {
         self.routes.iter().filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
     }
 
-    /// GPUs among the PCI functions.
     pub fn gpus(&self) -> impl Iterator<Item = &PciFunction> {
         self.pci.iter().filter(|f| f.is_gpu())
     }

@@ -22,13 +22,11 @@ pub const TABLE_MAIN: u32 = 254;
 /// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 
-/// Which of the two namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
     /// The namespace that the NICs belong to.
     Host,
-    /// The container's.
     Inside,
 }
 
@@ -49,10 +47,9 @@ pub struct NicState {
 }
 
 impl NicState {
-    /// The state of a netdev in a snapshot.
     pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
         let netdev = snapshot.netdev(name)?.clone();
-        let own = NetdevAddresses::of(&netdev);
+        let own = NetdevAddresses::new(&netdev);
         let routes = snapshot.routes.iter().filter(|r| own.loses(r)).cloned().collect();
         let rules = snapshot.rules.iter().filter(|r| own.concerns(r)).cloned().collect();
         let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
@@ -63,7 +60,7 @@ impl NicState {
     }
 }
 
-/// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: whoever is root in a
+/// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: root in a
 /// container adds what they like.
 pub struct NetdevAddresses<'a> {
     name: &'a IfName,
@@ -71,8 +68,7 @@ pub struct NetdevAddresses<'a> {
 }
 
 impl<'a> NetdevAddresses<'a> {
-    /// Those of a netdev.
-    pub fn of(dev: &'a Netdev) -> NetdevAddresses<'a> {
+    pub fn new(dev: &'a Netdev) -> NetdevAddresses<'a> {
         NetdevAddresses { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
     }
 
@@ -83,7 +79,6 @@ impl<'a> NetdevAddresses<'a> {
         over || route.prefsrc.is_some_and(own) && !derived(route)
     }
 
-    /// Whether a rule names the netdev, or exactly one of its addresses.
     pub fn concerns(&self, rule: &Rule) -> bool {
         let named = |n: &Option<String>| n.as_deref() == Some(self.name.as_str());
         let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
@@ -95,25 +90,18 @@ impl<'a> NetdevAddresses<'a> {
 /// Link settings that survive a namespace change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// MTU in bytes.
     pub mtu: u32,
     /// Transmit queue length in packets.
     pub txqlen: u32,
-    /// Device group.
     pub group: u32,
-    /// IFF_PROMISC.
     pub promisc: bool,
-    /// IFF_ALLMULTI.
     pub allmulti: bool,
-    /// IFLA_IFALIAS.
     pub alias: Option<String>,
     /// What else; absent, as a part of it: left as it is.
-    #[serde(default)]
     pub options: Option<LinkOptions>,
 }
 
 impl Settings {
-    /// Those of a netdev.
     pub fn of(dev: &Netdev) -> Settings {
         Settings {
             mtu: dev.mtu,
@@ -162,81 +150,202 @@ pub struct VirtualLink {
 #[allow(missing_docs, reason = "the variants say what their fields are")]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
-    /// Deletes a soft-RoCE link.
-    RdmaLinkDelete { side: Side, hca: HcaName },
+    RdmaLinkDelete {
+        side: Side,
+        hca: HcaName,
+    },
     /// Makes a soft-RoCE link; with `uverbs`, it must get that device node.
-    RdmaLinkAdd { side: Side, hca: HcaName, dev: IfName, uverbs: Option<CharDevice> },
+    RdmaLinkAdd {
+        side: Side,
+        hca: HcaName,
+        dev: IfName,
+        uverbs: Option<CharDevice>,
+    },
     /// Takes an RDMA device from `from` to the other side, where devices belong to one namespace each; with `uverbs`, it must
     /// have that device node there.
-    RdmaMove { from: Side, hca: HcaName, uverbs: Option<CharDevice> },
+    RdmaMove {
+        from: Side,
+        hca: HcaName,
+        uverbs: Option<CharDevice>,
+    },
     /// One link message that takes the NIC from `from` to the other side, there as `name` (and `ifindex`, if free).
-    Move { from: Side, dev: IfName, name: IfName, ifindex: Option<u32> },
+    Move {
+        from: Side,
+        dev: IfName,
+        name: IfName,
+        ifindex: Option<u32>,
+    },
     /// Gives an RDMA device on the host the name that it had.
-    RdmaRename { hca: HcaName, name: HcaName },
+    RdmaRename {
+        hca: HcaName,
+        name: HcaName,
+    },
     /// Makes a netdev that is no hardware, or gives one that is there the same properties.
-    Make { side: Side, dev: IfName, made: VirtualLink },
-    /// Deletes a netdev that is no hardware.
-    Delete { side: Side, dev: IfName },
-    /// Puts a link into a bond.
-    Enslave { side: Side, dev: IfName, master: IfName },
-    /// Renames a link that stays.
-    Rename { side: Side, dev: IfName, name: IfName },
+    Make {
+        side: Side,
+        dev: IfName,
+        made: VirtualLink,
+    },
+    Delete {
+        side: Side,
+        dev: IfName,
+    },
+    Enslave {
+        side: Side,
+        dev: IfName,
+        master: IfName,
+    },
+    Rename {
+        side: Side,
+        dev: IfName,
+        name: IfName,
+    },
     /// Deletes alternative names: a container can give a NIC hundreds.
-    AltnamesDelete { side: Side, dev: IfName, altnames: Vec<String> },
-    /// Adds an alternative name.
-    AltnameAdd { side: Side, dev: IfName, altname: String },
+    AltnamesDelete {
+        side: Side,
+        dev: IfName,
+        altnames: Vec<String>,
+    },
+    AltnameAdd {
+        side: Side,
+        dev: IfName,
+        altname: String,
+    },
     /// Frees the link from a bond or bridge that it did not have on the host.
-    Release { side: Side, dev: IfName },
+    Release {
+        side: Side,
+        dev: IfName,
+    },
     /// Detaches an XDP program that it did not have on the host.
-    XdpDetach { side: Side, dev: IfName },
+    XdpDetach {
+        side: Side,
+        dev: IfName,
+    },
     /// Takes off a BPF program that it did not have on the host.
-    ProgramDetach { side: Side, dev: IfName, program: Program },
+    ProgramDetach {
+        side: Side,
+        dev: IfName,
+        program: Program,
+    },
     /// Puts a BPF program back that a container took off, before that one or behind all; it has to live still.
-    ProgramAttach { side: Side, dev: IfName, program: Program, before: Option<u32> },
+    ProgramAttach {
+        side: Side,
+        dev: IfName,
+        program: Program,
+        before: Option<u32>,
+    },
     /// Writes per-device sysctls, by the keys of [`Netdev::sysctls`]; `dev` may be `all`.
-    Sysctls { side: Side, dev: IfName, values: SysctlValues },
+    Sysctls {
+        side: Side,
+        dev: IfName,
+        values: SysctlValues,
+    },
     /// Sets what the kernel keeps over a move but a container may have changed.
-    Settings { side: Side, dev: IfName, settings: Settings },
+    Settings {
+        side: Side,
+        dev: IfName,
+        settings: Settings,
+    },
     /// Sets what differs of these on the device itself, by the keys of [`Netdev::device`].
-    Device { side: Side, dev: IfName, values: BTreeMap<String, String> },
+    Device {
+        side: Side,
+        dev: IfName,
+        values: BTreeMap<String, String>,
+    },
     /// Attaches a queueing discipline in place of what is there.
-    QdiscAdd { side: Side, dev: IfName, qdisc: Qdisc },
+    QdiscAdd {
+        side: Side,
+        dev: IfName,
+        qdisc: Qdisc,
+    },
     /// Removes a queueing discipline, so that the kernel attaches its default.
-    QdiscDelete { side: Side, dev: IfName, qdisc: Qdisc },
-    /// Sets the IPv6 token.
-    Token { side: Side, dev: IfName, token: Option<Ipv6Addr> },
-    /// Sets the current link-layer address.
-    Mac { side: Side, dev: IfName, mac: Mac },
-    /// Adds an address.
-    AddressAdd { side: Side, dev: IfName, address: Address },
-    /// Deletes an address.
-    AddressDelete { side: Side, dev: IfName, address: Address },
-    /// Sets the link up or down.
-    Link { side: Side, dev: IfName, up: bool },
-    /// Adds a route.
-    RouteAdd { side: Side, route: Route },
+    QdiscDelete {
+        side: Side,
+        dev: IfName,
+        qdisc: Qdisc,
+    },
+    Token {
+        side: Side,
+        dev: IfName,
+        token: Option<Ipv6Addr>,
+    },
+    Mac {
+        side: Side,
+        dev: IfName,
+        mac: Mac,
+    },
+    AddressAdd {
+        side: Side,
+        dev: IfName,
+        address: Address,
+    },
+    AddressDelete {
+        side: Side,
+        dev: IfName,
+        address: Address,
+    },
+    Link {
+        side: Side,
+        dev: IfName,
+        up: bool,
+    },
+    RouteAdd {
+        side: Side,
+        route: Route,
+    },
     /// Adds an IPv4 route before equal ones.
-    RoutePrepend { side: Side, route: Route },
-    /// Deletes a route.
-    RouteDelete { side: Side, route: Route },
+    RoutePrepend {
+        side: Side,
+        route: Route,
+    },
+    RouteDelete {
+        side: Side,
+        route: Route,
+    },
     /// Makes a nexthop object, or makes it what it was.
-    NexthopAdd { side: Side, nexthop: Nexthop },
-    /// Deletes a nexthop object.
-    NexthopDelete { side: Side, id: u32 },
-    /// Adds a permanent neighbour or proxy.
-    NeighbourAdd { side: Side, dev: IfName, neighbour: Neighbour },
-    /// Deletes a permanent neighbour or proxy.
-    NeighbourDelete { side: Side, dev: IfName, neighbour: Neighbour },
-    /// Adds a rule.
-    RuleAdd { side: Side, rule: Rule },
+    NexthopAdd {
+        side: Side,
+        nexthop: Nexthop,
+    },
+    NexthopDelete {
+        side: Side,
+        id: u32,
+    },
+    NeighbourAdd {
+        side: Side,
+        dev: IfName,
+        neighbour: Neighbour,
+    },
+    NeighbourDelete {
+        side: Side,
+        dev: IfName,
+        neighbour: Neighbour,
+    },
+    RuleAdd {
+        side: Side,
+        rule: Rule,
+    },
     /// Adds a rule behind those of its priority, even if it is there already.
-    RuleAppend { side: Side, rule: Rule },
+    RuleAppend {
+        side: Side,
+        rule: Rule,
+    },
     /// Deletes a rule: of equal ones the first.
-    RuleDelete { side: Side, rule: Rule },
+    RuleDelete {
+        side: Side,
+        rule: Rule,
+    },
     /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev: NCCL skips a
-    /// port that is not, and picks the GID when it connects. Where the container is told an index, the GID has to be there.
+    /// port that is not, and picks the GID when it connects. Where the container gets an index, the GID has to be there.
     /// The GIDs come at most `gid_timeout` seconds after the port.
-    AwaitPort { hca: HcaName, port: u32, dev: IfName, addresses: Vec<IpAddr>, index: Option<u32>, gid_timeout: u32 },
+    AwaitPort {
+        hca: HcaName,
+        port: u32,
+        dev: IfName,
+        addresses: Vec<IpAddr>,
+        index: Option<u32>,
+        gid_timeout: u32,
+    },
 }
 
 impl Step {

@@ -1,5 +1,5 @@
 //! JSON with fields that are not known here. A record of a later version is read all the same, since NICs have to come home; a
-//! file that somebody wrote, or another node's message, is refused, since a field that is not heard may be a slip of the pen.
+//! file that a person wrote, or another node's message, is refused, since an unknown field may be a slip of the pen.
 //!
 //! Types do not refuse fields themselves, as the same ones are in records. What was not heard is what a value does not print again:
 //! a second reader for each type (as a crate for this has) would make the program larger by a fortieth.
@@ -34,10 +34,10 @@ pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     Ok(places)
 }
 
-/// The new text of something that was read from `old` as `heard`, with what nobody heard where that still has its place: lists that
+/// The new text of something that was read from `old` as `known`, with its unknown fields where they still have a place: lists that
 /// have become longer or shorter have lost it.
-pub fn carried<T: Serialize>(old: &str, heard: &T, new: &T) -> Result<String> {
-    let read = serde_json::to_string(heard)?;
+pub fn carried<T: Serialize>(old: &str, known: &T, new: &T) -> Result<String> {
+    let read = serde_json::to_string(known)?;
     let text = serde_json::to_string(new)?;
     let mut value = serde_json::from_str(&text)?;
     carry(&serde_json::from_str(old)?, &serde_json::from_str(&read)?, &mut value);
@@ -65,45 +65,45 @@ impl Write for Rest<'_> {
     }
 }
 
-fn carry(told: &Value, heard: &Value, new: &mut Value) {
-    match (told, heard, new) {
-        (Value::Object(told), Value::Object(heard), Value::Object(new)) => {
-            for (key, told) in told {
-                match (heard.get(key), new.get_mut(key)) {
-                    (Some(heard), Some(new)) => carry(told, heard, new),
-                    (None, None) => drop(new.insert(key.clone(), told.clone())),
+fn carry(json: &Value, known: &Value, new: &mut Value) {
+    match (json, known, new) {
+        (Value::Object(json), Value::Object(known), Value::Object(new)) => {
+            for (key, json) in json {
+                match (known.get(key), new.get_mut(key)) {
+                    (Some(known), Some(new)) => carry(json, known, new),
+                    (None, None) => drop(new.insert(key.clone(), json.clone())),
                     _ => {}
                 }
             }
         }
-        (Value::Array(told), Value::Array(heard), Value::Array(new))
-            if told.len() == heard.len() && told.len() == new.len() =>
+        (Value::Array(json), Value::Array(known), Value::Array(new))
+            if json.len() == known.len() && json.len() == new.len() =>
         {
-            told.iter().zip(heard).zip(new).for_each(|((told, heard), new)| carry(told, heard, new));
+            json.iter().zip(known).zip(new).for_each(|((json, known), new)| carry(json, known, new));
         }
         _ => {}
     }
 }
 
-fn compare(told: &Value, heard: &Value, at: &mut Vec<String>, places: &mut Vec<String>) {
+fn compare(json: &Value, known: &Value, at: &mut Vec<String>, places: &mut Vec<String>) {
     let says_nothing = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::Array(list) => list.is_empty(),
         Value::Object(map) => map.is_empty(),
         _ => false,
     };
-    let pairs: Vec<(String, &Value, Option<&Value>)> = match (told, heard) {
-        (Value::Object(told), Value::Object(heard)) => told.iter().map(|(k, v)| (k.clone(), v, heard.get(k))).collect(),
-        (Value::Array(told), Value::Array(heard)) => {
-            told.iter().zip(heard).enumerate().map(|(i, (told, heard))| (i.to_string(), told, Some(heard))).collect()
+    let pairs: Vec<(String, &Value, Option<&Value>)> = match (json, known) {
+        (Value::Object(json), Value::Object(known)) => json.iter().map(|(k, v)| (k.clone(), v, known.get(k))).collect(),
+        (Value::Array(json), Value::Array(known)) => {
+            json.iter().zip(known).enumerate().map(|(i, (json, known))| (i.to_string(), json, Some(known))).collect()
         }
         _ => return,
     };
-    for (key, told, heard) in pairs {
+    for (key, json, known) in pairs {
         at.push(key);
-        match heard {
-            Some(heard) => compare(told, heard, at, places),
-            None if says_nothing(told) => {}
+        match known {
+            Some(known) => compare(json, known, at, places),
+            None if says_nothing(json) => {}
             None => places.push(at.join(".")),
         }
         at.pop();

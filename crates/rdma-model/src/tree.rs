@@ -18,11 +18,8 @@ pub const SCHEMA: u32 = 1;
 /// One thing in a tree. What is read of a /sys is held once, however many trees it is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// A directory.
     Dir,
-    /// A regular file with its contents.
     File(Arc<[u8]>),
-    /// A symbolic link with its target.
     Link(Arc<str>),
 }
 
@@ -72,7 +69,6 @@ impl Tree {
         self
     }
 
-    /// An entry.
     pub fn get(&self, path: &str) -> Option<&Node> {
         self.place(path).ok().and_then(|at| self.entries.get(at)).map(|(_, node)| node)
     }
@@ -82,7 +78,6 @@ impl Tree {
         self.entries.iter().map(|(path, node)| (path.as_ref(), node))
     }
 
-    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -225,12 +220,10 @@ fn missing(entries: &[(Box<str>, Node)]) -> Vec<&str> {
     missing
 }
 
-/// The directory of a path.
 pub fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(dir, _)| dir)
 }
 
-/// The JSON form.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document<'t> {
@@ -261,13 +254,13 @@ enum Entry<'t> {
 
 impl Serialize for Tree {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        Document { schema: SCHEMA, entries: self.iter().map(|(path, node)| Entry::of(path, node)).collect() }
+        Document { schema: SCHEMA, entries: self.iter().map(|(path, node)| Entry::new(path, node)).collect() }
             .serialize(serializer)
     }
 }
 
 impl<'t> Entry<'t> {
-    fn of(path: &'t str, node: &'t Node) -> Entry<'t> {
+    fn new(path: &'t str, node: &'t Node) -> Entry<'t> {
         let path = path.into();
         match node {
             Node::Dir => Entry::Dir { path },

@@ -1,4 +1,4 @@
-//! What sits on what: VLANs and the like on a NIC, which come along with it, and what makes them anew.
+//! What sits on what: VLANs and the like on a NIC, which come along with it, and what creates them again.
 //!
 //! A VLAN outlives the move of the device below into another namespace (vlan_device_event() in net/8021q/vlan.c), down and
 //! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
@@ -64,17 +64,15 @@ pub fn fate(device: &Netdev) -> &'static str {
     }
 }
 
-/// Whether a netdev is IPoIB's.
 pub fn is_ipoib(device: &Netdev) -> bool {
     device.kind.as_deref() == Some("ipoib")
 }
 
-/// Whether a netdev is a bond that we can make anew.
+/// Whether a netdev is a bond that we can re-create.
 pub fn is_bond(device: &Netdev) -> bool {
     device.kind.as_deref() == Some("bond") && device.made.is_some()
 }
 
-/// The members of a bond.
 pub fn members<'a>(snapshot: &'a Snapshot, bond: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
     snapshot.netdevs.iter().filter(|n| n.master.as_ref() == Some(&bond.name))
 }
@@ -103,7 +101,7 @@ pub fn move_rank(nic: &Nic, nics: &[Nic]) -> usize {
     1 + std::iter::successors(leader(nic, nics), |n| leader(n, nics)).take(MOST).count()
 }
 
-/// What makes a NIC anew that its container's namespace has taken with it, or that cannot change namespace; none for hardware.
+/// What re-creates a NIC that ended with its container's namespace, or that cannot change namespace; none for hardware.
 pub fn virtual_link(held: &MovedNic, all: &[MovedNic], host: &Snapshot) -> Option<VirtualLink> {
     let was = &held.before.netdev;
     let over = held.nic.over.clone();
@@ -129,7 +127,7 @@ pub fn delete_steps(side: Side, dev: &IfName, link: Option<&HcaName>) -> Vec<Ste
     link.into_iter().chain([Step::Delete { side, dev: dev.clone() }]).collect()
 }
 
-/// What is no hardware, anew: it has its MTU before its members come, which take theirs from it.
+/// Re-creates what is no hardware: it gets its MTU before its members come, which take theirs from it.
 pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step> {
     let was = &held.before.netdev;
     let dev = || was.name.clone();

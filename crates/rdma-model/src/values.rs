@@ -1,23 +1,22 @@
 //! Values of options that more than one crate reads.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use crate::checked_text;
+
 /// Which addresses of a NIC count: `4`, `6` or `any`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Family {
-    /// IPv4.
     #[default]
     #[serde(rename = "4")]
     V4,
     /// IPv6 other than link-local.
     #[serde(rename = "6")]
     V6,
-    /// Either.
     #[serde(rename = "any")]
     Any,
 }
@@ -35,7 +34,6 @@ impl FromStr for Family {
 }
 
 impl Family {
-    /// Whether an address is of this family.
     pub fn has(self, address: &IpAddr) -> bool {
         match self {
             Family::V4 => address.is_ipv4(),
@@ -60,7 +58,6 @@ impl Family {
 pub struct GidTimeout(u32);
 
 impl GidTimeout {
-    /// The seconds.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -96,45 +93,13 @@ impl From<GidTimeout> for u32 {
     }
 }
 
-/// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot, so that it is a file name that nobody hides.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PlanName(String);
-
-impl PlanName {
-    /// The name.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl FromStr for PlanName {
-    type Err = anyhow::Error;
-    fn from_str(s: &str) -> Result<Self> {
+checked_text! {
+    /// A plan's name: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot: its file is not a hidden one.
+    PlanName(s) {
         let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
         ensure!(
             (1..=64).contains(&s.len()) && s.bytes().all(good) && !s.starts_with('.'),
             "{s:?} is no plan name (1 to 64 letters, digits, '_', '.', '-', the first no dot)"
         );
-        Ok(PlanName(s.to_owned()))
-    }
-}
-
-impl TryFrom<String> for PlanName {
-    type Error = anyhow::Error;
-    fn try_from(s: String) -> Result<Self> {
-        s.parse()
-    }
-}
-
-impl From<PlanName> for String {
-    fn from(name: PlanName) -> String {
-        name.0
-    }
-}
-
-impl fmt::Display for PlanName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
     }
 }

@@ -27,7 +27,6 @@ pub enum DropCode {
     Excluded,
     /// Carries the default route or shares its master.
     Uplink,
-    /// Owns the bootstrap address.
     Bootstrap,
     /// Part of a bond or bridge, or a bond or bridge itself.
     Enslaved,
@@ -39,13 +38,11 @@ pub enum DropCode {
     QueueingDiscipline,
     /// No address of the wanted family.
     NoAddress,
-    /// The port is not ACTIVE.
     PortDown,
     /// No RoCE v2 GID made from its address and carrying its netdev.
     NoGid,
     /// An address would expire inside the container.
     FiniteLifetime,
-    /// InfiniBand without `--ib`.
     #[serde(rename = "infiniband")]
     InfiniBand,
     /// The peer has no such NIC.

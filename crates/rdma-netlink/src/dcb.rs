@@ -11,7 +11,7 @@ use netlink_packet_core::NLA_F_NESTED;
 use rdma_model::ids::IfName;
 
 use crate::ethtool::{Values, hex, unhex};
-use crate::generic::{attribute, exchange};
+use crate::generic::attribute;
 use crate::reply::attributes;
 use crate::socket::KernelSocket;
 
@@ -43,7 +43,6 @@ const BY_HOST: u8 = 1;
 const PFC_SET: std::ops::Range<usize> = 1..6;
 const PFC_BYTES: usize = 136;
 
-/// Whether a value of that name is one of these.
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
@@ -54,31 +53,31 @@ fn message(command: u8, dev: &IfName, rest: &[u8]) -> Vec<u8> {
 
 /// What a netdev has; nothing where its driver has no DCB.
 pub fn read(socket: &mut KernelSocket, dev: &IfName) -> Values {
-    let answer = exchange(socket, RTM_GETDCB, message(IEEE_GET, dev, &[])).unwrap_or_default();
+    let answer = socket.transact(RTM_GETDCB, &message(IEEE_GET, dev, &[])).unwrap_or_default();
     let first = answer.first().and_then(|a| a.get(HEADER..)).unwrap_or_default();
-    told(first).into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
+    parse(first).into_iter().map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
 }
 
-fn told(answer: &[u8]) -> BTreeMap<&'static str, String> {
-    let mut told = BTreeMap::new();
+fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
+    let mut observed = BTreeMap::new();
     let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
     let by = all.get(&DCBX).and_then(|mode| mode.first().copied());
-    told.extend(by.map(|mode| ("dcbx", mode.to_string())));
-    let Some(ieee) = all.get(&IEEE).filter(|_| by.is_none_or(|mode| mode & BY_HOST != 0)) else { return told };
+    observed.extend(by.map(|mode| ("dcbx", mode.to_string())));
+    let Some(ieee) = all.get(&IEEE).filter(|_| by.is_none_or(|mode| mode & BY_HOST != 0)) else { return observed };
     for (kind, value) in attributes(ieee).flatten() {
         match kind {
-            ETS => drop(told.insert("ets", hex(value))),
-            MAXRATE => drop(told.insert("maxrate", hex(value))),
-            PFC => told.extend(value.get(PFC_SET).map(|set| ("pfc", hex(set)))),
+            ETS => drop(observed.insert("ets", hex(value))),
+            MAXRATE => drop(observed.insert("maxrate", hex(value))),
+            PFC => observed.extend(value.get(PFC_SET).map(|set| ("pfc", hex(set)))),
             APP_TABLE => {
                 // Its own number tells of which standard an entry is.
                 let all = attributes(value).flatten().map(|(kind, app)| format!("{kind}:{}", hex(app)));
-                told.insert("app", all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(","));
+                observed.insert("app", all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(","));
             }
             _ => {}
         }
     }
-    told
+    observed
 }
 
 /// Gives a netdev these values, as far as it does not have them.
@@ -96,7 +95,7 @@ pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<
             continue;
         }
         for (command, rest) in changes(name, wanted, &now) {
-            let set: io::Result<_> = exchange(socket, RTM_SETDCB, message(command, dev, &rest));
+            let set: io::Result<_> = socket.transact(RTM_SETDCB, &message(command, dev, &rest));
             refused.extend(set.err().map(|e| format!("{key}: {e}")));
         }
     }
@@ -160,21 +159,21 @@ mod tests {
 
     #[test]
     fn counters_and_what_the_peer_tells_are_left_out() {
-        let one = told(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 5, &[[5, 3, 0, 26], [1, 3, 6, 137]]));
-        let same = told(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 77, &[[1, 3, 6, 137], [5, 3, 0, 26]]));
+        let one = parse(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 5, &[[5, 3, 0, 26], [1, 3, 6, 137]]));
+        let same = parse(&answer(0x09, [8, 0x18, 0, 0, 1, 2], 77, &[[1, 3, 6, 137], [5, 3, 0, 26]]));
         assert_eq!(one, same);
         assert_eq!((&*one["pfc"], &*one["dcbx"], &*one["app"]), ("1800000102", "9", "1:01030689,1:0503001a"));
         assert_eq!(one["ets"], "07".repeat(59));
         // What the card agreed on with the switch by itself.
-        assert_eq!(told(&answer(0x0a, [0; 6], 0, &[])).into_keys().collect::<Vec<_>>(), ["dcbx"]);
-        assert!(told(&[]).is_empty());
+        assert_eq!(parse(&answer(0x0a, [0; 6], 0, &[])).into_keys().collect::<Vec<_>>(), ["dcbx"]);
+        assert!(parse(&[]).is_empty());
     }
 
     #[test]
     fn priorities_come_back_as_they_were_told() {
         let [(IEEE_SET, pfc)] = &changes("pfc", "1800000102", "0000000000")[..] else { panic!("not one") };
         let again: Vec<u8> = [pfc.clone(), attribute(DCBX, &[9])].concat();
-        assert_eq!(told(&again)["pfc"], "1800000102");
+        assert_eq!(parse(&again)["pfc"], "1800000102");
         let apps = changes("app", "1:01030689,1:0503001a", "1:0503001a,1:05040018");
         let table =
             |app: &[u8]| attribute(IEEE | NLA_F_NESTED, &attribute(APP_TABLE | NLA_F_NESTED, &attribute(1, app)));

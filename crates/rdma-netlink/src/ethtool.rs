@@ -54,25 +54,24 @@ impl Kind {
         values.iter().filter_map(|(key, value)| Some((own(key)?, value.as_str()))).collect()
     }
 
-    /// The values of an answer.
-    fn told(&self, answer: &[u8]) -> Values {
-        let mut told: BTreeMap<String, String> = BTreeMap::new();
+    fn parse(&self, answer: &[u8]) -> Values {
+        let mut observed: BTreeMap<String, String> = BTreeMap::new();
         let all: BTreeMap<u16, &[u8]> = attributes(answer).flatten().collect();
         if self.settings.is_empty() {
-            told.extend(features(&all));
+            observed.extend(features(&all));
         }
         for (number, name, form) in self.settings {
-            told.extend(all.get(number).and_then(|value| Some(((*name).to_owned(), text(*form, value)?))));
+            observed.extend(all.get(number).and_then(|value| Some(((*name).to_owned(), text(*form, value)?))));
         }
         for (_, by, decided) in DECIDED.iter().filter(|(kind, ..)| *kind == self.name) {
-            if told.get(*by).is_some_and(|on| on == "1") {
-                decided.iter().for_each(|name| drop(told.remove(*name)));
+            if observed.get(*by).is_some_and(|on| on == "1") {
+                decided.iter().for_each(|name| drop(observed.remove(*name)));
             }
         }
         if self.name == "link-modes" {
-            told.values_mut().filter(|v| UNKNOWN.contains(&v.as_str())).for_each(|v| *v = UNTOLD.to_owned());
+            observed.values_mut().filter(|v| UNKNOWN.contains(&v.as_str())).for_each(|v| *v = UNTOLD.to_owned());
         }
-        told.into_iter().map(|(name, value)| (self.key(&name), value)).collect()
+        observed.into_iter().map(|(name, value)| (self.key(&name), value)).collect()
     }
 
     /// The attributes that change these from what they are now.
@@ -103,12 +102,10 @@ fn text(form: Form, value: &[u8]) -> Option<String> {
     })
 }
 
-/// Bytes as text.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of such text.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let byte = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
     (0..text.len()).step_by(2).map(byte).collect()
@@ -161,7 +158,6 @@ fn header(ifindex: u32, flags: u32) -> Vec<u8> {
     attribute(HEADER | NLA_F_NESTED, &parts.concat())
 }
 
-/// Whether a value of that name is one of these.
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
@@ -171,7 +167,7 @@ pub fn read(genl: &mut Genl, ifindex: u32, hardware: bool) -> Values {
     let mut all = Values::new();
     for kind in KINDS.iter().filter(|k| hardware || !k.hardware) {
         if let Ok(answer) = genl.ask(kind.get, &header(ifindex, 0)) {
-            all.extend(kind.told(&answer));
+            all.extend(kind.parse(&answer));
         }
     }
     all
@@ -188,8 +184,8 @@ pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String
         if wanted.is_empty() {
             continue;
         }
-        let told = genl.ask(kind.get, &header(ifindex, 0)).map(|answer| kind.told(&answer)).unwrap_or_default();
-        let now = kind.own(&told);
+        let observed = genl.ask(kind.get, &header(ifindex, 0)).map(|answer| kind.parse(&answer)).unwrap_or_default();
+        let now = kind.own(&observed);
         let differs = |(name, value): &(&&str, &&str)| now.get(*name) != Some(*value) && **value != UNTOLD;
         let wanted: BTreeMap<&str, &str> = wanted.iter().filter(differs).map(|(n, v)| (*n, *v)).collect();
         if wanted.is_empty() || set(genl, kind, ifindex, &wanted, &now).is_ok() {

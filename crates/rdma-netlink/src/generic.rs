@@ -1,13 +1,9 @@
-//! Messages that are sent and read as bytes, and generic netlink made of them.
+//! Generic netlink.
 
 use std::io;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use netlink_packet_core::{
-    DecodeError, DefaultNla, Emitable, NLM_F_DUMP, NetlinkDeserializable, NetlinkHeader, NetlinkPayload,
-    NetlinkSerializable,
-};
+use netlink_packet_core::{DefaultNla, Emitable};
 use nix::libc::ENOENT;
 
 use crate::reply::attributes;
@@ -22,54 +18,7 @@ const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-/// A driver that asks its firmware may take long; a hook must not hang.
-const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A message without its header.
-struct Bytes {
-    kind: u16,
-    payload: Vec<u8>,
-}
-
-impl NetlinkSerializable for Bytes {
-    fn message_type(&self) -> u16 {
-        self.kind
-    }
-
-    fn buffer_len(&self) -> usize {
-        self.payload.len()
-    }
-
-    fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&self.payload);
-    }
-}
-
-impl NetlinkDeserializable for Bytes {
-    type Error = DecodeError;
-
-    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Bytes, DecodeError> {
-        Ok(Bytes { kind: header.message_type, payload: payload.to_vec() })
-    }
-}
-
-impl From<Bytes> for NetlinkPayload<Bytes> {
-    fn from(bytes: Bytes) -> NetlinkPayload<Bytes> {
-        NetlinkPayload::InnerMessage(bytes)
-    }
-}
-
-/// Sends one message; the payloads of the kernel's answers. A refusal is an error with its errno.
-pub fn exchange(socket: &mut KernelSocket, kind: u16, payload: Vec<u8>) -> io::Result<Vec<Vec<u8>>> {
-    let (answers, _) = socket.exchange(Bytes { kind, payload }, 0, TIMEOUT)?;
-    Ok(payloads(answers))
-}
-
-fn payloads(answers: Vec<Bytes>) -> Vec<Vec<u8>> {
-    answers.into_iter().map(|bytes| bytes.payload).collect()
-}
-
-/// A family of generic netlink.
 pub struct Genl {
     socket: KernelSocket,
     family: u16,
@@ -80,7 +29,7 @@ impl Genl {
     pub fn open(family: &str) -> Result<Option<Genl>> {
         let mut socket = KernelSocket::open(NETLINK_GENERIC).context("opening a generic netlink socket")?;
         let name = attribute(CTRL_ATTR_FAMILY_NAME, &[family.as_bytes(), &[0]].concat());
-        let answers = match exchange(&mut socket, GENL_ID_CTRL, message(CTRL_CMD_GETFAMILY, &name)) {
+        let answers = match socket.transact(GENL_ID_CTRL, &message(CTRL_CMD_GETFAMILY, &name)) {
             Err(e) if e.raw_os_error() == Some(ENOENT) => return Ok(None),
             answers => answers.with_context(|| format!("asking for netlink family {family}"))?,
         };
@@ -90,22 +39,18 @@ impl Genl {
         Ok(Some(Genl { socket, family }))
     }
 
-    /// The attributes of the answer to a question.
     pub fn ask(&mut self, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
-        let answers = exchange(&mut self.socket, self.family, message(command, attributes))?;
+        let answers = self.socket.transact(self.family, &message(command, attributes))?;
         Ok(answers.first().and_then(|a| a.get(GENL_HEADER..)).unwrap_or_default().to_vec())
     }
 
-    /// The attributes of each of a list.
     pub fn list(&mut self, command: u8, attributes: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-        let ask = Bytes { kind: self.family, payload: message(command, attributes) };
-        let (answers, _) = self.socket.exchange(ask, NLM_F_DUMP, TIMEOUT)?;
-        Ok(payloads(answers).iter().filter_map(|a| Some(a.get(GENL_HEADER..)?.to_vec())).collect())
+        let answers = self.socket.dump(self.family, &message(command, attributes))?;
+        Ok(answers.iter().filter_map(|a| Some(a.get(GENL_HEADER..)?.to_vec())).collect())
     }
 
-    /// Has something set.
     pub fn set(&mut self, command: u8, attributes: &[u8]) -> io::Result<()> {
-        exchange(&mut self.socket, self.family, message(command, attributes)).map(drop)
+        self.socket.transact(self.family, &message(command, attributes)).map(drop)
     }
 }
 

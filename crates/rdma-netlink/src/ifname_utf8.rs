@@ -58,13 +58,13 @@ pub fn bytes(text: &str) -> Vec<u8> {
 /// Reads a link message, whatever bytes its names have.
 pub fn link(header: &NetlinkHeader, payload: &[u8]) -> Result<Message, DecodeError> {
     let mut mended = payload.to_vec();
-    let told = mended.get_mut(IFINFOMSG..).map(names).unwrap_or_default();
+    let found = mended.get_mut(IFINFOMSG..).map(names).unwrap_or_default();
     let mut message = Message::deserialize(header, &mended)?;
     if let Message::NewLink(link) = &mut message {
         for attribute in &mut link.attributes {
             match attribute {
-                LinkAttribute::IfAlias(alias) => alias.clone_from(&told.alias),
-                LinkAttribute::PropList(all) => *all = told.altnames.iter().cloned().map(Prop::AltIfName).collect(),
+                LinkAttribute::IfAlias(alias) => alias.clone_from(&found.alias),
+                LinkAttribute::PropList(all) => *all = found.altnames.iter().cloned().map(Prop::AltIfName).collect(),
                 _ => {}
             }
         }
@@ -79,24 +79,23 @@ struct Names {
     altnames: Vec<String>,
 }
 
-/// The names among these attributes; their bytes become such that the library takes them.
 fn names(attributes: &mut [u8]) -> Names {
-    let mut told = Names::default();
+    let mut found = Names::default();
     each(attributes, &mut |kind, value| match kind {
         IFLA_IFNAME => mend(value),
         IFLA_IFALIAS => {
-            told.alias = text(value);
+            found.alias = text(value);
             mend(value);
         }
         IFLA_PROP_LIST => each(value, &mut |kind, name| {
             if kind == IFLA_ALT_IFNAME {
-                told.altnames.push(text(name));
+                found.altnames.push(text(name));
                 mend(name);
             }
         }),
         _ => {}
     });
-    told
+    found
 }
 
 /// Shows each attribute; one that is malformed is left to the library.
@@ -124,7 +123,6 @@ fn mend(bytes: &mut [u8]) {
 mod tests {
     use super::*;
 
-    /// A link message's attributes.
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
         let mut a = (4 + value.len() as u16).to_ne_bytes().to_vec();
         a.extend(kind.to_ne_bytes());
@@ -149,8 +147,8 @@ mod tests {
         let altnames = [attribute(IFLA_ALT_IFNAME, b"\xfey\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
         let list = |of: &[u8]| attribute(IFLA_PROP_LIST | 0x8000, of);
         let mut link = [attribute(IFLA_IFALIAS, b"\xffx\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
-        let told = names(&mut link);
-        assert_eq!(told, Names { alias: text(b"\xffx"), altnames: vec![text(b"\xfey"), "ok".to_owned()] });
+        let found = names(&mut link);
+        assert_eq!(found, Names { alias: text(b"\xffx"), altnames: vec![text(b"\xfey"), "ok".to_owned()] });
         let altnames = [attribute(IFLA_ALT_IFNAME, b"?y\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
         let mended = [attribute(IFLA_IFALIAS, b"?x\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
         assert_eq!(link, mended, "a link-layer address is no text");

@@ -3,7 +3,7 @@
 //! Everything but [`socket`] is without I/O: messages are built and read as bytes, into the values of `rdma-model`. A name of a
 //! link is bytes to the kernel, and stays so ([`ifname_utf8`]). A length that the kernel tells is checked before it is used.
 //!
-//! - [`socket`], [`exchange`]: sequence numbers, a deadline, answers of any size, lists that were interrupted are asked again
+//! - [`socket`]: sequence numbers, a deadline, answers of any size, lists that were interrupted are asked again
 //! - [`raw`], [`reply`], [`generic`]: messages as a header and attributes by number
 //! - [`rtnl`], [`route`], [`route_lookup`], [`nexthop`], [`qdisc`], [`link_info`], [`lower_link`], [`vf`]: route netlink
 //! - [`nldev`], [`nldev_users`]: RDMA netlink
@@ -12,7 +12,6 @@
 
 pub mod dcb;
 pub mod ethtool;
-pub mod exchange;
 pub mod generic;
 pub mod ifname_utf8;
 pub mod link_info;

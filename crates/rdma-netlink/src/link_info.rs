@@ -1,4 +1,4 @@
-//! IFLA_INFO_DATA <-> what makes a netdev anew. No I/O: `route.rs` carries the messages.
+//! IFLA_INFO_DATA <-> what re-creates a netdev. No I/O: `route.rs` carries the messages.
 
 use netlink_packet_core::{DefaultNla, Emitable, NlasIterator};
 use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
@@ -25,14 +25,14 @@ mod bond {
     pub const AD_ACTOR_SYSTEM: u16 = 26;
 }
 
-/// What makes a netdev of that kind anew, out of what the kernel tells of it: attributes as they are in a message. None where
+/// What re-creates a netdev of that kind, out of what the kernel reports of it: attributes as they are in a message. None where
 /// we do not know how.
-pub fn of(kind: &str, told: &[u8]) -> Option<Hex> {
-    let told: Vec<(u16, Vec<u8>)> =
-        NlasIterator::new(told).flatten().map(|nla| (nla.kind(), nla.value().to_vec())).collect();
-    let kinds = settable(kind, &told)?;
+pub fn creation_data(kind: &str, observed: &[u8]) -> Option<Hex> {
+    let observed: Vec<(u16, Vec<u8>)> =
+        NlasIterator::new(observed).flatten().map(|nla| (nla.kind(), nla.value().to_vec())).collect();
+    let kinds = settable(kind, &observed)?;
     let mut kept = Vec::new();
-    for (number, mut value) in told.into_iter().filter(|(number, _)| kinds.contains(number)) {
+    for (number, mut value) in observed.into_iter().filter(|(number, _)| kinds.contains(number)) {
         // The kernel tells a mask of all bits, and takes none but those of flags (vlan_dev_change_flags() in
         // net/8021q/vlan_dev.c).
         if let ("vlan", IFLA_VLAN_FLAGS, [_, _, _, _, mask @ ..]) = (kind, number, value.as_mut_slice()) {
@@ -46,29 +46,29 @@ pub fn of(kind: &str, told: &[u8]) -> Option<Hex> {
     Some(Hex(kept))
 }
 
-/// The attributes that the kernel both tells and takes (include/uapi/linux/if_link.h): it refuses to be told how long a
+/// The attributes that the kernel both reports and takes (include/uapi/linux/if_link.h): it refuses to take how long a
 /// macvlan's queue is (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
-fn settable(kind: &str, told: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
+fn settable(kind: &str, observed: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
     match kind {
         // ID, FLAGS, EGRESS_QOS, INGRESS_QOS, PROTOCOL.
         "vlan" => Some(vec![1, 2, 3, 4, 5]),
         // One with a list of addresses takes it address by address.
-        "macvlan" | "macvtap" if told.iter().any(|(k, v)| (*k, v.as_slice()) == (1, &MACVLAN_MODE_SOURCE)) => None,
+        "macvlan" | "macvtap" if observed.iter().any(|(k, v)| (*k, v.as_slice()) == (1, &MACVLAN_MODE_SOURCE)) => None,
         // MODE, FLAGS, BC_QUEUE_LEN, BC_CUTOFF.
         "macvlan" | "macvtap" => Some(vec![1, 2, 7, 9]),
         // MODE, FLAGS.
         "ipvlan" | "ipvtap" => Some(vec![1, 2]),
         // PKEY, MODE, UMCAST.
         "ipoib" => Some(vec![1, 2, 3]),
-        "bond" => of_bond(told),
+        "bond" => of_bond(observed),
         _ => None,
     }
 }
 
 /// A bond tells all its options and takes those of its mode alone (`unsuppmodes` in drivers/net/bonding/bond_options.c), delays
 /// only with MII monitoring, and one kind of monitoring only. A primary member has to be one before it is named.
-fn of_bond(told: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
-    let value = |kind| told.iter().find(|(k, _)| *k == kind).map(|(_, v)| v.as_slice());
+fn of_bond(observed: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
+    let value = |kind| observed.iter().find(|(k, _)| *k == kind).map(|(_, v)| v.as_slice());
     let is_set = |kind| value(kind).is_some_and(|v| v.iter().any(|b| *b != 0));
     if value(bond::PRIMARY).is_some() {
         return None;

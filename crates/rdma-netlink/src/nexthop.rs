@@ -22,7 +22,7 @@ const NHA_ENCAP_TYPE: u16 = 7;
 const NHA_ENCAP: u16 = 8;
 const NHA_RES_GROUP: u16 = 12;
 /// NHA_RES_BUCKET, NHA_OP_FLAGS, NHA_GROUP_STATS, NHA_HW_STATS_ENABLE, NHA_HW_STATS_USED: what goes with a dump.
-const TOLD: std::ops::RangeInclusive<u16> = 13..=17;
+const DUMP_ONLY: std::ops::RangeInclusive<u16> = 13..=17;
 const NHA_RES_GROUP_UNBALANCED_TIME: u16 = 4;
 const NESTED: [u16; 2] = [NHA_ENCAP, NHA_RES_GROUP];
 /// The length of nexthop_grp.
@@ -30,10 +30,9 @@ const NEXTHOP_GRP: usize = 8;
 /// RTNH_F_ONLINK: the one flag that a user sets (NEXTHOP_VALID_USER_FLAGS in net/ipv4/nexthop.c).
 const FLAGS: u32 = 0x04;
 
-/// A nexthop message as an object.
 pub fn nexthop(message: &Raw, names: &Names) -> Option<Nexthop> {
     let mut rest = message.attributes.clone();
-    rest.retain(|kind, _| !TOLD.contains(kind));
+    rest.retain(|kind, _| !DUMP_ONLY.contains(kind));
     let id = word(&rest.remove(&NHA_ID)?.0)?;
     let dev = rest.remove(&NHA_OIF).and_then(|i| names.get(&word(&i.0)?).cloned());
     let gateway = rest.remove(&NHA_GATEWAY).and_then(|g| ip(&g.0));
@@ -59,7 +58,7 @@ fn member(bytes: &[u8]) -> Member {
     }
 }
 
-/// How long a resilient group has been out of balance is a state: it is told, and refused as a setting.
+/// How long a resilient group has been out of balance is a state: it is reported, and refused as a setting.
 fn lasting(resilient: &Hex) -> Hex {
     let Ok(mut all) = attributes(&resilient.0) else { return resilient.clone() };
     all.retain(|kind, _| *kind != 0 && *kind < NHA_RES_GROUP_UNBALANCED_TIME);
@@ -97,7 +96,6 @@ fn of_member(m: &Member) -> Vec<u8> {
     [&m.id.to_ne_bytes()[..], &weight, &[0; 2]].concat()
 }
 
-/// The message that deletes an object.
 pub fn delete_message(id: u32) -> Raw {
     Raw { attributes: [(NHA_ID, of_word(id))].into(), ..Raw::dump(RTM_DELNEXTHOP, 0) }
 }

@@ -4,11 +4,11 @@
 //! back, and [`Device`], [`Port`], [`CharDev`] and [`netns_mode`] read the payloads of it.
 
 use anyhow::{Context, Result, bail, ensure};
-use netlink_packet_core::{DefaultNla, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader};
+use netlink_packet_core::{DefaultNla, Emitable};
 use rdma_model::ids::{Guid, HcaName, IfName};
 use rdma_model::snapshot::RdmaMode;
 
-use crate::reply::{HEADER, array, attributes, string};
+use crate::reply::{self, End, array, attributes, string};
 
 /// RDMA_NL_NLDEV: the family's number in the upper bits of a message type (RDMA_NL_GET_TYPE).
 pub const FAMILY: u16 = 5;
@@ -50,65 +50,48 @@ const UVERBS_DRIVER_ID: u16 = 73;
 /// (RDMA_NLDEV_ATTR_CHARDEV_TYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CharKind {
-    /// Verbs of a device (drivers/infiniband/core/uverbs_main.c).
     Uverbs {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
     },
     /// Management datagrams of a port (drivers/infiniband/core/user_mad.c).
     Umad {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
-        /// Port number, from 1.
         port: u32,
     },
     /// The connection manager, one for all devices (drivers/infiniband/core/ucma.c).
     RdmaCm,
 }
 
-/// What can be asked of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Every device that the socket's namespace may see.
     Devices,
-    /// Every port of a device.
     Ports {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
     },
     /// The connections that the manager of a device has made.
     Connections {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
     },
     /// Settings of the RDMA subsystem: shared or exclusive namespaces.
     System,
-    /// Number and name of a character device.
     CharDevice(CharKind),
     /// Creates a software device on a netdev of the socket's namespace.
     LinkAdd {
-        /// Name of the new device.
         name: &'a HcaName,
         /// `rxe` or `siw`.
         kind: &'a str,
-        /// The netdev that carries it.
         netdev: &'a IfName,
     },
-    /// Deletes a software device.
     LinkDelete {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
     },
-    /// Renames a device.
     Rename {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
-        /// RDMA_NLDEV_ATTR_DEV_NAME.
         name: &'a HcaName,
     },
     /// Moves a device into another network namespace; exclusive mode only.
     Move {
-        /// RDMA_NLDEV_ATTR_DEV_INDEX.
         device: u32,
         /// Open descriptor of the namespace.
         netns: u32,
@@ -116,24 +99,20 @@ pub enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// Whether the answer is a list that ends with NLMSG_DONE, rather than one message and an acknowledgement.
-    pub fn is_dump(&self) -> bool {
-        matches!(self, Request::Devices | Request::Ports { .. } | Request::Connections { .. })
+    /// Whether the answer is a list, or one message and an acknowledgement.
+    pub(crate) fn end(&self) -> End {
+        match self {
+            Request::Devices | Request::Ports { .. } | Request::Connections { .. } => End::Done,
+            _ => End::Ack,
+        }
     }
 
-    /// The message as it goes over the wire.
     pub fn encode(&self, sequence: u32) -> Vec<u8> {
         let (command, attributes) = self.parts();
         let attributes = attributes.as_slice();
-        let mut header = NetlinkHeader::default();
-        header.length = (HEADER + attributes.buffer_len()) as u32;
-        header.message_type = (FAMILY << 10) | command;
-        header.flags = NLM_F_REQUEST | if self.is_dump() { NLM_F_DUMP } else { NLM_F_ACK };
-        header.sequence_number = sequence;
-        let mut bytes = vec![0; header.length as usize];
-        header.emit(&mut bytes);
-        attributes.emit(&mut bytes[HEADER..]);
-        bytes
+        let mut body = vec![0; attributes.buffer_len()];
+        attributes.emit(&mut body);
+        reply::request((FAMILY << 10) | command, self.end().flags(), sequence, &body)
     }
 
     fn parts(&self) -> (u16, Vec<DefaultNla>) {
@@ -181,11 +160,9 @@ pub struct Device {
     pub name: String,
     /// Firmware version; absent for devices without firmware.
     pub firmware: Option<String>,
-    /// GUID of the node.
     pub node_guid: Option<Guid>,
-    /// GUID of the card.
     pub sys_image_guid: Option<Guid>,
-    /// `ib`, `roce`, `iw`, `opa`, `usnic`, told by the first port.
+    /// `ib`, `roce`, `iw`, `opa`, `usnic`, by the first port.
     pub protocol: Option<String>,
     /// Highest port number.
     pub last_port: u32,
@@ -194,7 +171,6 @@ pub struct Device {
 }
 
 impl Device {
-    /// Reads one answer to [`Request::Devices`].
     pub fn parse(payload: &[u8]) -> Result<Device> {
         let (mut device, mut index, mut name) = (Device::default(), None, None);
         for attribute in attributes(payload) {
@@ -211,8 +187,8 @@ impl Device {
                 _ => {}
             }
         }
-        device.index = index.context("RDMA netlink told a device without an index")?;
-        device.name = name.context("RDMA netlink told a device without a name")?;
+        device.index = index.context("RDMA netlink reported a device without an index")?;
+        device.name = name.context("RDMA netlink reported a device without a name")?;
         Ok(device)
     }
 }
@@ -220,24 +196,21 @@ impl Device {
 /// A port of an RDMA device (fill_port_info() in nldev.c).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// Its device's index.
     pub device: u32,
-    /// Port number, from 1.
     pub number: u32,
     /// `enum ib_port_state`; see [`Port::state_name`].
     pub state: Option<u8>,
     /// `enum ib_port_phys_state`.
     pub phys_state: Option<u8>,
-    /// Ifindex of the netdev, told only when that is in the socket's namespace.
+    /// Ifindex of the netdev, only when that is in the socket's namespace.
     pub ifindex: Option<u32>,
-    /// Name of the netdev, told only when that is in the socket's namespace.
+    /// Name of the netdev, only when that is in the socket's namespace.
     pub netdev: Option<String>,
     /// Local identifier; InfiniBand only.
     pub lid: Option<u32>,
 }
 
 impl Port {
-    /// Reads one answer to [`Request::Ports`].
     pub fn parse(payload: &[u8]) -> Result<Port> {
         let (mut port, mut device, mut index) = (Port::default(), None, None);
         for attribute in attributes(payload) {
@@ -253,8 +226,8 @@ impl Port {
                 _ => {}
             }
         }
-        port.device = device.context("RDMA netlink told a port without its device")?;
-        port.number = index.context("RDMA netlink told a port without a number")?;
+        port.device = device.context("RDMA netlink reported a port without its device")?;
+        port.number = index.context("RDMA netlink reported a port without a number")?;
         Ok(port)
     }
 
@@ -275,21 +248,17 @@ impl Port {
 /// A character device (nldev_get_chardev() in nldev.c).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CharDev {
-    /// Name below `/dev/infiniband`.
     pub name: String,
-    /// Major number.
     pub major: u32,
-    /// Minor number.
     pub minor: u32,
     /// Revision of its interface.
     pub abi: Option<u64>,
-    /// `enum rdma_driver_id` (include/uapi/rdma/ib_user_ioctl_verbs.h), told for uverbs only: see
+    /// `enum rdma_driver_id` (include/uapi/rdma/ib_user_ioctl_verbs.h), for uverbs only: see
     /// [`CharDev::software`].
     pub driver: Option<u32>,
 }
 
 impl CharDev {
-    /// Reads the answer to [`Request::CharDevice`].
     pub fn parse(payload: &[u8]) -> Result<CharDev> {
         let (mut name, mut dev, mut abi, mut driver) = (None, None, None, None);
         for attribute in attributes(payload) {
@@ -303,11 +272,11 @@ impl CharDev {
                 _ => {}
             }
         }
-        let name = name.context("RDMA netlink told a character device without a name")?;
-        let dev = dev.context("RDMA netlink told a character device without a number")?;
+        let name = name.context("RDMA netlink reported a character device without a name")?;
+        let dev = dev.context("RDMA netlink reported a character device without a number")?;
         // huge_encode_dev() is new_encode_dev(): 12 bits of major between the minor's 8 low and 12 high bits.
         let (major, minor) = ((dev >> 8) & 0xfff, (dev & 0xff) | ((dev >> 12) & 0xfff00));
-        ensure!(dev >> 32 == 0, "RDMA netlink told {dev:#x} as a device number of {name}");
+        ensure!(dev >> 32 == 0, "RDMA netlink reported {dev:#x} as a device number of {name}");
         Ok(CharDev { name, major: major as u32, minor: minor as u32, abi, driver })
     }
 
@@ -327,7 +296,7 @@ pub fn netns_mode(payload: &[u8]) -> Result<Option<RdmaMode>> {
         match attribute? {
             (NETNS_MODE, [0]) => return Ok(Some(RdmaMode::Exclusive)),
             (NETNS_MODE, [1]) => return Ok(Some(RdmaMode::Shared)),
-            (NETNS_MODE, value) => bail!("RDMA netlink told the unknown namespace mode {value:?}"),
+            (NETNS_MODE, value) => bail!("RDMA netlink reported the unknown namespace mode {value:?}"),
             _ => {}
         }
     }

@@ -28,9 +28,7 @@ const IPOIB: &str = "ib_ipoib";
 pub struct KernelUse {
     /// The module: `nvme_rdma`, `rpcrdma`, `ko2iblnd`.
     pub user: String,
-    /// The port of the device.
     pub port: Option<u32>,
-    /// The other end.
     pub peer: Option<IpAddr>,
 }
 

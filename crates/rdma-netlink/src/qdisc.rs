@@ -1,7 +1,7 @@
 //! Queueing disciplines <-> bytes. No I/O: `route.rs` carries the messages.
 //!
 //! A move gives a NIC the kernel's default discipline (dev_shutdown in net/sched/sch_generic.c). Those that the kernel
-//! attaches by itself have handle 0; every other was put there by somebody, and is carried if it can be made again from what
+//! attaches by itself have handle 0; every other was configured, and is carried if it can be made again from what
 //! the kernel tells of it.
 
 use rdma_model::ids::Hex;
@@ -22,7 +22,7 @@ const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 
 /// What the kernel tells of these in TCA_OPTIONS is all that it takes to make them, and it takes it in the form in which it
-/// tells it. Not so red, gred, choke and sfb, which want tables or children that are not told; nor what consists of classes
+/// tells it. Not so red, gred, choke and sfb, which want tables or children that it does not report; nor what consists of classes
 /// (htb, hfsc, prio, drr, qfq, ets) or of a program (bpf), nor taprio and etf, whose offload has a time of its own;
 /// nor mqprio and fq_pie, which refuse what they tell (seen with Linux 7.3).
 const TOLD_WHOLE: [&str; 16] = [
@@ -44,27 +44,24 @@ const TOLD_WHOLE: [&str; 16] = [
     "ingress",
 ];
 /// Times that the kernel rounds down when it takes them, to 1024 ns (include/net/codel.h) or 64 ns (include/net/pkt_sched.h),
-/// and again to microseconds when it tells them: given back as told they would lose one at each journey.
+/// and again to microseconds when it reports them: given back as reported they would lose one at each move.
 const ROUNDED: [(&str, &[u16]); 3] = [("codel", &[1, 3, 5]), ("fq_codel", &[1, 3, 7]), ("pie", &[1])];
 /// These find the flow of a packet by filters, if they have any, even where the kernel attached them.
 const CLASSIFYING: [&str; 2] = ["fq_codel", "sfq"];
-/// `jitter` in tc_netem_qopt, and TCA_NETEM_SLOT behind that struct: both may follow a distribution that is not told.
+/// `jitter` in tc_netem_qopt, and TCA_NETEM_SLOT behind that struct: both may follow a distribution that the kernel does not report.
 const NETEM_JITTER: std::ops::Range<usize> = 20..24;
 const NETEM_QOPT: usize = 24;
 const TCA_NETEM_SLOT: u16 = 12;
 
 /// A discipline as the kernel tells it.
 pub struct ObservedQdisc {
-    /// Of the link.
     pub ifindex: u32,
     qdisc: Qdisc,
-    /// What it has besides, that is not told whole.
+    /// What it has besides, that the kernel does not report whole.
     besides: Option<&'static str>,
-    /// Whether it has filters.
     pub filtered: bool,
 }
 
-/// A message as a discipline.
 pub fn parse(message: &Raw) -> Option<ObservedQdisc> {
     let text = |kind: u16| Some(String::from_utf8_lossy(&message.attributes.get(&kind)?.0).into_owned());
     let kind = text(TCA_KIND)?.trim_end_matches('\0').to_owned();
@@ -85,8 +82,8 @@ pub fn parse(message: &Raw) -> Option<ObservedQdisc> {
 }
 
 /// The requests for the filters that may be at a discipline.
-pub fn filters(told: &ObservedQdisc) -> Vec<Raw> {
-    let q = &told.qdisc;
+pub fn filters(observed: &ObservedQdisc) -> Vec<Raw> {
+    let q = &observed.qdisc;
     let parents = match q.kind.as_str() {
         "clsact" => vec![CLSACT_INGRESS, CLSACT_EGRESS],
         "ingress" => vec![CLSACT_INGRESS],
@@ -96,14 +93,13 @@ pub fn filters(told: &ObservedQdisc) -> Vec<Raw> {
     };
     let ask = |parent: u32| {
         let mut m = Raw::dump(RTM_GETTFILTER, 0);
-        m.header[4..8].copy_from_slice(&told.ifindex.to_ne_bytes());
+        m.header[4..8].copy_from_slice(&observed.ifindex.to_ne_bytes());
         m.header[12..16].copy_from_slice(&parent.to_ne_bytes());
         m
     };
     parents.into_iter().map(ask).collect()
 }
 
-/// Gives a netdev its disciplines.
 pub fn attach(dev: &mut Netdev, all: &[ObservedQdisc]) {
     let own: Vec<&ObservedQdisc> = all.iter().filter(|t| t.ifindex == dev.ifindex).collect();
     let made = own.iter().filter(|t| t.qdisc.handle != 0 && top(&t.qdisc));
@@ -116,10 +112,10 @@ fn top(qdisc: &Qdisc) -> bool {
 }
 
 /// What a move takes away for good.
-fn lost(told: &ObservedQdisc) -> Option<String> {
-    let q = &told.qdisc;
+fn lost(observed: &ObservedQdisc) -> Option<String> {
+    let q = &observed.qdisc;
     let name = format!("{} {:x}:", q.kind, q.handle >> 16);
-    if told.filtered {
+    if observed.filtered {
         return Some(format!("the filters of its queueing discipline {name}"));
     }
     if q.handle == 0 {
@@ -128,7 +124,7 @@ fn lost(told: &ObservedQdisc) -> Option<String> {
     if !top(q) {
         return Some(format!("its queueing discipline {name} below {:x}:{:x}", q.parent >> 16, q.parent & 0xffff));
     }
-    if let Some(besides) = told.besides {
+    if let Some(besides) = observed.besides {
         return Some(format!("{besides}its queueing discipline {name}"));
     }
     (!whole(q)).then(|| format!("its queueing discipline {name}"))
@@ -144,7 +140,6 @@ fn whole(q: &Qdisc) -> bool {
     steady && rest.is_some_and(|rest| !rest.contains_key(&TCA_NETEM_SLOT))
 }
 
-/// The message that attaches a discipline.
 pub fn add_message(ifindex: u32, q: &Qdisc) -> Raw {
     let mut m = Raw { kind: RTM_NEWQDISC, ..delete_message(ifindex, q) };
     m.header[8..12].copy_from_slice(&q.handle.to_ne_bytes());
@@ -153,17 +148,16 @@ pub fn add_message(ifindex: u32, q: &Qdisc) -> Raw {
     m
 }
 
-/// Options in the form in which the kernel, having taken them, tells what it told before.
-fn given(kind: &str, told: &Hex) -> Hex {
+/// Options in the form in which the kernel, having taken them, reports what it reported before.
+fn given(kind: &str, observed: &Hex) -> Hex {
     let rounded = ROUNDED.iter().find(|(k, _)| *k == kind).map(|(_, numbers)| numbers);
-    let (Some(numbers), Ok(mut all)) = (rounded, attributes(&told.0)) else { return told.clone() };
+    let (Some(numbers), Ok(mut all)) = (rounded, attributes(&observed.0)) else { return observed.clone() };
     for time in all.iter_mut().filter(|(number, _)| numbers.contains(number)).map(|(_, value)| value) {
         *time = word(&time.0).map_or(time.clone(), |us| of_word(us.saturating_add(1)));
     }
     Hex(emitted(&all))
 }
 
-/// The message that removes it.
 pub fn delete_message(ifindex: u32, q: &Qdisc) -> Raw {
     let mut m = Raw::dump(RTM_DELQDISC, 0);
     m.header[4..8].copy_from_slice(&ifindex.to_ne_bytes());

@@ -18,19 +18,16 @@ pub type Attributes = BTreeMap<u16, Hex>;
 
 /// include/uapi/linux/rtnetlink.h.
 pub(crate) const RTM_NEWROUTE: u16 = 24;
-/// Deletes a route.
 pub const RTM_DELROUTE: u16 = 25;
 /// Looks a route up, or lists all.
 pub const RTM_GETROUTE: u16 = 26;
 pub(crate) const RTM_NEWQDISC: u16 = 36;
 pub(crate) const RTM_DELQDISC: u16 = 37;
-/// Lists queueing disciplines.
 pub const RTM_GETQDISC: u16 = 38;
 pub(crate) const RTM_NEWTFILTER: u16 = 44;
 pub(crate) const RTM_GETTFILTER: u16 = 46;
 pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
 pub(crate) const RTM_DELNEXTHOP: u16 = 105;
-/// Lists nexthop objects.
 pub const RTM_GETNEXTHOP: u16 = 106;
 
 /// The length of the header: rtmsg, tcmsg, nhmsg.
@@ -50,7 +47,6 @@ pub struct Raw {
     pub kind: u16,
     /// rtmsg, tcmsg or nhmsg.
     pub header: Vec<u8>,
-    /// What follows.
     pub attributes: Attributes,
 }
 
@@ -62,12 +58,10 @@ impl Raw {
         Raw { kind, header, attributes: Attributes::new() }
     }
 
-    /// A byte of the header.
     pub fn byte(&self, at: usize) -> u8 {
         self.header.get(at).copied().unwrap_or_default()
     }
 
-    /// Four bytes of the header.
     pub fn word(&self, at: usize) -> u32 {
         self.header.get(at..at + 4).and_then(word).unwrap_or_default()
     }
@@ -76,9 +70,7 @@ impl Raw {
 /// Either what the library reads, or what we do.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// The library's.
     Known(Box<Message>),
-    /// Ours.
     Raw(Raw),
 }
 
@@ -137,7 +129,6 @@ impl NetlinkSerializable for Packet {
     }
 }
 
-/// Attributes as they lie in a message.
 pub fn attributes(bytes: &[u8]) -> Result<Attributes, DecodeError> {
     let one = |nla: Result<netlink_packet_core::NlaBuffer<&[u8]>, DecodeError>| {
         nla.map(|nla| (nla.kind(), Hex(nla.value().to_vec())))
@@ -159,23 +150,19 @@ pub fn put_opaque(to: &mut Attributes, other: &Attributes, nested: &[u16]) {
     to.extend(other.iter().map(|(k, value)| (kind(k), value.clone())));
 }
 
-/// A number of four bytes.
 pub fn word(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// A number of four bytes as an attribute.
 pub fn of_word(value: u32) -> Hex {
     Hex(value.to_ne_bytes().to_vec())
 }
 
-/// An address of either family.
 pub fn ip(bytes: &[u8]) -> Option<std::net::IpAddr> {
     let v4 = <[u8; 4]>::try_from(bytes).map(Into::into).ok();
     v4.or_else(|| <[u8; 16]>::try_from(bytes).map(Into::into).ok())
 }
 
-/// An address as an attribute.
 pub fn of_ip(ip: std::net::IpAddr) -> Hex {
     Hex(match ip {
         std::net::IpAddr::V4(v4) => v4.octets().to_vec(),

@@ -1,46 +1,84 @@
-//! The answers of a netlink kernel socket: framing, sequence numbers, the end of a list, refusals, attributes. No I/O.
+//! Requests to a netlink socket of the kernel, and its answers: framing, sequence numbers, the end of a list, refusals, attributes. No I/O.
 
 use std::io;
 
 use anyhow::{Context, Result, anyhow, bail};
 use netlink_packet_core::{
-    NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP_INTR, NLMSG_DONE, NLMSG_ERROR, NLMSG_NOOP, NetlinkBuffer, NlaBuffer,
-    NlasIterator,
+    Emitable, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NLMSG_DONE,
+    NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN, NetlinkBuffer, NetlinkHeader, NlaBuffer, NlasIterator,
 };
 
 use crate::nldev::{FAMILY, Request};
 
 /// Bytes of `struct nlmsghdr`.
-pub const HEADER: usize = 16;
+const HEADER: usize = 16;
 /// The text of an extended acknowledgement (include/uapi/linux/netlink.h).
 const NLMSGERR_ATTR_MSG: u16 = 1;
+
+/// What ends the answers to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// One message; no acknowledgement is asked for, as there may be thousands of such requests.
+    First,
+    /// The acknowledgement, behind what is answered, if anything is.
+    Ack,
+    /// NLMSG_DONE: the answer is a list.
+    Done,
+}
 
 /// The answers to one request, gathered from datagrams.
 #[derive(Debug)]
 pub struct Replies {
     sequence: u32,
-    dump: bool,
+    end: End,
+    /// The family of the messages, where it is part of their types.
+    family: Option<u16>,
     payloads: Vec<Vec<u8>>,
     interrupted: bool,
+}
+
+/// A message as it is sent.
+pub(crate) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.length = (HEADER + body.len()) as u32;
+    header.message_type = kind;
+    header.flags = NLM_F_REQUEST | flags;
+    header.sequence_number = sequence;
+    let mut bytes = vec![0; HEADER];
+    header.emit(&mut bytes);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+impl End {
+    pub(crate) fn flags(self) -> u16 {
+        match self {
+            End::First => 0,
+            End::Ack => NLM_F_ACK,
+            End::Done => NLM_F_DUMP,
+        }
+    }
 }
 
 impl Replies {
     /// Expects the answers to a request that was sent with this sequence number.
     pub fn to(request: &Request, sequence: u32) -> Replies {
-        Replies { sequence, dump: request.is_dump(), payloads: Vec::new(), interrupted: false }
+        Replies { family: Some(FAMILY), ..Replies::new(request.end(), sequence) }
     }
 
-    /// The attributes of each answer, in the kernel's order.
+    pub(crate) fn new(end: End, sequence: u32) -> Replies {
+        Replies { sequence, end, family: None, payloads: Vec::new(), interrupted: false }
+    }
+
     pub fn payloads(&self) -> &[Vec<u8>] {
         &self.payloads
     }
 
-    /// The attributes of each answer, to keep.
     pub fn into_payloads(self) -> Vec<Vec<u8>> {
         self.payloads
     }
 
-    /// Whether the list changed while it was read (NLM_F_DUMP_INTR): it must be read anew.
+    /// Whether the list changed while it was read (NLM_F_DUMP_INTR): it must be read again.
     pub fn interrupted(&self) -> bool {
         self.interrupted
     }
@@ -48,13 +86,20 @@ impl Replies {
     /// Takes one datagram; true when the answer is complete. A refusal by the kernel is an [`io::Error`] with its
     /// errno.
     pub fn feed(&mut self, datagram: &[u8]) -> Result<bool> {
+        let mut payloads = std::mem::take(&mut self.payloads);
+        let is_complete = self.feed_each(datagram, |_, payload| payloads.push(payload.to_vec()));
+        self.payloads = payloads;
+        is_complete
+    }
+
+    /// As [`Replies::feed`], with the type and the payload of each message for `each`.
+    pub(crate) fn feed_each(&mut self, datagram: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<bool> {
         let mut rest = datagram;
         while !rest.is_empty() {
-            let message =
-                NetlinkBuffer::new_checked(rest).map_err(|e| anyhow!("reading an RDMA netlink message: {e}"))?;
+            let message = NetlinkBuffer::new_checked(rest).map_err(|e| anyhow!("reading a netlink message: {e}"))?;
             let length = message.length() as usize;
             // A late answer to an earlier request that timed out: not ours.
-            if message.sequence_number() == self.sequence && self.take(&message)? {
+            if message.sequence_number() == self.sequence && self.take(&message, &mut each)? {
                 return Ok(true);
             }
             // NLMSG_ALIGN; the last message of a datagram may lack its padding.
@@ -63,18 +108,24 @@ impl Replies {
         Ok(false)
     }
 
-    fn take(&mut self, message: &NetlinkBuffer<&[u8]>) -> Result<bool> {
+    fn take(&mut self, message: &NetlinkBuffer<&[u8]>, each: &mut impl FnMut(u16, &[u8])) -> Result<bool> {
         self.interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
         let payload = message.payload();
         match message.message_type() {
             NLMSG_NOOP => Ok(false),
-            NLMSG_ERROR => refusal(payload, message.flags()).map(|()| !self.dump),
-            NLMSG_DONE => done(payload, message.flags()).map(|()| true),
-            kind if kind >> 10 == FAMILY => {
-                self.payloads.push(payload.to_vec());
+            NLMSG_OVERRUN => {
+                self.interrupted = true;
                 Ok(false)
             }
-            kind => bail!("RDMA netlink answered with a message of unknown type {kind}"),
+            NLMSG_ERROR => refusal(payload, message.flags()).map(|()| self.end != End::Done),
+            NLMSG_DONE => done(payload, message.flags()).map(|()| true),
+            kind if self.family.is_some_and(|family| kind >> 10 != family) => {
+                bail!("RDMA netlink answered with a message of unknown type {kind}")
+            }
+            kind => {
+                each(kind, payload);
+                Ok(self.end == End::First)
+            }
         }
     }
 }
@@ -123,7 +174,7 @@ pub fn attributes(payload: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8])>> 
 
 pub(crate) fn array<const N: usize>(value: &[u8]) -> Result<[u8; N]> {
     let found = value.len();
-    value.try_into().map_err(|_| anyhow!("RDMA netlink told {found} bytes where {N} belong"))
+    value.try_into().map_err(|_| anyhow!("RDMA netlink reported {found} bytes where {N} belong"))
 }
 
 /// Text up to its NUL; bytes that are no UTF-8 become U+FFFD, so that they match nothing.

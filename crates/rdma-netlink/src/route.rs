@@ -87,11 +87,11 @@ pub fn route(message: &Raw, names: &Names) -> Option<Route> {
         flags: (flags & 0xff) as u8 & HOP_FLAGS,
         ..Hop::default()
     };
-    let mut hops = take(RTA_MULTIPATH).map_or_else(Vec::new, |told| legs(&told, names));
+    let mut hops = take(RTA_MULTIPATH).map_or_else(Vec::new, |value| legs(&value, names));
     if hops.is_empty() && single.dev.is_some() {
         hops.push(single);
     }
-    let expires = take(RTA_CACHEINFO).and_then(|told| expiry(&told));
+    let expires = take(RTA_CACHEINFO).and_then(|value| expiry(&value));
     // Bookkeeping of the kernel, not configuration.
     take(RTA_MFC_STATS);
     let other = rest.into_iter().chain(expires.map(|left| (RTA_EXPIRES, of_word(left)))).collect();
@@ -174,7 +174,6 @@ pub fn lookup(to: IpAddr, from: IpAddr) -> Raw {
     Raw { kind: RTM_GETROUTE, header, attributes: Attributes::from([(RTA_DST, of_ip(to)), (RTA_SRC, of_ip(from))]) }
 }
 
-/// The index of the interface in the kernel's answer.
 pub fn out(answer: &Raw) -> Option<u32> {
     word(&answer.attributes.get(&RTA_OIF)?.0)
 }

@@ -20,6 +20,7 @@ const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
+const RTA_PREFSRC: u16 = 7;
 const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_MARK: u16 = 16;
@@ -33,7 +34,8 @@ const RTA_DPORT: u16 = 29;
 const RTA_NH_ID: u16 = 30;
 /// RTM_F_LOOKUP_TABLE: the answer names the table (inet_rtm_getroute() in net/ipv4/route.c says main without it).
 /// RTM_F_FIB_MATCH: it is the FIB entry with all its legs, not the one leg that this packet would take.
-const FLAGS: u32 = 0x1000 | 0x2000;
+const LOOKUP_TABLE: u32 = 0x1000;
+const FIB_MATCH: u32 = 0x2000;
 /// The same of a nexthop object (include/uapi/linux/nexthop.h).
 const NHA_ENCAP_TYPE: u16 = 7;
 const NHA_ENCAP: u16 = 8;
@@ -57,8 +59,7 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// What a lookup's answer is read with, of that host.
-    pub fn of(host: &'a Snapshot) -> Known<'a> {
+    pub fn new(host: &'a Snapshot) -> Known<'a> {
         Known {
             names: host.netdevs.iter().map(|n| (n.ifindex, &n.name)).collect(),
             nexthops: host.nexthops.iter().map(|n| (n.id, n)).collect(),
@@ -82,12 +83,28 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The body of the message that asks.
+/// Asks for the FIB entry.
 pub fn message(question: &Question) -> Vec<u8> {
+    asking(question, LOOKUP_TABLE | FIB_MATCH)
+}
+
+/// Asks for what one packet would get: [`chosen_source`] reads the answer.
+pub fn packet_message(question: &Question) -> Vec<u8> {
+    asking(question, LOOKUP_TABLE)
+}
+
+/// The source that the kernel chooses for a packet of a socket that is bound to none (rt_fill_info() in net/ipv4/route.c,
+/// rt6_fill_node() in net/ipv6/route.c).
+pub fn chosen_source(payload: &[u8]) -> Option<IpAddr> {
+    let all = attributes(payload.get(RTMSG..)?).ok()?;
+    ip(&all.get(&RTA_PREFSRC)?.0)
+}
+
+fn asking(question: &Question, flags: u32) -> Vec<u8> {
     let (family, length) = if question.to.is_ipv4() { (AF_INET, 32) } else { (AF_INET6, 128) };
     let from = if question.from.is_some() { length } else { 0 };
     let mut body = vec![family as u8, length, from, question.tos, 0, 0, 0, 0];
-    body.extend(FLAGS.to_ne_bytes());
+    body.extend(flags.to_ne_bytes());
     let mut all = Attributes::from([(RTA_DST, of_ip(question.to))]);
     all.extend(question.from.map(|from| (RTA_SRC, of_ip(from))));
     all.extend(question.oif.map(|index| (RTA_OIF, of_word(index))));
@@ -102,7 +119,6 @@ pub fn message(question: &Question) -> Vec<u8> {
     body
 }
 
-/// The kernel's answer.
 pub fn answer(question: &Question, reply: io::Result<Vec<u8>>, known: &Known) -> Answer {
     match reply {
         Ok(payload) => read(&payload, known).unwrap_or_else(unreadable),
@@ -165,6 +181,8 @@ fn read(payload: &[u8], known: &Known) -> Option<Answer> {
         metric: number(RTA_PRIORITY),
         legs,
         segments: segments(&all, known),
+        preferred: all.get(&RTA_PREFSRC).and_then(|value| ip(&value.0)),
+        chosen: None,
     }))
 }
 
@@ -172,7 +190,7 @@ fn read(payload: &[u8], known: &Known) -> Option<Answer> {
 fn legs(all: &Attributes, known: &Known) -> Option<Vec<Leg>> {
     let number = |kind: u16| all.get(&kind).and_then(|value| word(&value.0));
     let legs = match (all.get(&RTA_MULTIPATH), number(RTA_OIF)) {
-        (Some(told), _) => several(&told.0, known)?,
+        (Some(value), _) => several(&value.0, known)?,
         (None, Some(index)) => vec![known.leg(index, gateway(all))?],
         (None, None) => known.object(number(RTA_NH_ID)?),
     };
@@ -200,7 +218,7 @@ fn several(mut bytes: &[u8], known: &Known) -> Option<Vec<Leg>> {
 /// The first segments of SRv6: packets leave for them, whatever link the route names (seg6_output_core() in
 /// net/ipv6/seg6_iptunnel.c).
 fn segments(all: &Attributes, known: &Known) -> Vec<IpAddr> {
-    let of_legs = all.get(&RTA_MULTIPATH).map(|told| of_each_leg(&told.0)).unwrap_or_default();
+    let of_legs = all.get(&RTA_MULTIPATH).map(|value| of_each_leg(&value.0)).unwrap_or_default();
     let object = all.get(&RTA_NH_ID).and_then(|value| word(&value.0)).map(|id| known.objects(id)).unwrap_or_default();
     let of_objects = object.iter().filter_map(|n| segment(n.other.get(&NHA_ENCAP_TYPE)?, n.other.get(&NHA_ENCAP)?));
     let own = all.get(&RTA_ENCAP_TYPE).zip(all.get(&RTA_ENCAP)).and_then(|(kind, encap)| segment(kind, encap));

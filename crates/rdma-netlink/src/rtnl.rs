@@ -45,7 +45,6 @@ fn family_of(ip: IpAddr) -> AddressFamily {
     if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// An address message as (ifindex, address).
 pub fn address(message: &AddressMessage) -> Option<(u32, Address)> {
     let (mut local, mut far) = (None, None);
     let mut a = Address {
@@ -83,7 +82,6 @@ pub fn address(message: &AddressMessage) -> Option<(u32, Address)> {
     Some((message.header.index, a))
 }
 
-/// The message that adds or deletes an address.
 pub fn address_message(ifindex: u32, a: &Address) -> AddressMessage {
     let mut m = AddressMessage::default();
     m.header.family = family_of(a.address);
@@ -115,7 +113,6 @@ pub fn address_message(ifindex: u32, a: &Address) -> AddressMessage {
     m
 }
 
-/// A rule message as a rule.
 pub fn rule(message: &RuleMessage) -> Option<Rule> {
     let h = &message.header;
     let mut r = Rule {
@@ -145,7 +142,6 @@ pub fn rule(message: &RuleMessage) -> Option<Rule> {
     Some(r)
 }
 
-/// The message that adds or deletes a rule.
 pub fn rule_message(r: &Rule) -> RuleMessage {
     let mut m = RuleMessage::default();
     m.header.family = if r.family == 4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -185,7 +181,7 @@ pub fn neighbour(message: &NeighbourMessage) -> Option<(u32, Neighbour)> {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(ip)) => address = Some(IpAddr::V4(*ip)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(ip)) => address = Some(IpAddr::V6(*ip)),
-            NeighbourAttribute::LinkLayerAddress(a) => mac = Mac::of(a).filter(|_| !managed),
+            NeighbourAttribute::LinkLayerAddress(a) => mac = Mac::from_bytes(a).filter(|_| !managed),
             NeighbourAttribute::Protocol(p) => protocol = Some(u8::from(*p)),
             _ => {}
         }
@@ -204,7 +200,6 @@ fn is_managed(attribute: &NeighbourAttribute) -> bool {
     matches!(attribute, NeighbourAttribute::ExtFlags(f) if f.contains(NeighbourExtFlags::Managed))
 }
 
-/// The message that adds or deletes a neighbour.
 pub fn neighbour_message(ifindex: u32, n: &Neighbour) -> NeighbourMessage {
     let mut m = NeighbourMessage::default();
     m.header.family = family_of(n.address);

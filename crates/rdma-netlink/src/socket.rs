@@ -1,20 +1,23 @@
 //! A synchronous socket to a netlink family of the kernel: sequence numbers, a deadline, and answers of any size.
 
-use std::io::{Error, ErrorKind, Result};
+use std::io::{self, Error, ErrorKind};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkBuffer, NetlinkDeserializable, NetlinkMessage,
-    NetlinkPayload, NetlinkSerializable,
-};
+use netlink_packet_core::{NLM_F_DUMP, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
 use netlink_sys::{Socket, SocketAddr};
-use nix::libc::{EMSGSIZE, MSG_PEEK, MSG_TRUNC};
+use nix::libc::{EBUSY, EMSGSIZE, MSG_PEEK, MSG_TRUNC};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::reply::{self, End, Replies};
 
 /// What the kernel fills at most when it lists things (`max_recvmsg_len` in net/netlink/af_netlink.c). A single link with many
 /// alternative names takes more.
 const USUAL: usize = 1 << 15;
+/// The kernel answers in microseconds, a driver that asks its firmware later; a hook must not hang.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a list that changed while it was read is read again.
+const TRIES: usize = 8;
 
 /// A socket in the network namespace of the thread that opened it; it stays there when it goes to another thread.
 pub struct KernelSocket {
@@ -23,8 +26,7 @@ pub struct KernelSocket {
 }
 
 impl KernelSocket {
-    /// Opens a socket to a family of the kernel.
-    pub fn open(family: isize) -> Result<KernelSocket> {
+    pub fn open(family: isize) -> io::Result<KernelSocket> {
         let socket = Socket::new(family)?;
         // We wait with poll, under one deadline for the whole answer.
         socket.set_non_blocking(true)?;
@@ -34,14 +36,12 @@ impl KernelSocket {
         Ok(KernelSocket { socket, sequence: 0 })
     }
 
-    /// The number for the next request.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
 
-    /// Sends a request.
-    pub fn send(&self, bytes: &[u8]) -> Result<()> {
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
         match self.socket.send_to(bytes, &SocketAddr::new(0, 0), 0)? {
             sent if sent == bytes.len() => Ok(()),
             sent => Err(Error::other(format!("the kernel took {sent} of {} bytes", bytes.len()))),
@@ -49,7 +49,7 @@ impl KernelSocket {
     }
 
     /// The next datagram of the kernel, whole: its length is asked for first.
-    pub fn receive(&self, deadline: Instant) -> Result<Vec<u8>> {
+    fn receive(&self, deadline: Instant) -> io::Result<Vec<u8>> {
         let mut room = USUAL;
         loop {
             // The kernel takes the room that the last call offered as a hint for the next part of a list.
@@ -76,10 +76,10 @@ impl KernelSocket {
         }
     }
 
-    fn wait(&self, deadline: Instant) -> Result<()> {
+    fn wait(&self, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
+            return Err(Error::new(ErrorKind::TimedOut, "no answer from the kernel in time"));
         }
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         match poll(&mut [PollFd::new(&self.socket.as_fd(), PollFlags::IN)], Some(&left)) {
@@ -88,65 +88,78 @@ impl KernelSocket {
         }
     }
 
+    /// Sends a request and hands on each datagram that comes, until one is the last; all within that time.
+    pub fn converse<E: From<Error>>(
+        &mut self,
+        request: &[u8],
+        time: Duration,
+        mut feed: impl FnMut(&[u8]) -> Result<bool, E>,
+    ) -> Result<(), E> {
+        self.send(request)?;
+        let deadline = Instant::now() + time;
+        while !feed(&self.receive(deadline)?)? {}
+        Ok(())
+    }
+
     /// Sends one message and collects the answers until the kernel says that these are all, within that time. The answers, and
     /// whether the list changed while it was read; an error answer is an error with its errno.
-    pub fn exchange<M>(&mut self, message: M, flags: u16, time: Duration) -> Result<(Vec<M>, bool)>
+    pub fn exchange<M>(&mut self, message: M, flags: u16, time: Duration) -> io::Result<(Vec<M>, bool)>
     where
-        M: NetlinkSerializable + NetlinkDeserializable + Into<NetlinkPayload<M>>,
+        M: NetlinkSerializable + NetlinkDeserializable,
     {
-        let deadline = Instant::now() + time;
-        let mut request = NetlinkMessage::from(message);
         // Of what is no list, the acknowledgement is the end.
-        let end = if flags & NLM_F_DUMP == NLM_F_DUMP { 0 } else { NLM_F_ACK };
-        request.header.flags = NLM_F_REQUEST | flags | end;
-        request.header.sequence_number = self.next_sequence();
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        self.send(&bytes)?;
-        let mut answers = Answers { sequence: self.sequence, messages: Vec::new(), interrupted: false };
-        while !answers.take(&self.receive(deadline)?)? {}
-        Ok((answers.messages, answers.interrupted))
-    }
-}
-
-/// The answers to one request.
-struct Answers<M> {
-    sequence: u32,
-    messages: Vec<M>,
-    interrupted: bool,
-}
-
-impl<M: NetlinkDeserializable> Answers<M> {
-    /// Takes a datagram; true when it ends the answer.
-    fn take(&mut self, datagram: &[u8]) -> Result<bool> {
-        let mut rest = datagram;
-        while let Ok(message) = NetlinkBuffer::new_checked(rest) {
-            let length = message.length() as usize;
-            // A late answer to an earlier request that timed out is not ours.
-            if message.sequence_number() == self.sequence && self.one(rest.get(..length).unwrap_or_default())? {
-                return Ok(true);
-            }
-            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        }
-        Ok(false)
-    }
-
-    fn one(&mut self, bytes: &[u8]) -> Result<bool> {
+        let end = if flags & NLM_F_DUMP == NLM_F_DUMP { End::Done } else { End::Ack };
+        let mut body = vec![0; message.buffer_len()];
+        message.serialize(&mut body);
+        let sequence = self.next_sequence();
+        let request = reply::request(message.message_type(), flags | end.flags(), sequence, &body);
+        let (mut replies, mut messages) = (Replies::new(end, sequence), Vec::new());
         // One that the library cannot read is left out: it must not hide the others.
-        let Ok(message) = NetlinkMessage::<M>::deserialize(bytes) else { return Ok(false) };
-        self.interrupted |= message.header.flags & NLM_F_DUMP_INTR != 0;
-        match message.payload {
-            NetlinkPayload::InnerMessage(inner) => self.messages.push(inner),
-            NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
-            NetlinkPayload::Error(_) => return Ok(true),
+        let mut each = |kind: u16, payload: &[u8]| {
+            let mut header = NetlinkHeader::default();
+            header.message_type = kind;
+            messages.extend(M::deserialize(&header, payload).ok());
+        };
+        self.converse(&request, time, |datagram| match replies.feed_each(datagram, &mut each).map_err(refusal) {
             // One thing of the list was too large for the kernel itself to tell (a route with thousands of legs); later kernels
             // end the list there without an error. Who made it in a container must not keep us from its NICs.
-            NetlinkPayload::Done(done) if [0, -EMSGSIZE].contains(&done.code) => return Ok(true),
-            NetlinkPayload::Done(done) => return Err(Error::from_raw_os_error(done.code.saturating_neg())),
-            NetlinkPayload::Overrun(_) => self.interrupted = true,
-            _ => {}
-        }
-        Ok(false)
+            Err(e) if end == End::Done && e.raw_os_error() == Some(EMSGSIZE) => Ok(true),
+            fed => fed,
+        })?;
+        Ok((messages, replies.interrupted()))
     }
+
+    /// Asks for one thing, without an acknowledgement. The kernel's refusal is an error with its errno.
+    pub fn ask(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<u8>> {
+        let replies = self.exchange_bytes(kind, body, End::First)?;
+        replies.into_payloads().into_iter().next().ok_or_else(|| Error::other("the kernel did not answer"))
+    }
+
+    /// Asks for a list, again while it changes as it is read.
+    pub fn dump(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        for _ in 0..TRIES {
+            let replies = self.exchange_bytes(kind, body, End::Done)?;
+            if !replies.interrupted() {
+                return Ok(replies.into_payloads());
+            }
+        }
+        Err(Error::from_raw_os_error(EBUSY))
+    }
+
+    /// Asks for something or changes it, with an acknowledgement.
+    pub fn transact(&mut self, kind: u16, body: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+        self.exchange_bytes(kind, body, End::Ack).map(Replies::into_payloads)
+    }
+
+    fn exchange_bytes(&mut self, kind: u16, body: &[u8], end: End) -> io::Result<Replies> {
+        let sequence = self.next_sequence();
+        let mut replies = Replies::new(end, sequence);
+        let request = reply::request(kind, end.flags(), sequence, body);
+        self.converse(&request, TIMEOUT, |datagram| replies.feed(datagram).map_err(refusal))?;
+        Ok(replies)
+    }
+}
+
+fn refusal(e: anyhow::Error) -> Error {
+    e.downcast().unwrap_or_else(Error::other)
 }

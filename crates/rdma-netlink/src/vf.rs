@@ -5,7 +5,7 @@
 use netlink_packet_core::NLA_F_NESTED;
 
 use crate::ethtool::{Values, hex, unhex};
-use crate::generic::{attribute, exchange};
+use crate::generic::attribute;
 use crate::reply::attributes;
 use crate::socket::KernelSocket;
 
@@ -37,7 +37,6 @@ const SETTINGS: [(u16, &str); 9] = [
 ];
 const VLAN_LIST: u16 = 12;
 
-/// Whether a value of that name is one of these.
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
@@ -49,14 +48,13 @@ fn message(ifindex: u32, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a netdev's virtual functions have, if it has any.
 pub fn read(socket: &mut KernelSocket, ifindex: u32) -> Values {
     let ask = message(ifindex, &attribute(IFLA_EXT_MASK, &WITH_VFS.to_ne_bytes()));
-    let answer = exchange(socket, RTM_GETLINK, ask).unwrap_or_default();
-    told(answer.first().and_then(|a| a.get(HEADER..)).unwrap_or_default())
+    let answer = socket.transact(RTM_GETLINK, &ask).unwrap_or_default();
+    parse(answer.first().and_then(|a| a.get(HEADER..)).unwrap_or_default())
 }
 
-fn told(link: &[u8]) -> Values {
+fn parse(link: &[u8]) -> Values {
     let list = attributes(link).flatten().filter(|(kind, _)| *kind == IFLA_VFINFO_LIST);
     let functions = list.flat_map(|(_, list)| attributes(list).flatten());
     let one = |(number, (_, info)): (usize, (u16, &[u8]))| {
@@ -80,7 +78,7 @@ pub fn give(socket: &mut KernelSocket, ifindex: u32, values: &Values) -> Result<
     let mut refused = Vec::new();
     for (key, value) in wanted.into_iter().filter(|(key, value)| now.get(*key) != Some(*value)) {
         let Some(change) = change(key, value) else { continue };
-        let set = exchange(socket, RTM_SETLINK, message(ifindex, &change));
+        let set = socket.transact(RTM_SETLINK, &message(ifindex, &change));
         refused.extend(set.err().map(|e| format!("{key}: {e}")));
     }
     if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
@@ -108,11 +106,11 @@ mod tests {
         let info = |settings: &[Vec<u8>]| attribute(IFLA_VF_INFO | NLA_F_NESTED, &settings.concat());
         let list = [info(&[spoofchk(0), traffic.clone(), vlans.clone()]), info(&[spoofchk(1), traffic])].concat();
         let link = [attribute(3, b"r0\0"), attribute(IFLA_VFINFO_LIST | NLA_F_NESTED, &list)].concat();
-        let told = told(&link);
-        assert_eq!(told.keys().collect::<Vec<_>>(), ["vf 0 spoofchk", "vf 0 vlan", "vf 1 spoofchk"]);
+        let observed = parse(&link);
+        assert_eq!(observed.keys().collect::<Vec<_>>(), ["vf 0 spoofchk", "vf 0 vlan", "vf 1 spoofchk"]);
         let sets = |settings: Vec<u8>| Some(attribute(IFLA_VFINFO_LIST | NLA_F_NESTED, &info(&[settings])));
-        assert_eq!(change("vf 1 spoofchk", &told["vf 1 spoofchk"]), sets(spoofchk(1)));
-        assert_eq!(change("vf 0 vlan", &told["vf 0 vlan"]), sets(vlans));
+        assert_eq!(change("vf 1 spoofchk", &observed["vf 1 spoofchk"]), sets(spoofchk(1)));
+        assert_eq!(change("vf 0 vlan", &observed["vf 0 vlan"]), sets(vlans));
         assert_eq!((change("vf 0 vlan", "x1"), change("vf 0 colour", "00")), (None, None));
     }
 }

@@ -12,6 +12,7 @@ use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::values::Family;
 
+use crate::config::options::SelectOptions;
 use crate::config::request::{Narrowing, Request};
 use crate::doctor::facts::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
@@ -22,10 +23,11 @@ use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
+use crate::kernel::records::Records;
 use crate::kernel::store::Store;
-use crate::kernel::{Kernel, Scope, World, boot_id};
+use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
 use crate::plan::Plan;
-use crate::restore::run;
+use crate::select::without_names;
 
 use super::store;
 
@@ -37,7 +39,8 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     // What is read from here on is written by others.
     capabilities::shed()?;
     let store = store(&request.host);
-    let (pid, record) = find(&store, id)?;
+    let namespaces = ThisMachine::new()?;
+    let (pid, record) = find(&namespaces, &store, id)?;
     let keeps = |r: &Record| {
         let keeper = r.hold.as_ref().and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
         keeper.is_some_and(|m| m.id == id)
@@ -80,7 +83,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
     // A pid that was reused meanwhile is somebody else's.
-    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && run::is_alive(m)));
+    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(m)));
     ensure!(
         process.alive() && same,
         ErrorClass::Other.error(format!("container {id:?} has ended while it was looked at"))
@@ -99,16 +102,15 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
 }
 
 /// A container that holds NICs, by its id; else any process by its pid.
-fn find(store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
-    let boot = boot_id()?;
-    let all = store.all_records()?.into_iter().filter_map(|(_, record)| record.ok());
-    for record in all.filter(|r| r.boot_id == boot) {
+fn find(namespaces: &ThisMachine, store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
+    let records = Records::read(store, namespaces.boot_id())?;
+    for record in records.current() {
         if let Some(member) = record.members.iter().find(|m| m.id == id) {
             ensure!(
-                run::is_alive(member),
+                namespaces.is_alive(member),
                 ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
             );
-            return Ok((member.pid, Some(record)));
+            return Ok((member.pid, Some(record.clone())));
         }
     }
     let pid = id.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
@@ -126,19 +128,17 @@ fn within(request: Request, inside: &Snapshot, record: Option<&Record>, share: O
     let there = |name: &&IfName| inside.netdev(name).is_some() && own(name);
     let ifaces = record.iter().flat_map(|r| r.names()).filter(there).cloned().collect();
     let v6 = |r: &Record| r.held.iter().all(|h| h.nic.gid.as_ref().is_some_and(|g| g.ip().is_ipv6()));
-    let family = if record.is_some_and(v6) { Family::V6 } else { request.family };
-    Request {
+    let family = if record.is_some_and(v6) { Family::V6 } else { request.select.family };
+    let select = SelectOptions {
         ifaces,
-        exclude: None,
-        narrowing: Narrowing::default(),
-        peer_ifaces: Vec::new(),
         bootstrap_address: None,
         peer_address: None,
-        allow_bootstrap: true,
+        allow_bootstrap_iface: true,
         freeze_lifetimes: true,
         family,
-        ..request
-    }
+        ..without_names(request.select)
+    };
+    Request { select, narrowing: Narrowing::default(), ..request }
 }
 
 /// The nodes of the HCAs that it has been given; without a record, of those whose netdev is there, or that need none.

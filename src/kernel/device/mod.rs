@@ -18,7 +18,6 @@ use queues::Files;
 /// include/uapi/linux/netlink.h.
 const NETLINK_ROUTE: isize = 0;
 
-/// What it takes to look at the devices of a namespace.
 pub struct Devices {
     ethtool: Option<Genl>,
     netdev: Option<Genl>,

@@ -25,7 +25,6 @@ const SETTINGS: [(u16, &str); 4] =
 /// By number, the attributes that are numbers.
 type Napis = BTreeMap<u32, BTreeMap<u16, u64>>;
 
-/// Whether a value of that name is one of these.
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }

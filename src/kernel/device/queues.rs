@@ -86,7 +86,6 @@ impl Files {
     }
 }
 
-/// Whether a value of that name is one of these.
 pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }

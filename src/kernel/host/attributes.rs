@@ -16,7 +16,6 @@ const ACL: &[u8] = b"system.posix_acl_access";
 /// Of the content, not of the file: sums of it, and rights that a program had; and an overlay's notes on its own files.
 const OF_CONTENT: [&str; 4] = ["security.evm", "security.ima", "security.capability", ".overlay."];
 
-/// The attributes of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Permissions, setuid, setgid and sticky bits.

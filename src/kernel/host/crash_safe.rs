@@ -47,7 +47,6 @@ fn replace_as(path: &Path, content: &[u8], mode: u32, new: &New) -> Result<()> {
     files::replace_as(path, content, new, &named)
 }
 
-/// Puts a link in place of whatever file or link is there.
 pub fn link(target: &str, path: &Path) -> Result<()> {
     let doing = || format!("writing {}", path.display());
     tidy(path)?;

@@ -89,7 +89,6 @@ pub fn read_through(path: &Path) -> Result<Option<String>> {
     file.map(|file| read_whole(file, &path.display().to_string())).transpose()
 }
 
-/// Reads what is open, to its end.
 pub fn read_whole(file: File, name: &str) -> Result<String> {
     let mut text = String::new();
     let read = file.take(LIMIT + 1).read_to_string(&mut text).with_context(|| format!("reading {name}"))?;
@@ -154,7 +153,6 @@ pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
     replace_as(path, content, &New::Kept(kept), &named(0o600))
 }
 
-/// A temporary file by a name of its own.
 fn named(mode: u32) -> tempfile::Builder<'static, 'static> {
     let mut named = tempfile::Builder::new();
     named.prefix(UNFINISHED).permissions(Permissions::from_mode(mode));
@@ -163,13 +161,11 @@ fn named(mode: u32) -> tempfile::Builder<'static, 'static> {
 
 /// What a file is given that takes another one's place.
 pub(super) enum New {
-    /// This mode.
     Mode(u32),
     /// All that the other one had.
     Kept(Attributes),
 }
 
-/// The same, by a temporary file of that name.
 pub(super) fn replace_as(path: &Path, content: &[u8], new: &New, named: &tempfile::Builder<'_, '_>) -> Result<()> {
     put(path, content, new, named, true)
 }
@@ -233,7 +229,6 @@ pub fn put_aside(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes all but the files of a folder that were put there last.
 pub fn keep_newest(folder: &Path, most: usize) -> Result<()> {
     // A rename changes ctime, and no call sets it.
     let put = |path: &Path| fs::symlink_metadata(path).map_or((0, 0), |m| (m.ctime(), m.ctime_nsec()));
@@ -256,7 +251,6 @@ pub fn list(folder: &Path) -> Result<Vec<String>> {
 /// An exclusive lock; dropping it releases it, as does the end of the process.
 pub struct Lock(#[allow(dead_code, reason = "held for its Drop")] Flock<File>);
 
-/// Takes the lock, waiting until the deadline.
 pub fn lock(path: &Path, deadline: Instant) -> Result<Lock> {
     lock_file(open::to_write(path, false)?, deadline)
         .class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
@@ -268,7 +262,6 @@ pub fn lock_folder(path: &Path, deadline: Instant) -> Result<Lock> {
     lock_file(folder, deadline).class(ErrorClass::Locked, format!("another rdmaprep holds {}", path.display()))
 }
 
-/// The same for a file or folder that is open.
 pub fn lock_file(mut file: File, deadline: Instant) -> nix::Result<Lock> {
     let mut pause = Duration::from_micros(200);
     loop {

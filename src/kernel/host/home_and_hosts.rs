@@ -9,7 +9,6 @@ use nix::unistd::{User, getuid};
 
 use crate::kernel::host::open::{self, Links};
 
-/// Bytes of a config file that we look at.
 const LIMIT: u64 = 1 << 20;
 
 /// The first address of a host, by getaddrinfo as NCCL asks it. It may ask a name server.
@@ -17,7 +16,6 @@ pub fn address_of(host: &str) -> Option<IpAddr> {
     (host, 0).to_socket_addrs().ok()?.next().map(|address| address.ip())
 }
 
-/// The home that the user database has for this process's user.
 pub fn home_dir() -> Option<PathBuf> {
     User::from_uid(getuid()).ok().flatten().map(|user| user.dir)
 }

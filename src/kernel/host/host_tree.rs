@@ -12,13 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::kernel::faults;
 use crate::kernel::host::{crash_safe, files};
 
-/// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
-    /// A file with that text.
     Text(String),
-    /// A link that leads there.
     Link(String),
 }
 
@@ -34,7 +31,6 @@ pub trait ReadTree {
     /// # Errors
     /// It cannot be read.
     fn list(&self, folder: &str) -> Result<Vec<String>>;
-    /// Whether there is anything.
     fn exists(&self, path: &str) -> bool;
     /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none.
     ///
@@ -43,7 +39,6 @@ pub trait ReadTree {
     fn followed(&self, path: &str) -> Result<String>;
 }
 
-/// A tree.
 pub struct HostTree {
     root: PathBuf,
 }

@@ -25,9 +25,7 @@ const LINKS: usize = 8;
 /// Whether a link in the last part of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
-    /// It leads to what is meant.
     Followed,
-    /// It is of the wrong type.
     Refused,
 }
 

@@ -1,4 +1,4 @@
-//! Bits that nobody can foresee.
+//! Unpredictable bits.
 
 use anyhow::{Context, Result};
 use rustix::rand::{GetRandomFlags, getrandom};

@@ -12,7 +12,6 @@ use super::files;
 pub struct User {
     /// Its id, with containerd's namespace before it where there is one: `moby/0123…`.
     pub container: String,
-    /// The runtime's path.
     pub runtime: String,
 }
 

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_writer_left_goes_with_the_next_write_or_a_sweep() {
+    fn remains_of_a_killed_writer_go_with_a_write_or_a_sweep() {
         let folder = tempfile::tempdir().unwrap();
         let (path, left) = (folder.path().join("a"), unfinished(folder.path()));
         fs::write(&left, "half").unwrap();

@@ -4,6 +4,7 @@ mod sock_diag;
 mod storage;
 mod tun;
 mod tunnels;
+mod uses;
 mod wireguard;
 mod xfrm;
 
@@ -15,20 +16,22 @@ use anyhow::Result;
 use nix::errno::Errno;
 use nix::libc::EPERM;
 use rdma_model::ids::HcaName;
-use rdma_model::snapshot::{Connection, HostPaths, JobAddresses, Netdev, Question, RdmaUse, Snapshot};
-use rdma_netlink::exchange::NetlinkSocket;
+use rdma_model::snapshot::{Answer, Connection, HostPaths, JobAddresses, Netdev, Question, RdmaUse, Snapshot};
 use rdma_netlink::raw::RTM_GETROUTE;
 use rdma_netlink::route_lookup::{self, Known};
+use rdma_netlink::socket::KernelSocket;
 
 use crate::kernel::host::open::{self, Links};
 use crate::kernel::rdma::{Rdma, errno};
-use crate::protected_ifaces::{Facts, Selectors, Socket, ask_all};
+use crate::select::protected_ifaces::{Facts, Selectors, Socket, ask_all};
 use sock_diag::Sock;
 
 const NETLINK_ROUTE: isize = 0;
 
 /// Where name servers are written: systemd-resolved writes itself into the first, and those that it asks into the second.
-const RESOLV_CONF: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+/// NetworkManager with a resolver of its own has those that it was given in the third.
+const RESOLV_CONF: [&str; 3] =
+    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/NetworkManager/no-stub-resolv.conf"];
 
 /// More than any resolver reads.
 const LARGEST: u64 = 1 << 20;
@@ -36,7 +39,7 @@ const LARGEST: u64 = 1 << 20;
 /// Asks the kernel of the calling thread's namespace, which is the host's.
 pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
     let failed = |e: io::Error| HostPaths { not_asked: vec![format!("route netlink: {e}")], ..HostPaths::default() };
-    let mut socket = match NetlinkSocket::open(NETLINK_ROUTE) {
+    let mut socket = match KernelSocket::open(NETLINK_ROUTE) {
         Ok(socket) => socket,
         Err(e) => return failed(e),
     };
@@ -56,15 +59,30 @@ pub(super) fn observe(host: &Snapshot, job: &JobAddresses) -> HostPaths {
         }
         Err(e) => facts.not_asked.push(format!("the other ends of IPsec: {e}")),
     }
+    match uses::links(&mut socket, host) {
+        Ok(links) => facts.uses = links,
+        Err(e) => facts.not_asked.push(format!("where tc redirects packets to: {e}")),
+    }
     match tunnels::tunnels(&mut socket, host) {
         Ok(tunnels) => facts.tunnels = tunnels,
         Err(e) => facts.not_asked.push(format!("the other ends of tunnels: {e}")),
     }
-    let known = Known::of(host);
-    let mut ask = |q: &Question| route_lookup::answer(q, socket.ask(RTM_GETROUTE, &route_lookup::message(q)), &known);
+    let known = Known::new(host);
+    let mut ask = |q: &Question| lookup(&mut socket, q, &known);
     let mut paths = ask_all(host, job, facts, &mut ask);
     tun::observe(host, &mut paths, &mut ask);
     paths
+}
+
+/// The FIB entry; and of packets that are bound to no address, the one that the kernel chooses.
+fn lookup(socket: &mut KernelSocket, question: &Question, known: &Known) -> Answer {
+    let answer = route_lookup::answer(question, socket.ask(RTM_GETROUTE, &route_lookup::message(question)), known);
+    let Answer::Route(mut matched) = answer else { return answer };
+    if question.from.is_none() {
+        let packet = socket.ask(RTM_GETROUTE, &route_lookup::packet_message(question)).ok();
+        matched.chosen = packet.and_then(|payload| route_lookup::chosen_source(&payload));
+    }
+    Answer::Route(matched)
 }
 
 fn name_servers(host: &Snapshot, facts: &mut Facts) {
@@ -93,7 +111,6 @@ fn name_server(line: &str, host: &Snapshot) -> Option<Question> {
     address(words.next()?, host)
 }
 
-/// A link by its name or number.
 fn link_of<'a>(word: &str, host: &'a Snapshot) -> Option<&'a Netdev> {
     host.netdevs.iter().find(|n| n.is_called(word) || word.parse() == Ok(n.ifindex))
 }
@@ -128,7 +145,7 @@ fn sockets(host: &Snapshot, facts: &mut Facts) {
         Ok(all) => all,
         Err(e) => return facts.not_asked.push(format!("the sockets of this host: {e}")),
     };
-    // The kernel tells marks to whoever has CAP_NET_ADMIN; they matter where rules look at them.
+    // The kernel shows marks with CAP_NET_ADMIN alone; they matter where rules look at them.
     if Selectors::of(host).by_mark && all.list.iter().any(|s| s.mark.is_none()) {
         facts
             .not_asked

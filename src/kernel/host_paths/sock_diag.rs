@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use nix::libc::{AF_INET, AF_INET6, ENOENT, EOPNOTSUPP, EPROTONOSUPPORT, IPPROTO_TCP, IPPROTO_UDP};
 
-use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{attributes, word};
+use rdma_netlink::socket::KernelSocket;
 
 const NETLINK_SOCK_DIAG: isize = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -22,7 +22,7 @@ const INET_DIAG_MSG: usize = 72;
 /// IPv4's and IPv6's types of service, which are given where they are asked for (idiag_ext).
 const INET_DIAG_TOS: u16 = 5;
 const INET_DIAG_TCLASS: u16 = 6;
-/// Told to whoever has CAP_NET_ADMIN.
+/// It takes CAP_NET_ADMIN.
 const INET_DIAG_MARK: u16 = 15;
 
 /// A socket with another end.
@@ -30,21 +30,15 @@ const INET_DIAG_MARK: u16 = 15;
 pub(crate) struct Sock {
     /// IPPROTO_TCP or IPPROTO_UDP.
     pub(crate) protocol: u8,
-    /// This end.
     pub(crate) local: (IpAddr, u16),
-    /// The other end.
     pub(crate) remote: (IpAddr, u16),
-    /// The link that it is bound to.
     pub(crate) oif: Option<u32>,
-    /// Its mark, where it is known.
     pub(crate) mark: Option<u32>,
     /// Its type of service, without the bits of ECN, which no route looks at; 0 where it is not known.
     pub(crate) tos: u8,
-    /// Its owner.
     pub(crate) uid: u32,
 }
 
-/// The sockets of a namespace.
 pub(crate) struct Sockets {
     pub(crate) list: Vec<Sock>,
     /// Whether it is known of each which link it is bound to.
@@ -62,7 +56,7 @@ pub(crate) fn connected() -> io::Result<Sockets> {
 }
 
 fn by_netlink() -> io::Result<Vec<Sock>> {
-    let mut socket = NetlinkSocket::open(NETLINK_SOCK_DIAG)?;
+    let mut socket = KernelSocket::open(NETLINK_SOCK_DIAG)?;
     let mut all = Vec::new();
     for family in [AF_INET, AF_INET6] {
         for protocol in [IPPROTO_TCP, IPPROTO_UDP] {
@@ -71,8 +65,8 @@ fn by_netlink() -> io::Result<Vec<Sock>> {
             let mut body = vec![family as u8, protocol as u8, extensions, 0];
             body.extend(WITH_ANOTHER_END.iter().fold(0, |all, state| all | 1u32 << state).to_ne_bytes());
             body.extend([0; 48]);
-            let told = socket.dump(SOCK_DIAG_BY_FAMILY, &body)?;
-            all.extend(told.iter().filter_map(|payload| sock(payload, protocol as u8)));
+            let answers = socket.dump(SOCK_DIAG_BY_FAMILY, &body)?;
+            all.extend(answers.iter().filter_map(|payload| sock(payload, protocol as u8)));
         }
     }
     Ok(all)
@@ -96,9 +90,10 @@ fn sock(payload: &[u8], protocol: u8) -> Option<Sock> {
     let oif = word(message.get(40..44)?).filter(|index| *index != 0);
     let all = attributes(rest).unwrap_or_default();
     let mark = all.get(&INET_DIAG_MARK).and_then(|value| word(&value.0));
-    let of_family = if i32::from(message[0]) == AF_INET { INET_DIAG_TOS } else { INET_DIAG_TCLASS };
-    let tos = all.get(&of_family).and_then(|value| value.0.first()).map_or(0, |tos| tos & 0xfc);
     let (local, remote) = ((address(8)?, port(4)?), (address(24)?, port(6)?));
+    // A socket of IPv6 may talk IPv4, and then its packets have the type of service of that.
+    let of_family = if remote.0.is_ipv4() { INET_DIAG_TOS } else { INET_DIAG_TCLASS };
+    let tos = all.get(&of_family).and_then(|value| value.0.first()).map_or(0, |tos| tos & 0xfc);
     Some(Sock { protocol, local, remote, oif, mark, tos, uid: word(message.get(64..68)?)? })
 }
 

@@ -9,7 +9,7 @@ use nix::libc::IPPROTO_TCP;
 use rdma_model::snapshot::{Connection, Question, Snapshot};
 
 use super::{address, link_of};
-use crate::protected_ifaces::{Facts, Socket};
+use crate::select::protected_ifaces::{Facts, Socket};
 
 const NFS: u16 = 2049;
 /// IANA's port for NFS over RDMA.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use rdma_model::snapshot::{Answer, HostPath, HostPaths, Netdev, Purpose, Question, Snapshot, TunnelPath};
 
-use crate::protected_ifaces::uplinks;
+use crate::select::protected_ifaces::uplinks;
 
 /// Adds the ways to the servers of tun and tap devices among the host's uplinks.
 pub(super) fn observe(host: &Snapshot, paths: &mut HostPaths, ask: &mut dyn FnMut(&Question) -> Answer) {

@@ -7,11 +7,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use nix::libc::{AF_BRIDGE, IPPROTO_UDP};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Connection, Netdev, Nexthop, Question, Snapshot};
-use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{Attributes, attributes, ip, word};
+use rdma_netlink::socket::KernelSocket;
 
 use crate::kernel::host_paths::wireguard;
-use crate::protected_ifaces::TunnelFacts;
+use crate::select::protected_ifaces::TunnelFacts;
 
 const RTM_GETLINK: u16 = 18;
 const RTM_GETNEIGH: u16 = 30;
@@ -73,7 +73,7 @@ fn is_tunnel(netdev: &Netdev) -> bool {
 }
 
 /// All tunnels of the host. Most hosts have none, and are not asked.
-pub(super) fn tunnels(socket: &mut NetlinkSocket, host: &Snapshot) -> io::Result<Vec<TunnelFacts>> {
+pub(super) fn tunnels(socket: &mut KernelSocket, host: &Snapshot) -> io::Result<Vec<TunnelFacts>> {
     let netdevs: Vec<&Netdev> = host.netdevs.iter().filter(|n| is_tunnel(n)).collect();
     if netdevs.is_empty() {
         return Ok(Vec::new());
@@ -155,7 +155,7 @@ fn udp_to(port: u16) -> Connection {
 }
 
 /// The other ends in a VXLAN's forwarding table (`bridge fdb`, `dst`).
-fn forwarding(socket: &mut NetlinkSocket, host: &Snapshot, tunnels: &mut [TunnelFacts]) -> io::Result<()> {
+fn forwarding(socket: &mut KernelSocket, host: &Snapshot, tunnels: &mut [TunnelFacts]) -> io::Result<()> {
     let mut body = [0; NDMSG];
     body[0] = AF_BRIDGE as u8;
     for entry in socket.dump(RTM_GETNEIGH, &body)? {

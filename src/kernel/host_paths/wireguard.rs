@@ -1,26 +1,17 @@
 //! Endpoints of WireGuard's peers: WG_CMD_GET_DEVICE of generic netlink (include/uapi/linux/wireguard.h), which takes
 //! CAP_NET_ADMIN.
 
-use std::io;
 use std::net::IpAddr;
 
+use anyhow::{Context, Result};
 use netlink_packet_core::NlasIterator;
 use nix::libc::{AF_INET, AF_INET6, IPPROTO_UDP};
-use rdma_model::ids::Hex;
 use rdma_model::snapshot::{Connection, Netdev, Question};
-use rdma_netlink::exchange::NetlinkSocket;
+use rdma_netlink::generic::Genl;
 use rdma_netlink::raw::{Attributes, attributes, emitted, of_word, word};
 
-use crate::protected_ifaces::TunnelFacts;
+use crate::select::protected_ifaces::TunnelFacts;
 
-const NETLINK_GENERIC: isize = 16;
-/// GENL_ID_CTRL, CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME (include/uapi/linux/genetlink.h).
-const CONTROL: u16 = 16;
-const GET_FAMILY: u8 = 3;
-const FAMILY_ID: u16 = 1;
-const FAMILY_NAME: u16 = 2;
-/// The length of genlmsghdr.
-const GENLMSGHDR: usize = 4;
 const GET_DEVICE: u8 = 0;
 const WGDEVICE_A_IFINDEX: u16 = 1;
 const WGDEVICE_A_LISTEN_PORT: u16 = 6;
@@ -33,30 +24,23 @@ pub(super) fn tunnel(netdev: &Netdev) -> TunnelFacts {
     let facts = TunnelFacts::of(&netdev.name);
     match ends(netdev.ifindex) {
         Ok(ends) => TunnelFacts { ends, ..facts },
-        Err(e) => TunnelFacts { unknown: Some(format!("WireGuard's endpoints could not be asked for: {e}")), ..facts },
+        Err(e) => {
+            TunnelFacts { unknown: Some(format!("WireGuard's endpoints could not be asked for: {e:#}")), ..facts }
+        }
     }
 }
 
-fn body(command: u8, all: &Attributes) -> Vec<u8> {
-    [&[command, 1, 0, 0][..], &emitted(all)].concat()
-}
-
-fn ends(ifindex: u32) -> io::Result<Vec<Question>> {
-    let mut socket = NetlinkSocket::open(NETLINK_GENERIC)?;
-    let name = Attributes::from([(FAMILY_NAME, Hex(b"wireguard\0".to_vec()))]);
-    let family = socket.ask(CONTROL, &body(GET_FAMILY, &name))?;
-    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-    let read = |payload: &[u8]| attributes(payload.get(GENLMSGHDR..)?).ok();
-    let id = read(&family).and_then(|all| all.get(&FAMILY_ID)?.0.as_slice().try_into().ok().map(u16::from_ne_bytes));
+fn ends(ifindex: u32) -> Result<Vec<Question>> {
+    let mut genl = Genl::open("wireguard")?.context("the kernel has no such family")?;
     let device = Attributes::from([(WGDEVICE_A_IFINDEX, of_word(ifindex))]);
-    let told = socket.dump(id.ok_or_else(malformed)?, &body(GET_DEVICE, &device))?;
-    let told: Vec<Attributes> = told.iter().filter_map(|payload| read(payload)).collect();
-    let mark = told.iter().find_map(|all| word(&all.get(&WGDEVICE_A_FWMARK)?.0)).unwrap_or(0);
-    let own = told
+    let answers = genl.list(GET_DEVICE, &emitted(&device))?;
+    let answers: Vec<Attributes> = answers.iter().filter_map(|payload| attributes(payload).ok()).collect();
+    let mark = answers.iter().find_map(|all| word(&all.get(&WGDEVICE_A_FWMARK)?.0)).unwrap_or(0);
+    let own = answers
         .iter()
         .find_map(|all| Some(u16::from_ne_bytes(all.get(&WGDEVICE_A_LISTEN_PORT)?.0.as_slice().try_into().ok()?)));
     let own = own.unwrap_or(0);
-    let ends = told.iter().filter_map(|all| all.get(&WGDEVICE_A_PEERS)).flat_map(|peers| endpoints(&peers.0));
+    let ends = answers.iter().filter_map(|all| all.get(&WGDEVICE_A_PEERS)).flat_map(|peers| endpoints(&peers.0));
     let to_port = |port: u16| Connection { protocol: IPPROTO_UDP as u8, local_port: own, remote_port: port };
     Ok(ends.map(|(to, port)| Question { mark, flow: Some(to_port(port)), ..Question::to(to) }).collect())
 }
@@ -81,6 +65,8 @@ fn address(bytes: &[u8]) -> Option<(IpAddr, u16)> {
 
 #[cfg(test)]
 mod tests {
+    use rdma_model::ids::Hex;
+
     use super::*;
 
     #[test]

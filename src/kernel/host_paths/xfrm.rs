@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use nix::libc::{AF_INET, AF_INET6, EPROTONOSUPPORT};
 use rdma_model::snapshot::Question;
 
-use rdma_netlink::exchange::NetlinkSocket;
 use rdma_netlink::raw::{attributes, ip};
+use rdma_netlink::socket::KernelSocket;
 
 const NETLINK_XFRM: isize = 6;
 const GET_STATES: u16 = 0x12;
@@ -24,7 +24,7 @@ const TUNNELS: [u8; 2] = [1, 4];
 
 /// Where the tunnels of this thread's namespace end: those that are up, and those that policies want.
 pub(super) fn ends() -> io::Result<Vec<Question>> {
-    let mut socket = match NetlinkSocket::open(NETLINK_XFRM) {
+    let mut socket = match KernelSocket::open(NETLINK_XFRM) {
         // A kernel without IPsec.
         Err(e) if e.raw_os_error() == Some(EPROTONOSUPPORT) => return Ok(Vec::new()),
         socket => socket?,

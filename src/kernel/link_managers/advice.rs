@@ -10,13 +10,11 @@ use super::Manager;
 /// One that has run since boot, and what it says of our NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
-    /// Which.
     pub manager: Manager,
     /// Those that it says it leaves alone.
     pub spares: Vec<IfName>,
 }
 
-/// How it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// What was changed has been put back, and stays.

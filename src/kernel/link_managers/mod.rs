@@ -10,13 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::host::files;
 
-/// A program that configures links as they appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Manager {
-    /// NetworkManager.
     NetworkManager,
-    /// systemd-networkd.
     Networkd,
     /// udev, which names links and gives them what .link files say.
     Udev,
@@ -108,7 +105,6 @@ pub fn configures(root: &Path, links: &[u32]) -> bool {
     present(root).contains(&Manager::Networkd) && !links.iter().all(done)
 }
 
-/// The number of a link on this host.
 pub fn index(root: &Path, dev: &IfName) -> Option<u32> {
     fs::read_to_string(root.join("sys/class/net").join(dev.as_str()).join("ifindex")).ok()?.trim().parse().ok()
 }

@@ -35,13 +35,13 @@ impl RouteSocket {
         let mut whole = false;
         for _ in 0..TRIES {
             let left = deadline.saturating_duration_since(Instant::now());
-            let (told, interrupted) =
+            let (messages, interrupted) =
                 match self.exchange_within(Message::GetLink(change_links::ask()), NLM_F_DUMP, left) {
                     // What the earlier lists had is worth more than the reason why there is no further one.
                     Err(_) if !found.is_empty() => break,
                     answer => answer.context("listing links")?,
                 };
-            let links = told.iter().filter_map(|p| match p {
+            let links = messages.iter().filter_map(|p| match p {
                 Packet::Known(m) => {
                     if let Message::NewLink(l) = m.as_ref() {
                         rtnl::stranger(l)
@@ -74,8 +74,8 @@ impl RouteSocket {
         let (answers, _) = self.exchange(Message::GetNsId(ask), 0)?;
         let number = |p: &Packet| {
             let Packet::Known(message) = p else { return None };
-            let Message::NewNsId(told) = message.as_ref() else { return None };
-            told.attributes.iter().find_map(|a| if let NsidAttribute::Id(id) = a { Some(*id) } else { None })
+            let Message::NewNsId(answer) = message.as_ref() else { return None };
+            answer.attributes.iter().find_map(|a| if let NsidAttribute::Id(id) = a { Some(*id) } else { None })
         };
         Ok(answers.iter().find_map(number).filter(|id| *id >= 0))
     }

@@ -38,7 +38,6 @@ impl RouteSocket {
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 
-    /// The link's index.
     pub fn index(&mut self, name: &IfName) -> io::Result<u32> {
         match rtnl::nameless(name) {
             Some(index) => Ok(index),
@@ -81,7 +80,6 @@ impl RouteSocket {
         self.change(Message::SetLink(m), 0)
     }
 
-    /// Sets the link administratively up or down.
     pub fn set_up(&mut self, name: &IfName, up: bool) -> io::Result<()> {
         self.set_link(name, |m| {
             m.header.change_mask = LinkFlags::Up;
@@ -120,7 +118,7 @@ impl RouteSocket {
     }
 
     /// A link that is up when its mode lets it run again stays dormant until its carrier changes (rfc2863_policy() in
-    /// net/core/link_watch.c), unless it is told (set_operstate() in net/core/rtnetlink.c).
+    /// net/core/link_watch.c), unless user space sets it (set_operstate() in net/core/rtnetlink.c).
     fn wake(&mut self, name: &IfName) -> io::Result<()> {
         let asleep = |a: &LinkAttribute| matches!(a, LinkAttribute::OperState(State::Dormant | State::Testing));
         if !self.link_by_name(name)?.attributes.iter().any(asleep) {
@@ -172,7 +170,6 @@ impl RouteSocket {
         })
     }
 
-    /// Sets the current link-layer address.
     pub fn set_mac(&mut self, name: &IfName, mac: &Mac) -> io::Result<()> {
         self.set_link(name, |m| m.attributes.push(LinkAttribute::Address(mac.0.clone())))
     }
@@ -194,7 +191,6 @@ impl RouteSocket {
         self.change(Message::NewLink(m), NLM_F_CREATE)
     }
 
-    /// Deletes a link.
     pub fn delete(&mut self, name: &IfName) -> io::Result<()> {
         let mut m = LinkMessage::default();
         call(&mut m, name);
@@ -208,12 +204,10 @@ impl RouteSocket {
         self.set_link(name, |m| m.attributes.push(LinkAttribute::Controller(master)))
     }
 
-    /// Frees the link from its bond or bridge.
     pub fn release(&mut self, name: &IfName) -> io::Result<()> {
         self.set_link(name, |m| m.attributes.push(LinkAttribute::Controller(0)))
     }
 
-    /// Renames a link.
     pub fn rename(&mut self, old: &IfName, new: &IfName) -> io::Result<()> {
         let mut m = LinkMessage::default();
         // With an index, a name is a wish.
@@ -222,7 +216,6 @@ impl RouteSocket {
         self.change(Message::SetLink(m), 0)
     }
 
-    /// Adds an alternative name.
     pub fn altname_add(&mut self, name: &IfName, altname: &str) -> io::Result<()> {
         let m = property(name, &[altname]);
         self.change(Message::NewLinkProp(m), NLM_F_EXCL | NLM_F_CREATE | NLM_F_APPEND)
@@ -257,7 +250,6 @@ pub(super) fn ask() -> LinkMessage {
     m
 }
 
-/// A message about alternative names of a link.
 fn property(name: &IfName, altnames: &[&str]) -> LinkMessage {
     let mut m = LinkMessage::default();
     call(&mut m, name);
@@ -273,7 +265,6 @@ fn absent(e: &io::Error) -> bool {
     [nix::libc::ENOENT, nix::libc::EINVAL].map(Some).contains(&e.raw_os_error())
 }
 
-/// Says which link a message is about.
 pub(super) fn call(message: &mut LinkMessage, name: &IfName) {
     match rtnl::nameless(name) {
         Some(index) => message.header.index = index,

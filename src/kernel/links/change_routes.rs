@@ -16,7 +16,6 @@ use rdma_netlink::{nexthop, qdisc, route, rtnl};
 use super::RouteSocket;
 
 impl RouteSocket {
-    /// Attaches a queueing discipline in place of what is there.
     pub fn qdisc_add(&mut self, dev: &IfName, qdisc: &Qdisc) -> io::Result<()> {
         let m = qdisc::add_message(self.index(dev)?, qdisc);
         self.change(m, NLM_F_CREATE | NLM_F_REPLACE)
@@ -40,7 +39,6 @@ impl RouteSocket {
         self.change(Message::NewAddress(m), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Deletes an address.
     pub fn address_delete(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
         let m = rtnl::address_message(self.index(dev)?, address);
         self.change(Message::DelAddress(m), 0)
@@ -91,18 +89,15 @@ impl RouteSocket {
         Ok(self.change(m, NLM_F_CREATE | NLM_F_REPLACE)?)
     }
 
-    /// Deletes a nexthop object.
     pub fn nexthop_delete(&mut self, id: u32) -> io::Result<()> {
         self.change(nexthop::delete_message(id), 0)
     }
 
-    /// Adds a permanent neighbour or proxy.
     pub fn neighbour_add(&mut self, dev: &IfName, neighbour: &Neighbour) -> io::Result<()> {
         let m = rtnl::neighbour_message(self.index(dev)?, neighbour);
         self.change(Message::NewNeighbour(m), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Deletes a neighbour or proxy.
     pub fn neighbour_delete(&mut self, dev: &IfName, neighbour: &Neighbour) -> io::Result<()> {
         let m = rtnl::neighbour_message(self.index(dev)?, neighbour);
         self.change(Message::DelNeighbour(m), 0)
@@ -122,7 +117,6 @@ impl RouteSocket {
         self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE)
     }
 
-    /// Deletes a rule.
     pub fn rule_delete(&mut self, rule: &Rule) -> io::Result<()> {
         self.change(Message::DelRule(rtnl::rule_message(rule)), 0)
     }

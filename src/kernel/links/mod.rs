@@ -26,7 +26,6 @@ const ANSWER: Duration = Duration::from_secs(30);
 pub struct RouteSocket(KernelSocket);
 
 impl RouteSocket {
-    /// Opens a socket in the calling thread's namespace.
     pub fn open() -> Result<RouteSocket> {
         Ok(RouteSocket(KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?))
     }

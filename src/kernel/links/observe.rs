@@ -20,23 +20,18 @@ use super::{RouteSocket, change_links};
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
-/// Links, addresses, routes, rules and neighbours of a namespace.
 pub struct Network {
-    /// Netdevs with their addresses and neighbours.
     pub netdevs: Vec<Netdev>,
-    /// Routes of all tables.
     pub routes: Vec<Route>,
     /// Families of which the kernel has not listed all, see [`route::is_cut`].
     pub routes_cut: Vec<u8>,
-    /// Nexthop objects.
     pub nexthops: Vec<Nexthop>,
-    /// Rules of both families.
     pub rules: Vec<Rule>,
 }
 
 impl RouteSocket {
     /// Reads everything that route netlink tells of the namespace; queueing disciplines only where they matter: each costs a
-    /// question of its own, and whoever is root in a container can make many.
+    /// question of its own, and root in a container can make many.
     pub fn network(&mut self, disciplines: bool) -> Result<Network> {
         let links = self.dump(Message::GetLink(change_links::ask()))?;
         let links: Vec<LinkMessage> =
@@ -61,8 +56,8 @@ impl RouteSocket {
         }
         let (mut routes, mut rules) = (Vec::new(), Vec::new());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let told = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
-            routes.extend(told.iter().filter_map(|m| route::route(m, &names)));
+            let messages = self.raw_dump(Raw::dump(RTM_GETROUTE, family.into()))?;
+            routes.extend(messages.iter().filter_map(|m| route::route(m, &names)));
             let mut ask = RuleMessage::default();
             ask.header.family = family;
             for message in self.dump(Message::GetRule(ask))? {
@@ -71,8 +66,8 @@ impl RouteSocket {
                 }
             }
         }
-        let told = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
-        let nexthops: Vec<Nexthop> = told.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
+        let messages = self.raw_dump(Raw::dump(RTM_GETNEXTHOP, 0))?;
+        let nexthops: Vec<Nexthop> = messages.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
         nexthop::tell_legs(&mut routes, &nexthops);
         let routes_cut = [4, 6].into_iter().filter(|family| route::is_cut(*family, &netdevs, &routes)).collect();
         Ok(Network { netdevs, routes, routes_cut, nexthops, rules })
@@ -98,9 +93,9 @@ impl RouteSocket {
     fn qdiscs(&mut self, netdevs: &mut [Netdev]) -> Result<()> {
         let mut all: Vec<ObservedQdisc> =
             self.raw_dump(Raw::dump(RTM_GETQDISC, 0))?.iter().filter_map(qdisc::parse).collect();
-        for told in &mut all {
-            for ask in qdisc::filters(told) {
-                told.filtered |= !self.raw_dump(ask)?.is_empty();
+        for discipline in &mut all {
+            for ask in qdisc::filters(discipline) {
+                discipline.filtered |= !self.raw_dump(ask)?.is_empty();
             }
         }
         netdevs.iter_mut().for_each(|dev| qdisc::attach(dev, &all));

@@ -7,8 +7,8 @@ use nix::libc::{EACCES, EINVAL, ENOSYS, EPERM};
 
 use rdma_model::snapshot::{Netdev, Program, ProgramHook};
 
-/// Adds to netdevs of the calling thread's namespace the programs at their tcx hooks. A kernel before 6.6 knows none; whoever has
-/// no CAP_NET_ADMIN in the initial user namespace is not told of any, and can attach none.
+/// Adds to netdevs of the calling thread's namespace the programs at their tcx hooks. A kernel before 6.6 knows none; a caller that has
+/// no CAP_NET_ADMIN in the initial user namespace sees none, and can attach none.
 pub fn read(netdevs: &mut [Netdev]) -> io::Result<()> {
     for dev in netdevs {
         for (hook, tcx) in [(ProgramHook::TcxIngress, Tcx::Ingress), (ProgramHook::TcxEgress, Tcx::Egress)] {
@@ -25,7 +25,6 @@ pub fn read(netdevs: &mut [Netdev]) -> io::Result<()> {
     Ok(())
 }
 
-/// The tcx hook that it is.
 pub fn hook(hook: ProgramHook) -> Option<Tcx> {
     match hook {
         ProgramHook::TcxIngress => Some(Tcx::Ingress),

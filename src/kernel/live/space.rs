@@ -14,7 +14,6 @@ use crate::kernel::{Sysctls, sysctl};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";
 
-/// A namespace with its sockets.
 pub(super) struct Space {
     pub(super) netns: Netns,
     pub(super) route: RouteSocket,

@@ -1,4 +1,4 @@
-//! Mounts as descriptors: made, copied and put somewhere without naming a path that somebody else could change.
+//! Mounts as descriptors: made, copied and put somewhere without naming a path that others could change.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,7 +43,7 @@ pub fn tmpfs(label: Option<&str>, attributes: MountAttrFlags) -> Result<OwnedFd>
     Ok(made)
 }
 
-/// Makes a file system read-only for good: unlike a mount, whoever wants it back needs privileges where the file system was
+/// Makes a file system read-only for good: unlike a mount, undoing it takes privileges where the file system was
 /// made, not where it is mounted.
 pub fn freeze(mount: &OwnedFd) -> io::Result<()> {
     let context = fspick(mount, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;

@@ -12,7 +12,6 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, umask};
 use rustix::mount::{MountPropagationFlags, mount_change};
 
-/// An open mount namespace.
 #[derive(Debug)]
 pub struct Mntns {
     file: File,
@@ -26,7 +25,6 @@ impl Mntns {
         Mntns::open(&format!("/proc/{pid}/ns/mnt"))
     }
 
-    /// The namespace of the calling thread.
     pub fn current() -> Result<Mntns> {
         Mntns::open("/proc/thread-self/ns/mnt")
     }
@@ -37,7 +35,6 @@ impl Mntns {
         Ok(Mntns { file, id: (meta.dev(), meta.ino()) })
     }
 
-    /// Whether both are one namespace.
     pub fn is_same(&self, other: &Mntns) -> bool {
         self.id == other.id
     }

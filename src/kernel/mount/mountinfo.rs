@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     /// Its number; statx(2) tells the same one for an open file.
     pub id: u64,
-    /// The mount that it is on.
     pub parent: u64,
     /// Where it is, seen from the reader's root.
     pub point: PathBuf,

@@ -1,7 +1,7 @@
-//! Paths in a container's root, which nobody vouches for: found without leaving it, looked at without opening anything.
+//! Paths in a container's root, which is untrusted: found without leaving it, looked at without opening anything.
 //!
 //! A path is resolved by openat2(2) as if the container's root were the root, so that neither a link nor `..` leads out, not
-//! even while somebody exchanges directories for links. What is found is held by an O_PATH descriptor, which opens nothing;
+//! even while directories are exchanged for links. What is found is held by an O_PATH descriptor, which opens nothing;
 //! only a regular file of an ordinary file system, and a directory of device nodes, is opened through it, for reading.
 
 use std::fs::File;
@@ -38,7 +38,7 @@ const TALKING: [FsType; 9] = [
     BPF_FS_MAGIC,
 ];
 
-/// How often a path is looked up anew when renames elsewhere disturb the kernel's look-up of `..`.
+/// How often a path is looked up again when renames elsewhere disturb the kernel's look-up of `..`.
 const ATTEMPTS: usize = 128;
 
 /// Names that are read of a directory; whatever has more is no directory of device nodes.
@@ -111,7 +111,6 @@ impl Root {
         Ok(Ok(openat(&self.own, self.link(found.as_fd()), flags, Mode::empty())?.into()))
     }
 
-    /// The mounts of this thread's namespace.
     pub fn mounts(&self) -> Result<Vec<Mount>> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = openat(&self.own, "mountinfo", flags, Mode::empty()).context("opening mountinfo")?;
@@ -164,7 +163,6 @@ pub fn mount_of(found: impl AsFd) -> io::Result<u64> {
     Ok(statx(found, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
 }
 
-/// Whether it is on sysfs.
 pub fn is_sysfs(found: impl AsFd) -> bool {
     is_on(found, SYSFS_MAGIC)
 }
@@ -204,7 +202,6 @@ fn called(kind: FileType) -> &'static str {
     }
 }
 
-/// Whether it is a directory.
 pub fn is_dir(found: &OwnedFd) -> Result<bool> {
     let stat = stat_of(found).context("asking what it is")?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)

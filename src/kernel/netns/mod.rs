@@ -42,7 +42,6 @@ impl Netns {
         Ok(Netns { file, inode: self.inode })
     }
 
-    /// The namespace of the calling thread.
     pub fn current() -> Result<Netns> {
         Netns::open(Path::new("/proc/thread-self/ns/net"))
     }
@@ -111,23 +110,18 @@ pub fn others(known: &[u64]) -> impl Iterator<Item = (PathBuf, Netns)> + use<> {
     new.filter_map(|path| Netns::open(&path).ok().map(|netns| (path, netns)))
 }
 
-/// A process in the namespace with that inode. Whoever forks may do so behind the reader's back, so one look that finds nobody
+/// A process in the namespace with that inode, other than `but`. A process may fork behind the reader's back, so one look that finds none
 /// is no proof; two are, since a process that enters from outside is a container's, whose hook waits for the lock.
 /// What we may not look into is not seen: run with CAP_SYS_PTRACE, as root is.
-pub fn occupant(inode: u64) -> Option<i32> {
-    occupant_but(inode, 0)
-}
-
-/// The same, other than that one.
-pub fn occupant_but(inode: u64, pid: i32) -> Option<i32> {
+pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
     let wanted = format!("net:[{inode}]");
-    find_process(&wanted, pid).or_else(|| find_process(&wanted, pid))
+    find_process(&wanted, but).or_else(|| find_process(&wanted, but))
 }
 
-fn find_process(wanted: &str, but: i32) -> Option<i32> {
+fn find_process(wanted: &str, but: Option<i32>) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| *pid != but && is_in(&format!("/proc/{pid}"), wanted))
+    pids.find(|pid| Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted))
 }
 
 /// A process whose first thread has ended has no namespace to show; its others have.

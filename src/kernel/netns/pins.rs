@@ -51,7 +51,7 @@ pub fn unpin(path: &Path) -> Result<()> {
 /// Whether a namespace may get the name that this path is.
 ///
 /// # Errors
-/// [`ErrorClass::Refused`] where there is something already: whoever made it may be using it.
+/// [`ErrorClass::Refused`] where there is something already: it may be in use.
 pub fn is_vacant(path: &Path) -> Result<()> {
     let taken = || ErrorClass::Refused.error(format!("{} exists already: choose another name", path.display()));
     if fs::symlink_metadata(path).is_ok() { Err(taken()) } else { Ok(()) }
@@ -93,7 +93,7 @@ fn share(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Undoes [`publish`], whole or cut short; what somebody else has put there since stays.
+/// Undoes [`publish`], whole or cut short; what others have put there since stays.
 pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
     let begun = || fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() == 0);
     let ours = is_pinned(path, inode) || Netns::open(path).is_err() && begun();

@@ -14,11 +14,33 @@ use crate::kernel::netns::{self, NAMED, Netns};
 /// How long to look: there may be thousands of namespaces, and a container waits.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
+/// A link of another namespace, which this value keeps open.
+pub struct FoundLink {
+    /// The link, and where it is.
+    pub link: Stranger,
+    delete: Box<dyn FnOnce() -> Result<()>>,
+}
+
+impl FoundLink {
+    /// With the way to delete it.
+    pub fn new(link: Stranger, delete: impl FnOnce() -> Result<()> + 'static) -> FoundLink {
+        FoundLink { link, delete: Box::new(delete) }
+    }
+
+    /// Deletes it where it is.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn delete(self) -> Result<()> {
+        (self.delete)()
+    }
+}
+
 /// What was found, and whether all namespaces that a process has or `ip netns` keeps were searched.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Search {
-    /// Each with its namespace, open.
-    pub found: Vec<(Stranger, Netns)>,
+    /// The links.
+    pub found: Vec<FoundLink>,
     /// A sentence where the search is not complete.
     pub gap: Option<String>,
 }
@@ -71,17 +93,12 @@ impl Search {
         }
         for stranger in seen {
             let Ok(netns) = other.again() else { continue };
-            self.found.push((Stranger { netns: other.inode(), keeper: keeper.to_owned(), ..stranger }, netns));
+            let link = Stranger { netns: other.inode(), keeper: keeper.to_owned(), ..stranger };
+            let index = link.ifindex;
+            let delete = move || netns.visit(|| Ok(RouteSocket::open()?.delete_index(index)?));
+            self.found.push(FoundLink::new(link, delete));
         }
     }
-}
-
-/// Deletes one where it is.
-///
-/// # Errors
-/// The kernel's.
-pub fn delete(stranger: &Stranger, netns: &Netns) -> Result<()> {
-    netns.visit(|| Ok(RouteSocket::open()?.delete_index(stranger.ifindex)?))
 }
 
 /// What keeps a namespace: a process, or a name.

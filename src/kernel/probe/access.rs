@@ -6,11 +6,9 @@ use std::str::FromStr;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// What became of a device node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeAccess {
-    /// It was opened for reading and writing.
     Opened,
     /// There is none.
     Missing,
@@ -28,7 +26,7 @@ pub enum NodeAccess {
 const READ_WRITE: u32 = 0o6;
 
 impl NodeAccess {
-    /// A node of the host that was opened by root, for everybody else. A group of its own is somebody's intent.
+    /// A node of the host that was opened by root, for everybody else. A group of its own is intended.
     pub fn for_all(mode: u32, uid: u32, gid: u32) -> NodeAccess {
         let group = gid != 0 && allows(mode >> 3);
         if allows(mode) || group { NodeAccess::Opened } else { NodeAccess::Narrow(owned(mode, uid, gid)) }
@@ -38,7 +36,6 @@ impl NodeAccess {
 /// A process, as far as files ask who it is: by its numbers on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessUser {
-    /// Its user.
     pub uid: u32,
     /// Its groups: its own first.
     pub gids: Vec<u32>,

@@ -1,7 +1,7 @@
 //! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its root; and what else is looked at
 //! there.
 //!
-//! What a device cgroup allows, nobody tells: its programs are asked by the kernel alone, for who opens. So a process of ours
+//! The kernel does not tell what a device cgroup allows: its programs are asked by the kernel alone, for who opens. So a process of ours
 //! enters the container's cgroup, opens the nodes and ends. A container's root is untrusted: a node is opened only when it is
 //! known to be the right one, and its file systems need not answer, so that whatever looks there is a process of its own.
 
@@ -89,7 +89,7 @@ fn top(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root"))
 }
 
-/// What `rdmaprep try-nodes` says; nothing where it does not come back. It is killed then, and nobody waits for it: not even that
+/// What `rdmaprep try-nodes` says; nothing where it does not come back. It is killed then, and not waited for: not even that
 /// need end it soon, where a file system does not answer.
 fn run_probe<T: DeserializeOwned>(words: impl IntoIterator<Item = String>) -> Result<Option<T>> {
     let mut command = Command::new("/proc/self/exe");
@@ -106,9 +106,9 @@ fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>>
         .stderr(Stdio::piped())
         .spawn()
         .context("starting a process for it")?;
-    let (told, said) = (hear(child.stdout.take())?, hear(child.stderr.take())?);
+    let (stdout, stderr) = (hear(child.stdout.take())?, hear(child.stderr.take())?);
     let left = || end.saturating_duration_since(Instant::now());
-    let (Ok(told), Ok(said)) = (told.recv_timeout(left()), said.recv_timeout(left())) else {
+    let (Ok(stdout), Ok(stderr)) = (stdout.recv_timeout(left()), stderr.recv_timeout(left())) else {
         child.kill().context("ending it")?;
         return Ok(None);
     };
@@ -123,9 +123,9 @@ fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>>
             None => thread::sleep(Duration::from_millis(1)),
         }
     };
-    let said = String::from_utf8_lossy(&said);
-    ensure!(status.success(), "{}", said.trim().trim_start_matches("rdmaprep: "));
-    Ok(Some(told))
+    let stderr = String::from_utf8_lossy(&stderr);
+    ensure!(status.success(), "{}", stderr.trim().trim_start_matches("rdmaprep: "));
+    Ok(Some(stdout))
 }
 
 /// All that comes from a pipe, by a thread that ends with this process at the latest.
@@ -135,7 +135,7 @@ fn hear(pipe: Option<impl Read + Send + 'static>) -> Result<Receiver<Vec<u8>>> {
         let mut bytes = Vec::new();
         // What was read until it broke is what there is.
         let _ = pipe.map(|pipe| pipe.take(MOST).read_to_end(&mut bytes));
-        // Whoever asked may have given up.
+        // The caller may have given up.
         let _ = tell.send(bytes);
     };
     thread::Builder::new().spawn(read).context("starting a thread")?;

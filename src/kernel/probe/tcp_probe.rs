@@ -21,17 +21,15 @@ pub fn source(to: SocketAddr) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip())
 }
 
-/// Connects once, within a time.
 pub fn connect(to: SocketAddr, within: Duration) -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&to, within)
 }
 
-/// Listens.
 pub fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(at)
 }
 
-/// Takes the first connection by then, tells it where it comes from, and where that is; nothing if nobody came.
+/// Takes the first connection by then, tells it where it comes from, and where that is; nothing if none came.
 pub fn welcome(listener: &TcpListener, until: Instant) -> io::Result<Option<SocketAddr>> {
     listener.set_nonblocking(true)?;
     loop {
@@ -62,7 +60,7 @@ pub fn welcome(listener: &TcpListener, until: Instant) -> io::Result<Option<Sock
     }
 }
 
-/// Where a listener of ours says that we come from; nothing where it is somebody else's.
+/// Where a listener of ours says that we come from; nothing where it is another program's.
 ///
 /// # Errors
 /// The connection was reset.

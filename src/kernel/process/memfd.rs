@@ -49,7 +49,6 @@ impl KeptFile {
         Ok(KeptFile { name, fd: sealed(&format!("rdmaprep-{name}"), content)? })
     }
 
-    /// What it is called.
     pub fn name(&self) -> &str {
         self.name
     }

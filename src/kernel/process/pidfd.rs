@@ -18,12 +18,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens a living process.
     pub fn open(pid: i32) -> Result<Process> {
         Process::try_open(pid).with_context(|| format!("opening process {pid}"))
     }
 
-    /// This process.
     pub fn current() -> Result<Process> {
         Process::open(rustix::process::getpid().as_raw_nonzero().get())
     }
@@ -33,7 +31,6 @@ impl Process {
         Ok(Process { pidfd: pidfd_open(valid, PidfdFlags::empty())?, pid })
     }
 
-    /// Its pid.
     pub fn pid(&self) -> i32 {
         self.pid
     }
@@ -45,7 +42,6 @@ impl Process {
     }
 }
 
-/// What a process calls itself.
 pub fn name(pid: i32) -> Option<String> {
     Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }

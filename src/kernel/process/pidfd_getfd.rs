@@ -31,12 +31,11 @@ pub fn handle_for(process: &Process, object: impl AsFd) -> Result<Handle> {
     Ok(Handle { boot_id, pid, process, fd: object.as_raw_fd(), dev: stat.st_dev, ino: stat.st_ino })
 }
 
-/// Whether the process that a handle names lives.
 pub fn lives(handle: &Handle) -> bool {
     boot_id().is_ok_and(|boot| boot == handle.boot_id) && holder(handle).is_ok()
 }
 
-/// Opens what a handle names, for reading from its beginning: an open file of our own, so that nobody moves another one's place.
+/// Opens what a handle names, for reading from its beginning: an open file of our own, so that no reader moves another one's place.
 /// Where the kernel refuses the descriptor, what we inherited under its number serves, then /proc, then `file`, of which nothing
 /// but its name is known.
 ///
@@ -107,7 +106,7 @@ fn reopen(fd: &OwnedFd, handle: &Handle) -> Result<OwnedFd> {
         // Only what is in memory has seals.
         Err(Errno::INVAL) => Ok(fresh),
         Ok(seals) if seals.contains(SEALED) => Ok(fresh),
-        Ok(_) => Err(ErrorClass::Refused.error("what the handle names is not sealed: whoever has it can change it")),
+        Ok(_) => Err(ErrorClass::Refused.error("what the handle names is not sealed: its holder can change it")),
         Err(e) => Err(e).class(ErrorClass::Refused, "reading the seals of what the handle names"),
     }
 }

@@ -4,7 +4,7 @@ pub(super) mod wait_port;
 
 use std::io::Error;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
@@ -21,7 +21,7 @@ use super::netns::Netns;
 const NETLINK_RDMA: isize = 20;
 /// The kernel answers in microseconds, or, when it loads a module first, in less than a second; a hook must not hang.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a list that changed while it was read is read anew.
+/// How often a list that changed while it was read is read again.
 const TRIES: usize = 8;
 
 /// A socket in the network namespace of the thread that opened it; it stays there when it goes to another thread.
@@ -47,14 +47,11 @@ pub struct NlFacts {
     pub hcas: Vec<NlHca>,
 }
 
-/// A device with what belongs to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NlHca {
-    /// The device itself.
     pub device: Device,
     /// Its ports; ends before the first one whose driver fails to answer (nldev_port_get_dumpit() in nldev.c).
     pub ports: Vec<Port>,
-    /// Its verbs device node.
     pub uverbs: Option<CharDev>,
 }
 
@@ -87,7 +84,6 @@ impl Rdma {
         payloads.iter().map(|p| Device::parse(p)).collect()
     }
 
-    /// The ports of a device.
     pub fn ports(&mut self, device: u32) -> Result<Vec<Port>> {
         let payloads =
             self.ask(&Request::Ports { device }).with_context(|| format!("listing ports of RDMA device {device}"))?;
@@ -134,7 +130,6 @@ impl Rdma {
         Ok(self.devices()?.into_iter().find(|d| d.name == name.as_str()).map(|d| d.index))
     }
 
-    /// Renames a device.
     pub fn rename(&mut self, device: u32, name: &HcaName) -> Result<()> {
         let answer = self.ask(&Request::Rename { device, name });
         answer.with_context(|| format!("renaming RDMA device {device} to {name}")).map(drop)
@@ -166,7 +161,7 @@ impl Rdma {
             };
             hcas.push(NlHca { device, ports, uverbs });
         }
-        // Without a device nobody needs the connection manager: do not make the kernel load it.
+        // Without a device the connection manager is not needed: do not make the kernel load it.
         let rdma_cm = if hcas.is_empty() || !self.asks(UCM) { None } else { self.chardev(CharKind::RdmaCm)? };
         Ok(NlFacts { mode, rdma_cm, hcas })
     }
@@ -194,17 +189,12 @@ impl Rdma {
 
     fn exchange(&mut self, request: &Request) -> Result<Replies> {
         let sequence = self.socket.next_sequence();
-        self.socket.send(&request.encode(sequence)).context("sending to the kernel")?;
         let mut replies = Replies::to(request, sequence);
-        let deadline = Instant::now() + TIMEOUT;
-        let receive =
-            || self.socket.receive(deadline).with_context(|| format!("no answer from the kernel in {TIMEOUT:?}"));
-        while !replies.feed(&receive()?)? {}
+        self.socket.converse(&request.encode(sequence), TIMEOUT, |datagram| replies.feed(datagram))?;
         Ok(replies)
     }
 }
 
-/// The errno with which the kernel refused, where the error is a refusal.
 pub fn errno(error: &anyhow::Error) -> Option<Errno> {
     let refusal = error.downcast_ref::<Error>()?;
     refusal.raw_os_error().map(Errno::from_raw)

@@ -31,7 +31,7 @@ pub(in crate::kernel) struct ExpectedPort<'a> {
     pub dev: &'a IfName,
     /// The addresses that they are made from.
     pub addresses: &'a [IpAddr],
-    /// Where they are, if the container is told.
+    /// Where they are, if the container gets an index.
     pub index: Option<u32>,
 }
 
@@ -41,7 +41,7 @@ enum Lack {
     State(String),
     /// It is, but its table does not have what is wanted.
     Gid(String),
-    /// Its table has it at another index than the container is told; or has one GID twice, so that all behind it are off.
+    /// Its table has it at another index than the container gets; or has one GID twice, so that all behind it are off.
     Elsewhere { text: String, is_doubled: bool },
 }
 
@@ -96,7 +96,7 @@ fn lacking(rdma: &mut Rdma, netns: &Netns, sys: &OwnedFd, wanted: ExpectedPort) 
     let elsewhere = |ip: &&IpAddr| index.is_some() && !gids.iter().any(|g| right(g, ip) && Some(g.index) == index);
     let (Some(ip), Some(index)) = (addresses.iter().find(elsewhere), index) else { return Ok(None) };
     let text = format!(
-        "the container is told NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
+        "the container gets NCCL_IB_GID_INDEX={index}, but the table of {hca} has {ip} elsewhere inside: {}; \
          set NCCL_IB_GID_INDEX=-1 to have NCCL look for it",
         table(&gids)
     );

@@ -17,12 +17,20 @@ pub(super) struct Dir<'r> {
     listing: Option<Listing>,
 }
 
-impl<'r> Dir<'r> {
-    pub(super) fn new(root: &'r Root, path: String, listing: Option<Listing>) -> Dir<'r> {
-        Dir { root, path, listing }
+impl Root {
+    pub(super) fn dir(&self, path: &str) -> Option<Dir<'_>> {
+        match self.known(path) {
+            Some(listing) => Some(Dir { root: self, path: path.to_owned(), listing: Some(listing) }),
+            None => self.find("", path),
+        }
     }
 
-    /// Its path below the root.
+    pub(super) fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
+        self.walk(from, path).map(|(path, listing)| Dir { root: self, path, listing })
+    }
+}
+
+impl<'r> Dir<'r> {
     pub(super) fn path(&self) -> &str {
         &self.path
     }
@@ -32,7 +40,6 @@ impl<'r> Dir<'r> {
         self.root.find(&self.path, name)
     }
 
-    /// The names in it, sorted.
     pub(super) fn names(&self) -> Vec<String> {
         self.listing.as_ref().map(|l| l.iter().map(|(name, _)| name.to_owned()).collect()).unwrap_or_default()
     }
@@ -41,7 +48,6 @@ impl<'r> Dir<'r> {
         self.listing.as_ref()?.get(name)
     }
 
-    /// What a name in it is.
     pub(super) fn kind(&self, name: &str) -> Option<Kind> {
         self.entry(name).map(Entry::kind)
     }
@@ -51,7 +57,6 @@ impl<'r> Dir<'r> {
         self.kind(name) == Some(Kind::File)
     }
 
-    /// Whether the name is a directory of its own.
     pub(super) fn is_dir(&self, name: &str) -> bool {
         self.kind(name) == Some(Kind::Dir)
     }
@@ -99,7 +104,7 @@ impl<'r> Dir<'r> {
         let mut path = self.path.as_str();
         loop {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
-            // An error that nobody reads takes its time to be made.
+            // Making an error that is dropped takes time.
             if let Some(id) = name.contains(':').then(|| name.parse().ok()).flatten() {
                 return self.root.dir(path).map(|dir| (id, dir));
             }
@@ -110,7 +115,6 @@ impl<'r> Dir<'r> {
         }
     }
 
-    /// The directory above it.
     pub(super) fn above(&self) -> Option<Dir<'r>> {
         let path = self.path.rsplit_once('/').map_or("", |(above, _)| above);
         if self.path.is_empty() { None } else { self.root.dir(path) }

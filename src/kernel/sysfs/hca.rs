@@ -17,7 +17,6 @@ pub(super) struct FoundHca {
     pub(super) hca: Hca,
     /// Real path of its `device`, below the root.
     pub(super) device: Option<String>,
-    /// The netdev that carries soft-RoCE.
     pub(super) carrier: Option<IfName>,
 }
 
@@ -159,7 +158,6 @@ fn node(name: String, dir: &Dir) -> Option<CharDevice> {
     Some(CharDevice { name, major: major.parse().ok()?, minor: minor.parse().ok()? })
 }
 
-/// The connection manager's node.
 pub(super) fn rdma_cm(root: &Root) -> Option<CharDevice> {
     node("rdma_cm".into(), &root.dir("class/misc/rdma_cm")?)
 }

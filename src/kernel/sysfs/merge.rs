@@ -58,7 +58,7 @@ pub fn adorn(live: &mut [Netdev], seen: &[Netdev]) -> BTreeSet<IfName> {
 
 fn join_hcas(sys: Vec<Hca>, nl: Vec<NlHca>, netdevs: &[Netdev], warnings: &mut Vec<String>) -> Vec<Hca> {
     let mut joined: BTreeMap<HcaName, Hca> = sys.into_iter().map(|h| (h.name.clone(), h)).collect();
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     for one in nl {
         let name: HcaName = match one.device.name.parse() {
             Ok(name) => name,
@@ -71,12 +71,12 @@ fn join_hcas(sys: Vec<Hca>, nl: Vec<NlHca>, netdevs: &[Netdev], warnings: &mut V
             warnings.push(format!("{name} is in RDMA netlink, but not in sysfs"));
             unseen(name.clone())
         });
-        told.insert(name);
+        reported.insert(name);
         // What sysfs could not tell for sure, netlink knows.
         warnings.extend(hca.conflicts.drain(..).map(|c| format!("{}: {c}", hca.name)));
         join_hca(hca, one, netdevs, warnings);
     }
-    for (name, hca) in joined.iter_mut().filter(|(name, _)| !told.contains(*name)) {
+    for (name, hca) in joined.iter_mut().filter(|(name, _)| !reported.contains(*name)) {
         hca.conflicts.push(format!("sysfs shows {name}, RDMA netlink does not"));
     }
     joined.into_values().collect()
@@ -133,19 +133,21 @@ fn join_port(hca: &mut Hca, nl: nldev::Port, netdevs: &[Netdev], warnings: &mut 
     let (port, conflicts) = (&mut hca.ports[at], &mut hca.conflicts);
     // A state is of the moment: a carrier may come between the two looks.
     port.state = nl.state_name().map(str::to_owned).or(port.state.take());
-    let told = nl.netdev.as_ref().and_then(|n| n.parse::<IfName>().ok());
+    let reported = nl.netdev.as_ref().and_then(|n| n.parse::<IfName>().ok());
     // A bond stands for its member, in either source.
     let master = |n: &IfName| netdevs.iter().find(|d| d.name == *n).and_then(|d| d.master.clone());
-    port.netdev = match (told, port.netdev.take()) {
-        (Some(told), Some(seen)) if master(&seen).as_ref() == Some(&told) || master(&told).as_ref() == Some(&seen) => {
-            Some(told)
+    port.netdev = match (reported, port.netdev.take()) {
+        (Some(reported), Some(seen))
+            if master(&seen).as_ref() == Some(&reported) || master(&reported).as_ref() == Some(&seen) =>
+        {
+            Some(reported)
         }
         (None, Some(seen)) if port.link_layer.as_deref() != Some("InfiniBand") => {
-            // The netdev of a RoCE port that is in our namespace is always told (fill_port_info() in nldev.c).
+            // The netdev of a RoCE port that is in our namespace is always reported (fill_port_info() in nldev.c).
             warnings.push(format!("{} port {number}: sysfs says {seen}, RDMA netlink no netdev", hca.name));
             None
         }
-        (told, seen) => agree(&format!("netdev of port {number}"), told, seen, conflicts),
+        (reported, seen) => agree(&format!("netdev of port {number}"), reported, seen, conflicts),
     };
 }
 

@@ -27,20 +27,15 @@ use root::Root;
 pub use merge::{adorn, merge};
 pub(super) use numa::this_cpu;
 
-/// Facts of one /sys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SysTree {
     /// RDMA devices, by name; conflicts are about the netdevs behind ports.
     pub hcas: Vec<Hca>,
     /// Netdevs of the namespace for which this /sys was mounted, by ifindex.
     pub netdevs: Vec<Netdev>,
-    /// PCI functions, by address.
     pub pci: Vec<PciFunction>,
-    /// NUMA nodes, by number.
     pub numa_nodes: Vec<NumaNode>,
-    /// The processor.
     pub cpu: Option<Cpu>,
-    /// `/dev/infiniband/rdma_cm`.
     pub rdma_cm: Option<CharDevice>,
     /// What could not be read, one sentence each.
     pub warnings: Vec<String>,
@@ -58,7 +53,6 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Everything.
     pub const FULL: Scope = Scope { pci: true, gids: true, virtual_netdevs: true };
     /// What the joining of a live host's netdevs and HCAs needs.
     pub const BRIEF: Scope = Scope { pci: false, gids: false, virtual_netdevs: false };
@@ -123,7 +117,6 @@ impl Survey {
         mounted.map(|top| Survey(Root::at(top))).context("mounting a sysfs of the container's namespace")
     }
 
-    /// Its facts.
     pub fn facts(&self, scope: Scope) -> SysTree {
         read_root(&self.0, scope)
     }

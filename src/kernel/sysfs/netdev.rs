@@ -54,46 +54,26 @@ fn netdev(name: IfName, dir: &Dir) -> FoundNetdev {
     let up = dir.hex("flags").is_some_and(|flags| flags & IFF_UP != 0);
     let operstate = dir.attr("operstate");
     let netdev = Netdev {
-        name,
-        ifindex,
         kind: [("bonding", "bond"), ("bridge", "bridge")]
             .iter()
             .find(|(d, _)| dir.is_dir(d))
             .map(|(_, k)| k.to_string()),
         link_type: dir.parse("type").unwrap_or_default(),
         mac: dir.parse("address"),
-        permanent_mac: None,
         mtu: dir.parse("mtu").unwrap_or_default(),
         txqlen: dir.parse("tx_queue_len").unwrap_or_default(),
-        group: 0,
         alias: dir.attr("ifalias"),
-        altnames: Vec::new(),
         up,
         // netif_oper_up(): the flags attribute lacks IFF_RUNNING, which is made up from this (dev_get_flags() in
         // net/core/dev.c).
         running: up && matches!(operstate.as_deref(), Some("up" | "unknown")),
-        promisc: false,
-        allmulti: false,
-        options: None,
         operstate,
         master: dir.link("master").and_then(|m| m.parse().ok()),
         link: dir.parse("iflink").filter(|link| *link != ifindex && *link != 0),
-        lowers: Vec::new(),
-        tunnel: None,
-        made: None,
-        qdisc: None,
-        qdiscs: None,
-        qdisc_lost: None,
-        xdp: false,
-        programs: None,
         pci: device.as_ref().unwrap_or(dir).pci().map(|(id, _)| id),
         driver: device.as_ref().and_then(|d| d.link("driver")),
         dev_port: dir.parse("dev_port"),
-        token: None,
-        device: None,
-        addresses: Vec::new(),
-        neighbours: Vec::new(),
-        sysctls: Default::default(),
+        ..Netdev::new(name, ifindex)
     };
     let lowers = dir.names().iter().filter_map(|name| Some(name.strip_prefix("lower_")?.to_owned())).collect();
     FoundNetdev { netdev, device: device.map(|d| d.path().to_owned()), lowers }

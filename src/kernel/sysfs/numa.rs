@@ -4,7 +4,6 @@ use rdma_model::snapshot::{Cpu, NumaNode};
 
 use super::root::Root;
 
-/// Every node with its processors, by number.
 pub(super) fn nodes(root: &Root) -> Vec<NumaNode> {
     let Some(dir) = root.dir("devices/system/node") else { return Vec::new() };
     let node = |name: String| {
@@ -68,13 +67,13 @@ mod tests {
 
     #[test]
     fn processors_are_known_by_their_modalias() {
-        let told = |text| parse(text).map(|c| (c.arch, c.vendor, c.family, c.model));
+        let parsed = |text| parse(text).map(|c| (c.arch, c.vendor, c.family, c.model));
         let x86 = |vendor: &str, family, model| Some(("x86_64".into(), Some(vendor.into()), Some(family), Some(model)));
         let intel = "cpu:type:x86,ven0000fam0006mod008F:feature:,0000,0001";
-        assert_eq!(told(intel), x86("GenuineIntel", 6, 143));
-        assert_eq!(told("cpu:type:x86,ven0002fam0017mod0031:feature:"), x86("AuthenticAMD", 23, 49));
-        assert_eq!(told("cpu:type:aarch64:feature:,0000"), Some(("arm64".into(), None, None, None)));
-        assert_eq!(told("cpu:type:x86,ven000Bfam0005:feature:"), Some(("x86_64".into(), None, Some(5), None)));
-        assert_eq!(told("acpi:x86"), None);
+        assert_eq!(parsed(intel), x86("GenuineIntel", 6, 143));
+        assert_eq!(parsed("cpu:type:x86,ven0002fam0017mod0031:feature:"), x86("AuthenticAMD", 23, 49));
+        assert_eq!(parsed("cpu:type:aarch64:feature:,0000"), Some(("arm64".into(), None, None, None)));
+        assert_eq!(parsed("cpu:type:x86,ven000Bfam0005:feature:"), Some(("x86_64".into(), None, Some(5), None)));
+        assert_eq!(parsed("acpi:x86"), None);
     }
 }

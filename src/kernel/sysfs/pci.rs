@@ -20,11 +20,11 @@ pub(super) fn functions(root: &Root, warnings: &mut Vec<String>) -> Vec<PciFunct
     };
     let mut found = BTreeMap::new();
     for one in each(root, &devices.names(), |root, names| names.iter().map(|name| read(root, name)).collect()) {
-        let told = match one {
+        let warning = match one {
             Ok(function) => twice(&mut found, function),
             Err(why) => Some(why),
         };
-        warnings.extend(told);
+        warnings.extend(warning);
     }
     let unclassed = found.values().filter(|f| f.class == 0).count();
     if unclassed > 0 {

@@ -1,6 +1,6 @@
 //! Reading below a /sys root that may be a captured one: no step leaves the root, no read is long, nothing panics.
 //!
-//! What was read is remembered as long as the root is open, so that whoever asks, no file is read and no directory listed
+//! What was read is remembered as long as the root is open, so that no file is read and no directory listed
 //! twice. A path is resolved in what was listed: the kernel is never asked to follow a link.
 
 use std::cell::RefCell;
@@ -15,8 +15,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, openat, openat2, readlinkat, statat};
 use rustix::io::{Errno, read};
 
-use super::dir::Dir;
-
 /// An attribute is at most a page (`sysfs_emit()` in fs/sysfs/file.c).
 pub(super) const ATTRIBUTE: usize = 4096;
 
@@ -29,7 +27,6 @@ const LIMIT: usize = 64 << 10;
 /// As many links as the kernel follows in one path (MAXSYMLINKS, include/linux/namei.h).
 const MAX_LINKS: usize = 40;
 
-/// What a name in a directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Dir,
@@ -37,7 +34,6 @@ pub(super) enum Kind {
     Link,
 }
 
-/// What reading a file gave.
 #[derive(Clone, Debug)]
 pub(super) enum Contents {
     Bytes(Arc<[u8]>),
@@ -46,7 +42,7 @@ pub(super) enum Contents {
     Unreadable,
 }
 
-/// A name in a directory, and what is behind it once somebody asked.
+/// A name in a directory, and what is behind it once that was read.
 pub(super) enum Entry {
     Dir,
     File(OnceLock<Contents>),
@@ -136,19 +132,14 @@ impl Root {
         Box::new(move || Root { memory: memory.clone(), last: RefCell::default() })
     }
 
-    /// A directory below the root.
-    pub(super) fn dir(&self, path: &str) -> Option<Dir<'_>> {
-        // What was listed is a real path.
-        let known = self.memory.known(path).and_then(|slot| slot.get().cloned()).flatten();
-        if let Some(listing) = known {
-            return Some(Dir::new(self, path.to_owned(), Some(listing)));
-        }
-        self.find("", path)
+    /// What was listed of a directory by its real path.
+    pub(super) fn known(&self, path: &str) -> Option<Listing> {
+        self.memory.known(path)?.get()?.clone()
     }
 
-    /// The directory at which a path from a real one ends when its links are followed; none where it dangles, turns in a
-    /// circle, or leads out of the root.
-    pub(super) fn find(&self, from: &str, path: &str) -> Option<Dir<'_>> {
+    /// The directory at which a path from a real one ends when its links are followed: its real path, and its names if it can be
+    /// listed. None where the path dangles, turns in a circle, or leads out of the root.
+    pub(super) fn walk(&self, from: &str, path: &str) -> Option<(String, Option<Listing>)> {
         // Texts with where to go on in them.
         let mut todo: Vec<(Arc<str>, usize)> = vec![(path.into(), 0)];
         let (mut at, mut is_dir, mut links) = (from.to_owned(), true, 0);
@@ -182,7 +173,8 @@ impl Root {
                 at.push_str(part);
             }
         }
-        is_dir.then(|| Dir::new(self, at.clone(), self.listing(&at)))
+        let listing = self.listing(&at);
+        is_dir.then_some((at, listing))
     }
 
     /// The names in a directory that is given by its real path; those that are no UTF-8 are left out, since no kernel object
@@ -200,14 +192,14 @@ impl Root {
         while let Some(entry) = entries.next() {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
-            let told = match entry.file_type() {
+            let kind = match entry.file_type() {
                 // Some filesystems that a copy may lie on do not say.
                 FileType::Unknown => {
                     FileType::from_raw_mode(statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW).map(|s| s.st_mode)?)
                 }
-                told => told,
+                kind => kind,
             };
-            let entry = match told {
+            let entry = match kind {
                 FileType::Directory => Entry::Dir,
                 FileType::RegularFile => Entry::File(OnceLock::new()),
                 FileType::Symlink => Entry::Link(OnceLock::new()),
@@ -224,7 +216,6 @@ impl Root {
         Ok(Names { text: text.into(), entries: found.into() })
     }
 
-    /// A link's target, verbatim.
     pub(super) fn target(&self, dir: &str, name: &str, known: &OnceLock<Option<Arc<str>>>) -> Option<Arc<str>> {
         let read = || {
             let target = match &*self.last.borrow() {
@@ -267,7 +258,6 @@ impl Root {
         }
     }
 
-    /// Opens a file in a directory.
     fn open_in(&self, dir: &str, name: &str) -> Result<OwnedFd, Errno> {
         let mut last = self.last.borrow_mut();
         if last.as_ref().is_none_or(|(at, _)| at != dir) {
@@ -287,7 +277,7 @@ impl Root {
         dirs.iter().filter_map(|(dir, slot)| Some(read(dir, slot.get()?.as_deref()?))).flatten().collect()
     }
 
-    /// Opens a real path. What somebody exchanged for a link since it was listed is not followed.
+    /// Opens a real path. What was exchanged for a link since it was listed is not followed.
     fn open_at(&self, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { "." } else { path };
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;

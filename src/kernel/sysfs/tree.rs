@@ -39,10 +39,8 @@ const PCI: &[&str] = &[
 const HCA: &[&str] =
     &["node_type", "node_guid", "sys_image_guid", "fw_ver", "hca_type", "hw_rev", "board_id", "node_desc", "parent"];
 
-/// Of a port.
 const PORT: &[&str] = &["state", "phys_state", "rate", "lid", "sm_lid", "sm_sl", "link_layer", "cap_mask"];
 
-/// Of a netdev.
 const NETDEV: &[&str] = &[
     "address",
     "addr_len",
@@ -61,10 +59,8 @@ const NETDEV: &[&str] = &[
     "uevent",
 ];
 
-/// Of a device node's device.
 const NODE: &[&str] = &["ibdev", "dev", "abi_version", "uevent"];
 
-/// Of a NUMA node.
 const NUMA: &[&str] = &["cpumap", "cpulist", "distance"];
 
 /// Of a processor's place.
@@ -157,7 +153,6 @@ impl Shot<'_> {
         self.put(path, Node::Dir);
     }
 
-    /// Files of a directory, those that can be read.
     fn files(&mut self, dir: &str, names: &[&str]) {
         let Some(found) = self.root.dir(dir) else { return };
         for name in names {
@@ -239,16 +234,15 @@ impl Shot<'_> {
             self.put(join(gids.path(), &index), Node::File(lines(&index, gid)));
             for table in attributes.iter().flatten() {
                 // NCCL opens these for every index. The kernel answers EINVAL for an unused one, a file can only be empty.
-                let told = match (!unused).then(|| table.contents(&index)) {
+                let contents = match (!unused).then(|| table.contents(&index)) {
                     Some(Contents::Bytes(bytes)) => lines(&index, bytes),
                     _ => nothing.clone(),
                 };
-                self.put(join(table.path(), &index), Node::File(told));
+                self.put(join(table.path(), &index), Node::File(contents));
             }
         }
     }
 
-    /// librdmacm's.
     fn rdma_cm(&mut self) {
         let Some(misc) = self.root.dir("class/misc") else { return };
         if let Some(end) = misc.kind("rdma_cm").and_then(|_| self.link(&misc, "rdma_cm")) {
@@ -273,7 +267,6 @@ impl Shot<'_> {
         dir.names().into_iter().filter(is_one).map(|name| join(dir.path(), &name)).collect()
     }
 
-    /// The numbers of the device nodes that are in the tree.
     fn char_devices(&mut self) {
         let Some(dir) = self.root.dir("dev/char") else { return };
         self.dir(dir.path());

@@ -7,7 +7,7 @@ use rdma_model::snapshot::{Route, Snapshot};
 use rdma_model::step::NicState;
 
 use super::listed;
-use crate::protected_ifaces::leads_everywhere;
+use crate::select::protected_ifaces::leads_everywhere;
 
 /// Of these default routes the one per family that comes along: the lowest metric wins, as in the kernel.
 pub fn winners<'a>(routes: impl Iterator<Item = &'a Route>) -> Vec<&'a Route> {

@@ -30,9 +30,9 @@ pub(super) struct Table {
     routes: Vec<Route>,
 }
 
-/// The tables that rails need. One that has no routes, or whose addresses all have rules of the user's, needs none.
-pub(super) fn tables(rails: &[NicState], inside: &Snapshot) -> Vec<Table> {
-    let rules: Vec<&Rule> = rails.iter().flat_map(|s| &s.rules).chain(&inside.rules).collect();
+/// The tables that rails need, where the container's namespace is known with regard to its rules. One that has no routes, or whose addresses all have rules of the user's, needs none.
+pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table> {
+    let rules: Vec<&Rule> = rails.iter().flat_map(|s| &s.rules).chain(inside.iter().flat_map(|i| &i.rules)).collect();
     let owners = |ip: IpAddr| rails.iter().filter(|s| owns(&s.netdev, ip)).count();
     let table = |state: &NicState| {
         let mut routes: Vec<Route> = Vec::new();
@@ -83,7 +83,7 @@ impl Table {
         let routes: Vec<Route> = self.routes.iter().map(|r| Route { table: number, ..r.clone() }).collect();
         let rules: Vec<Rule> = self.addresses.iter().map(|ip| rule(*ip, number)).collect();
         for state in rails {
-            let own = NetdevAddresses::of(&state.netdev);
+            let own = NetdevAddresses::new(&state.netdev);
             state.routes.extend(routes.iter().filter(|r| own.loses(r)).cloned());
             state.rules.extend(rules.iter().filter(|r| own.concerns(r)).cloned());
         }

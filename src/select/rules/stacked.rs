@@ -105,7 +105,7 @@ fn left_behind(context: &Context, netdev: &Netdev, height: usize) -> Option<Stri
     if !upper_lower::follows(netdev) || height > 8 {
         return Some(String::new());
     }
-    let finite = !context.request.freeze_lifetimes && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
+    let finite = !context.request.select.freeze_lifetimes && netdev.addresses.iter().any(|a| a.valid_lft.is_some());
     let member = netdev.master.as_ref().map(|master| format!("it is a member of {master}"));
     let above =
         || upper_lower::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, height + 1)?)));

@@ -76,6 +76,16 @@ case_docker() {
 }
 whole() { (clean) > /dev/null 2>&1; }
 
+# What README shows, as it stands there; here no systemd starts the daemon, which reads daemon.json at its start.
+case_docker_by_readme() {
+  # shellcheck disable=SC2317 # README calls it
+  systemctl() { :; }
+  docker_runs
+  plan default "rdma0 rdma1"
+  follow docker "${tools[*]}"
+  until_true 60 whole
+}
+
 # What docker says is our reason. Who does not ask is left alone.
 case_docker_refuses_the_hosts_network() {
   docker_runs

@@ -119,3 +119,15 @@ case_by_command() {
   says 198.51.100.2/24
   equal "NICs of another command" lo "$(podman run --rm --network none --rootfs /ctr:O ls /sys/class/net < /dev/null)"
 }
+
+# What README shows, as it stands there.
+case_readme() {
+  podman_here
+  ln -sf "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
+  wired "rdma0 rdma1"
+  follow podman "--rootfs /ctr:O"
+  until_true 60 whole
+  follow undo ""
+  [ ! -e /etc/containers/containers.conf.d/rdmaprep.conf ] || die "uninstall has left podman's configuration"
+}
+whole() { (clean) > /dev/null 2>&1; }

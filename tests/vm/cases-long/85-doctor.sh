@@ -474,7 +474,7 @@ case_a_container() {
   init=$!
   until_true 20 test -e /run/cases/silent
   args=(--container "$init")
-  finds nccl unknown "what NCCL is told there is not known: its files or its memory do not answer"
+  finds nccl unknown "NCCL's settings there are unknown: its files or its memory do not answer"
   kill -KILL "$init"
   wait "$init" || true
   rm /run/cases/silent

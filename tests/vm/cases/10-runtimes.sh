@@ -20,6 +20,22 @@ case_runc() { whole runc; }
 case_crun() { whole crun; }
 case_runsc() { whole runsc; }
 
+# What README shows, as it stands there.
+case_runc_by_readme() {
+  mkdir -p /tmp/ctr
+  /repo/scripts/vm/bundle /tmp/a sleep infinity
+  wired "rdma0 rdma1"
+  follow runc ""
+  rdmaprep restore --all
+  clean
+  runc delete --force a
+}
+undo() {
+  runc delete --force a 2> /dev/null || true
+  umount -l /tmp/a/rootfs 2> /dev/null || true
+  rm -rf /tmp/a
+}
+
 # Debian has none: scripts/vm/youki makes it, for `scripts/test --all`.
 case_youki() {
   PATH=$PATH:$(echo /repo/target/tools/youki-*/bin)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# enroot's hook, called as enroot calls it (tests/support_enroot/start), by a user who is nobody, on real verbs nodes.
+# enroot's hook, called as enroot calls it (tests/interop/enroot/start), by a user who is nobody, on real verbs nodes.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 undo() { rm -rf /run/rdmaprep-enroot /run/rdmaprep/plans; }
@@ -19,7 +19,7 @@ by_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups -- "$@"; }
 # enroot SCRIPT: in a container that asks.
 enroot() {
   ENROOT_SYSCONF_PATH=/tmp/ctr/enroot ENROOT_RUNTIME_PATH=/tmp/ctr/user by_nobody \
-    /repo/tests/support_enroot/start --env RDMAPREP_PLAN=enroot /tmp/ctr/image/rootfs sh -c "$1"
+    /repo/tests/interop/enroot/start --env RDMAPREP_PLAN=enroot /tmp/ctr/image/rootfs sh -c "$1"
 }
 
 case_enroot_by_an_unprivileged_user() {

@@ -1,6 +1,6 @@
 # shellcheck shell=bash source=tests/vm/container.sh
 # What two of the capabilities that a hook keeps are for: an image whose files the root of a user namespace owns, as engines
-# that remap users unpack it. tests/privilege.rs shows the others, where all files have one owner.
+# that remap users unpack it. tests/hostile/privilege.rs shows the others, where all files have one owner.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 undo() { kill -KILL "${init:-}" 2> /dev/null || true; }

@@ -38,18 +38,18 @@ fn node() -> Snapshot {
     .unwrap()
 }
 
-fn told(env: &[(&str, &str)], version: &str) -> Explanation {
+fn explained(env: &[(&str, &str)], version: &str) -> Explanation {
     let settings = Settings::of(env.iter().copied(), "the environment");
     explain(&settings, &node(), version.parse().unwrap(), &|_| None)
 }
 
 fn traps(env: &[(&str, &str)], version: &str) -> Vec<String> {
-    told(env, version).warnings.into_iter().map(|w| w.text).collect()
+    explained(env, version).warnings.into_iter().map(|w| w.text).collect()
 }
 
 /// What the bootstrap uses, or the error.
 fn bootstrap(env: &[(&str, &str)], version: &str) -> String {
-    match told(env, version).bootstrap {
+    match explained(env, version).bootstrap {
         Bootstrap::Uses(endpoint, _) => endpoint.to_string(),
         Bootstrap::Fails(failure) => failure.error.map_or("chance".to_owned(), |e| e.to_string()),
     }
@@ -57,19 +57,19 @@ fn bootstrap(env: &[(&str, &str)], version: &str) -> String {
 
 #[test]
 fn nothing_set_is_chosen_automatically_and_without_a_warning() {
-    let e = told(&[], "2.32.3");
+    let e = explained(&[], "2.32.3");
     assert_eq!(e.bootstrap, Bootstrap::Uses(e.sockets[0].clone(), Step::Other));
     assert_eq!(e.sockets.iter().map(|s| s.to_string()).collect::<Vec<_>>(), ["eth0:192.0.2.1", "rdma1:10.0.1.1"]);
     assert_eq!(e.hcas, ["mlx5_10:1", "mlx5_1:1", "mlx5_0:1"]);
     assert_eq!((e.warnings, e.settings), (vec![], vec![]));
     // Before, the kernel's order.
-    assert_eq!(told(&[], "2.29.2").hcas, ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]);
-    assert_eq!(told(&[("NCCL_IB_DEVICE_PCI_ORDER", "0")], "2.32.3").hcas, ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]);
+    assert_eq!(explained(&[], "2.29.2").hcas, ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]);
+    assert_eq!(explained(&[("NCCL_IB_DEVICE_PCI_ORDER", "0")], "2.32.3").hcas, ["mlx5_0:1", "mlx5_1:1", "mlx5_10:1"]);
 }
 
 #[test]
 fn every_interface_and_port_has_its_reason() {
-    let e = told(&[("NCCL_SOCKET_IFNAME", "=rdma1,rdma0"), ("NCCL_IB_HCA", "mlx5_1:2,mlx5_10")], "2.32.3");
+    let e = explained(&[("NCCL_SOCKET_IFNAME", "=rdma1,rdma0"), ("NCCL_IB_HCA", "mlx5_1:2,mlx5_10")], "2.32.3");
     let lines = |judged: &[Judged]| judged.iter().map(|j| format!("{}: {}", j.name, j.why)).collect::<Vec<_>>();
     assert_eq!(
         lines(&e.interfaces),
@@ -97,7 +97,7 @@ fn every_interface_and_port_has_its_reason() {
 fn the_prefix_that_takes_more_than_meant() {
     let text = "NCCL_IB_HCA: mlx5_1 also takes mlx5_10; =mlx5_1 is exact";
     assert_eq!(traps(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3"), [text]);
-    assert_eq!(told(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3").hcas, ["mlx5_10:1", "mlx5_1:1"]);
+    assert_eq!(explained(&[("NCCL_IB_HCA", "mlx5_1")], "2.32.3").hcas, ["mlx5_10:1", "mlx5_1:1"]);
     let text = "NCCL_IB_HCA: mlx5_1 also excludes mlx5_10; ^=mlx5_1 is exact";
     assert_eq!(traps(&[("NCCL_IB_HCA", "^mlx5_1")], "2.32.3"), [text]);
     // A family of names is meant as one, and who names both means both.
@@ -124,7 +124,7 @@ fn an_hca_that_is_not_there() {
     assert_eq!(traps(&env, "2.32.3"), texts);
     assert_eq!(traps(&[("NCCL_IB_HCA", "mlx5_0:2")], "2.32.3")[0], "NCCL_IB_HCA: there is no mlx5_0:2");
     assert_eq!(traps(&[("NCCL_IB_HCA", "=mlx5_0,mlx5_9")], "2.32.3"), ["NCCL_IB_HCA: there is no mlx5_9"]);
-    assert!(told(&env, "2.32.3").warnings.iter().any(|w| w.fatal));
+    assert!(explained(&env, "2.32.3").warnings.iter().any(|w| w.fatal));
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn no_more_is_taken_than_there_is_room_for() {
     }
     let e = explain(&Settings::default(), &node, Version::NEWEST, &|_| None);
     assert_eq!((e.sockets.len(), e.hcas.len(), e.sockets[15].interface.as_str()), (16, 32, "e16"));
-    let told: Vec<&str> = e.warnings.iter().map(|w| w.text.as_str()).collect();
+    let texts: Vec<&str> = e.warnings.iter().map(|w| w.text.as_str()).collect();
     let room = ["20 interfaces fit and NCCL's sockets have room for 16", "40 HCA ports fit and NCCL has room for 32"];
-    assert_eq!(told, room);
+    assert_eq!(texts, room);
     let old = explain(&Settings::default(), &node, Version::new(2, 18, 3), &|_| None);
     assert_eq!(old.hcas.len(), 16);
 }

@@ -28,19 +28,14 @@ const KEYS: u64 = 1 << 40;
 /// An answer that takes longer is worth a warning.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// A connection to a store that answers.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
-    /// The server's address.
     pub address: IpAddr,
-    /// The local address.
     pub local: IpAddr,
-    /// No wait goes beyond this.
     pub limit: Instant,
     /// Requests that go out in one write with the next one.
     pub unsent: Vec<u8>,
-    /// The longest wait for an answer.
     answer: Duration,
     /// A warning for the user, although the connection works.
     pub warning: Option<String>,
@@ -114,7 +109,6 @@ impl Connection {
         Ok(left)
     }
 
-    /// Sends a request, after those that are unsent.
     pub fn send(&mut self, request: &[u8]) -> Result<()> {
         self.stream.set_write_timeout(Some(self.left(ANSWER)?))?;
         let doing = "sending to the store";
@@ -144,7 +138,6 @@ impl Connection {
         }
     }
 
-    /// Reads an answer of one byte.
     pub fn byte(&mut self) -> Result<u8> {
         Ok(self.bytes(1)?.first().copied().unwrap_or_default())
     }
@@ -171,7 +164,6 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Reads a number.
     pub fn number(&mut self) -> Result<u64> {
         let bytes: [u8; 8] = self.bytes(8)?.try_into().map_err(|_| anyhow!("a number has 8 bytes"))?;
         Ok(u64::from_le_bytes(bytes))
@@ -185,7 +177,6 @@ impl Connection {
     }
 }
 
-/// Whether the other side has closed the connection.
 pub fn closed(e: &anyhow::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
     kind(e)
@@ -200,7 +191,6 @@ fn kind(e: &anyhow::Error) -> Option<ErrorKind> {
     e.root_cause().downcast_ref::<std::io::Error>().map(std::io::Error::kind)
 }
 
-/// Why an attempt failed.
 enum Failed {
     /// No address accepts a connection.
     Unreached(String),
@@ -210,7 +200,6 @@ enum Failed {
     Hopeless(anyhow::Error),
 }
 
-/// Tries each address once.
 fn attempt(to: &Endpoint, limit: Instant) -> Result<Connection, Failed> {
     let found = match resolve(to, limit) {
         Ok(found) => found,

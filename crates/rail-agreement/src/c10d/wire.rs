@@ -9,10 +9,8 @@ pub const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 
 /// The answer of CHECK and WAIT that all keys exist.
 pub const THERE: u8 = 0;
-/// The answer of CANCEL_WAIT.
 pub const CANCELLED: u8 = 1;
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Op {
@@ -73,7 +71,6 @@ pub fn get(all: &[String]) -> Vec<u8> {
     keys(Op::MultiGet, all)
 }
 
-/// DELETE_KEY: an i64.
 pub fn delete(k: &str) -> Vec<u8> {
     let mut request = vec![Op::Delete as u8];
     key(&mut request, k);

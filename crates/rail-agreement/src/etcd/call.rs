@@ -37,7 +37,6 @@ const UNAUTHENTICATED: u32 = 16;
 /// etcd's code for "authentication is not enabled".
 const PRECONDITION: u32 = 9;
 
-/// A client of all members.
 #[derive(Debug)]
 pub(super) struct Client {
     agent: Agent,
@@ -47,11 +46,9 @@ pub(super) struct Client {
     login: Option<Login>,
     token: Option<String>,
     jitter: Duration,
-    /// No wait goes beyond this.
     pub limit: Instant,
 }
 
-/// How a call to one member ended.
 enum Outcome {
     Said(Vec<u8>),
     Refused(u16, Refusal),
@@ -245,7 +242,7 @@ fn tls(cluster: &Cluster) -> Result<TlsConfig> {
         }
         None => rustls_native_certs::load_native_certs().certs,
     };
-    ensure!(!roots.is_empty(), "nobody is trusted to have signed etcd's certificate: cacert=FILE names who is");
+    ensure!(!roots.is_empty(), "no CA certificate is configured for etcd: pass cacert=FILE");
     let roots: Vec<Certificate> = roots.iter().map(|c| Certificate::from_der(c).to_owned()).collect();
     let client = cluster.identity.as_ref().map(|(cert, key)| identity(&read(cert)?, &read(key)?)).transpose();
     let client = client.context("the client certificate (cert=, key=)")?;

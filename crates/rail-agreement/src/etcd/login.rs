@@ -10,9 +10,7 @@ use super::url::{Cluster, PASSWORD_SOURCES};
 /// A user and the password; `Debug` omits the password.
 #[derive(Clone)]
 pub struct Login {
-    /// The user's name.
     pub user: String,
-    /// The password.
     pub password: String,
 }
 

@@ -11,7 +11,7 @@ use super::call::Client;
 use super::login::Login;
 use super::url::Cluster;
 use super::wire::{self, Done, Lease};
-use crate::{MAX_VALUE, Store, Value};
+use crate::{MAX_VALUE, Store, Value, poll};
 
 /// The first and the longest pause between two reads; it doubles.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -21,7 +21,6 @@ const LONGER: Duration = Duration::from_secs(60);
 const SHORT: u64 = 1 << 16;
 const TXN: &str = "/v3/kv/txn";
 
-/// A connection to an etcd.
 #[derive(Debug)]
 pub struct Etcd {
     client: Client,
@@ -44,7 +43,6 @@ impl Etcd {
         Ok(Etcd { client, prefix, addresses, lease: None })
     }
 
-    /// Changes the limit, for the calls after connecting.
     pub fn with_limit(mut self, limit: Instant) -> Etcd {
         self.client.limit = limit;
         self
@@ -65,7 +63,6 @@ impl Etcd {
         format!("{}/{key}", self.prefix)
     }
 
-    /// The lease of this node's keys.
     fn lease(&mut self) -> Result<String> {
         if let Some(lease) = &self.lease {
             return Ok(lease.clone());
@@ -120,25 +117,18 @@ impl Store for Etcd {
     }
 
     fn get(&mut self, keys: &[String], until: Instant) -> Result<Option<Vec<Value>>> {
-        let (mut pause, mut found) = (PAUSE.0, 0);
-        loop {
+        let mut found = 0;
+        poll(PAUSE, until, || {
             // More keys than one request takes: their values are read only when all exist.
             if keys.len() > wire::MOST {
                 found += self.ahead(keys.get(found..).unwrap_or_default())?;
-            }
-            if keys.len() <= wire::MOST || found == keys.len() {
-                if let Some(values) = self.read(keys)?.into_iter().collect() {
-                    return Ok(Some(values));
+                if found < keys.len() {
+                    return Ok(None);
                 }
                 found = 0;
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(None);
-            }
-            std::thread::sleep(pause.min(left));
-            pause = (pause * 2).min(PAUSE.1);
-        }
+            Ok(self.read(keys)?.into_iter().collect())
+        })
     }
 
     fn check(&mut self, keys: &[String]) -> Result<bool> {

@@ -31,9 +31,7 @@ pub struct Cluster {
     pub cacert: Option<PathBuf>,
     /// Client certificate and its key (PEM).
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// User.
     pub user: Option<String>,
-    /// File with the user's password.
     pub password_file: Option<PathBuf>,
 }
 
@@ -83,7 +81,7 @@ impl Cluster {
                 "key" => key.replace(path(name, value)?).is_some(),
                 "password-file" => self.password_file.replace(path(name, value)?).is_some(),
                 "user" => {
-                    ensure!(!value.is_empty(), "user= names nobody");
+                    ensure!(!value.is_empty(), "user= is empty");
                     self.user.replace(value.to_owned()).is_some()
                 }
                 "password" => bail!("no password belongs into a URL: {}", PASSWORD_SOURCES),

@@ -13,7 +13,6 @@ pub(super) const MOST: usize = 100;
 /// The most bytes of an answer to so many requests: keys and values in base64, and the other fields of each record.
 pub(super) const ANSWER: u64 = (MOST * (2 * MAX_VALUE + 512)) as u64;
 
-/// The answer to a lease request.
 #[derive(Deserialize)]
 pub(super) struct Lease {
     #[serde(rename = "ID")]
@@ -50,7 +49,6 @@ struct Entry {
     value: String,
 }
 
-/// Why a request failed.
 #[derive(Deserialize)]
 pub(super) struct Refusal {
     /// gRPC's status code.

@@ -9,11 +9,8 @@ use crate::{MAX_KEY, MAX_VALUE, Value};
 /// The prefix of our keys. Other programs may keep theirs in the same file.
 const OURS: &[u8] = b"/rdmaprep/";
 
-/// What follows in the file.
 pub enum Next {
-    /// A whole record.
     Record {
-        /// Its key.
         key: Vec<u8>,
         /// Its value, if the key is ours.
         value: Option<Value>,
@@ -26,7 +23,6 @@ pub enum Next {
     Torn,
 }
 
-/// Encodes a record.
 pub fn record(key: &str, value: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
     [&length(key.as_bytes())[..], key.as_bytes(), &length(value), value].concat()

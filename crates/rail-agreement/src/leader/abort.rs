@@ -20,13 +20,11 @@ const EACH: usize = 256;
 /// The most bytes of the reason of an abort.
 const ABORT_REASON: usize = MAX_VALUE / 2;
 
-/// The nodes that were notified of a refusal.
 #[derive(Debug)]
 pub(super) struct Notified {
     backoff: Backoff,
     /// By rank: the nonce of the attempt that was notified.
     nonces: Vec<Option<Nonce>>,
-    /// The reason that was written last.
     why: String,
 }
 
@@ -52,7 +50,6 @@ impl Leader {
         self.abort_to(values, format!("missing {}: nothing was published in time", ranks(&absent)))
     }
 
-    /// An offer cannot be read.
     pub(super) fn abort_unreadable(&mut self, values: &[Value], why: String) -> Action {
         let values: Vec<Option<Value>> = values.iter().cloned().map(Some).collect();
         self.abort_to(&values, why)
@@ -92,7 +89,6 @@ impl Leader {
         self.abort(format!("not all nodes have answered in time{who}"))
     }
 
-    /// The keys of a verdict that aborts.
     pub(super) fn abort_pairs(&self, why: &str) -> Vec<(String, Value)> {
         message::encode(&Verdict::Abort(why.to_owned())).map(|value| self.verdict_pairs(value)).unwrap_or_default()
     }

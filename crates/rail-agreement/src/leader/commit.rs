@@ -14,7 +14,6 @@ use crate::{Offer, Value};
 const FAREWELL: Duration = Duration::from_secs(2);
 
 impl Leader {
-    /// Writes the commit.
     pub(super) fn write_commit(&mut self, agreement: Agreement) -> Action {
         let value = match message::encode(&Verdict::Commit(agreement.digest.clone())) {
             Ok(value) => value,
@@ -51,7 +50,6 @@ impl Leader {
         Action::Delete(keys)
     }
 
-    /// Whether this is its own offer.
     pub(super) fn is_own(&self, value: &Value) -> bool {
         Offer::parse(value).is_ok_and(|offer| offer.nonce == self.setup.offer.nonce)
     }

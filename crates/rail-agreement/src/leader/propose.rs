@@ -60,7 +60,6 @@ impl Leader {
         }
     }
 
-    /// Writes the proposal for all others.
     pub(super) fn send_proposal(&mut self, agreement: Agreement) -> Action {
         self.backoff = Backoff::from_millis(250);
         let proposal = Proposal::Rails {

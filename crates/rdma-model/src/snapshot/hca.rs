@@ -16,36 +16,23 @@ pub struct Hca {
     /// ibdev name.
     pub name: HcaName,
     /// RDMA_NLDEV_ATTR_DEV_INDEX: the kernel's handle for requests; changes when a device is re-created.
-    #[serde(default)]
     pub index: Option<u32>,
     /// GUID of the node; all-zero on some VFs.
-    #[serde(default)]
     pub node_guid: Option<Guid>,
     /// GUID of the card; shared by the functions of a dual-port card.
-    #[serde(default)]
     pub sys_image_guid: Option<Guid>,
-    /// Firmware version as printed by the driver.
-    #[serde(default)]
     pub firmware: Option<String>,
     /// Kernel driver of the parent PCI function, or `rxe`/`siw` for a software device.
-    #[serde(default)]
     pub driver: Option<String>,
-    /// Protocol told by nldev; absent for a captured tree.
-    #[serde(default)]
+    /// Protocol by nldev; absent for a captured tree.
     pub protocol: Option<Protocol>,
-    /// Parent PCI function; absent for software devices.
-    #[serde(default)]
     pub pci: Option<BusId>,
     /// NUMA node of the parent; −1 where the platform does not say.
-    #[serde(default)]
     pub numa: Option<i32>,
-    /// Its verbs device node.
-    #[serde(default)]
     pub uverbs: Option<CharDevice>,
     /// Its management device nodes, one per port.
     #[serde(default)]
     pub umad: Vec<CharDevice>,
-    /// Ports, by number.
     pub ports: Vec<Port>,
     /// Facts on which netlink and sysfs disagree; a device with any is not moved.
     #[serde(default)]
@@ -59,24 +46,17 @@ impl Hca {
     }
 }
 
-/// One port of an HCA.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Port {
-    /// Port number, from 1.
     pub number: u32,
     /// Logical state in capitals: `ACTIVE`, `DOWN`, `INIT`, `ARMED`; absent where unreadable.
-    #[serde(default)]
     pub state: Option<String>,
     /// `InfiniBand`, `Ethernet`, or what the driver prints (`Unknown` on EFA).
-    #[serde(default)]
     pub link_layer: Option<String>,
     /// Rate as sysfs prints it: `100 Gb/sec (4X EDR)`.
-    #[serde(default)]
     pub rate: Option<String>,
     /// The netdev behind the port by kernel facts (nldev, else the function's netdev with the port's dev_port).
-    #[serde(default)]
     pub netdev: Option<IfName>,
-    /// Used entries of the port's GID table.
     #[serde(default)]
     pub gids: Vec<Gid>,
 }
@@ -84,15 +64,12 @@ pub struct Port {
 /// One used entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Index in the table.
     pub index: u32,
     /// The address; IPv4 appears IPv4-mapped (`::ffff:a.b.c.d`).
     pub address: Ipv6Addr,
     /// Absent where `gid_attrs/types` could not be read.
-    #[serde(default)]
     pub kind: Option<GidKind>,
     /// `gid_attrs/ndevs`: the netdev that the entry belongs to, by its current name.
-    #[serde(default)]
     pub netdev: Option<IfName>,
 }
 

@@ -15,33 +15,23 @@ pub const UNTOLD: &str = "?";
 /// A network device with the state that a namespace change destroys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Netdev {
-    /// Name.
     pub name: IfName,
-    /// Index in its namespace.
     pub ifindex: u32,
     /// IFLA_INFO_KIND: `veth`, `bond`, `vlan`, `bridge`, …; absent for hardware.
-    #[serde(default)]
     pub kind: Option<String>,
     /// ARPHRD_*: 1 Ethernet, 32 InfiniBand, 772 loopback.
     #[serde(default)]
     pub link_type: u16,
-    /// Current address.
-    #[serde(default)]
     pub mac: Option<Mac>,
     /// IFLA_PERM_ADDRESS.
-    #[serde(default)]
     pub permanent_mac: Option<Mac>,
-    /// MTU in bytes.
     #[serde(default)]
     pub mtu: u32,
     /// Transmit queue length in packets.
     #[serde(default)]
     pub txqlen: u32,
-    /// Device group.
     #[serde(default)]
     pub group: u32,
-    /// IFLA_IFALIAS.
-    #[serde(default)]
     pub alias: Option<String>,
     /// IFLA_PROP_LIST's alternative names.
     #[serde(default)]
@@ -62,51 +52,34 @@ pub struct Netdev {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub options: Option<LinkOptions>,
     /// RFC 2863 state: `up`, `down`, `lowerlayerdown`, `unknown`.
-    #[serde(default)]
     pub operstate: Option<String>,
-    /// Bond, bridge or team that holds it.
-    #[serde(default)]
     pub master: Option<IfName>,
     /// Ifindex of the lower device (VLAN, macvlan), or of a veth's peer; absent where that is in another namespace.
-    #[serde(default)]
     pub link: Option<u32>,
     /// Indexes of all devices of this namespace that it sits on or sends through: `link`, and what the link attributes of its
     /// kind and sysfs name. Not the peer of a pair, and not a master's members, which name it themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lowers: Vec<u32>,
-    /// The ends of a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<Tunnel>,
     /// IFLA_INFO_DATA of a VLAN, macvlan, ipvlan, IPoIB interface or bond, as far as the kernel takes it back: with its kind and the
     /// device below, enough to create it again.
-    #[serde(default)]
     pub made: Option<Hex>,
-    /// Queueing discipline at the root.
-    #[serde(default)]
     pub qdisc: Option<String>,
     /// Disciplines that were put there, at the root and where packets arrive; absent where they were not observed.
-    #[serde(default)]
     pub qdiscs: Option<Vec<Qdisc>>,
     /// What of its disciplines a move takes away for good, in words.
-    #[serde(default)]
     pub qdisc_lost: Option<String>,
-    /// Whether an XDP program is attached.
     #[serde(default)]
     pub xdp: bool,
     /// BPF programs at its hooks, in the order in which they run; absent where they are not recorded, and not compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programs: Option<Vec<Program>>,
-    /// Parent PCI function.
-    #[serde(default)]
     pub pci: Option<BusId>,
-    /// Kernel driver of the parent.
-    #[serde(default)]
     pub driver: Option<String>,
     /// Port of the function that it sits on, from 0 (`class/net/*/dev_port`).
-    #[serde(default)]
     pub dev_port: Option<u32>,
     /// IFLA_INET6_TOKEN: the host's part of addresses that come by router advertisements.
-    #[serde(default)]
     pub token: Option<Ipv6Addr>,
     /// What can be set on the device itself and stays there over a move, by name: `ethtool rings rx`,
     /// `sysfs queues/rx-*/rps_cpus`; absent where it was not looked at, or is not compared.
@@ -124,6 +97,47 @@ pub struct Netdev {
 }
 
 impl Netdev {
+    /// One of which only its name and its index are known.
+    pub fn new(name: IfName, ifindex: u32) -> Netdev {
+        Netdev {
+            name,
+            ifindex,
+            kind: None,
+            link_type: 0,
+            mac: None,
+            permanent_mac: None,
+            mtu: 0,
+            txqlen: 0,
+            group: 0,
+            alias: None,
+            altnames: Vec::new(),
+            up: false,
+            running: false,
+            promisc: false,
+            allmulti: false,
+            options: None,
+            operstate: None,
+            master: None,
+            link: None,
+            lowers: Vec::new(),
+            tunnel: None,
+            made: None,
+            qdisc: None,
+            qdiscs: None,
+            qdisc_lost: None,
+            xdp: false,
+            programs: None,
+            pci: None,
+            driver: None,
+            dev_port: None,
+            token: None,
+            device: None,
+            addresses: Vec::new(),
+            neighbours: Vec::new(),
+            sysctls: SysctlValues::default(),
+        }
+    }
+
     /// Whether its link is its peer, which may live in another namespace under an index that means something else here.
     pub fn is_paired(&self) -> bool {
         matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
@@ -138,12 +152,9 @@ impl Netdev {
 /// A link of another network namespace that sits on netdevs of this one: a pod's macvlan, ipvlan, VLAN, vxlan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stranger {
-    /// Its name there.
     pub name: IfName,
-    /// Its index there.
     pub ifindex: u32,
     /// IFLA_INFO_KIND.
-    #[serde(default)]
     pub kind: Option<String>,
     /// Indexes here of what it sits on.
     pub lowers: Vec<u32>,
@@ -167,40 +178,25 @@ impl fmt::Display for Stranger {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunnel {
     /// The source of its packets.
-    #[serde(default)]
     pub local: Option<IpAddr>,
     /// The far end: a host, or a multicast group.
-    #[serde(default)]
     pub remote: Option<IpAddr>,
 }
 
 /// What an owner sets on a link by route netlink and a move keeps, but for what [`Netdev`] has by itself; absent where the kernel
-/// does not report it, or where it follows another device.
+/// does not report it, or where it follows another device. The sizes are IFLA_GSO_MAX_SIZE and the like, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LinkOptions {
     /// Those of [`LinkOptions::FLAGS`].
-    #[serde(default)]
     pub flags: u32,
     /// IFLA_LINKMODE: 1 keeps the link dormant, so that it does not run.
-    #[serde(default)]
     pub mode: Option<u8>,
-    /// IFLA_BROADCAST.
-    #[serde(default)]
     pub broadcast: Option<Mac>,
-    /// IFLA_GSO_MAX_SIZE in bytes.
-    #[serde(default)]
     pub gso_max_size: Option<u32>,
-    /// IFLA_GSO_MAX_SEGS.
-    #[serde(default)]
     pub gso_max_segs: Option<u32>,
-    /// IFLA_GRO_MAX_SIZE in bytes.
-    #[serde(default)]
     pub gro_max_size: Option<u32>,
-    /// IFLA_GSO_IPV4_MAX_SIZE in bytes.
-    #[serde(default)]
     pub gso_ipv4_max_size: Option<u32>,
-    /// IFLA_GRO_IPV4_MAX_SIZE in bytes.
-    #[serde(default)]
     pub gro_ipv4_max_size: Option<u32>,
 }
 
@@ -208,9 +204,7 @@ impl LinkOptions {
     /// The flags that a user sets (__dev_change_flags() in net/core/dev.c) besides promiscuity: IFF_DEBUG, NOTRAILERS, NOARP,
     /// MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC (include/uapi/linux/if.h).
     pub const FLAGS: u32 = 0x04 | 0x20 | 0x80 | 0x1000 | 0x2000 | 0x4000 | 0x8000;
-    /// IFF_NOARP.
     pub const NOARP: u32 = 0x80;
-    /// IFF_MULTICAST.
     pub const MULTICAST: u32 = 0x1000;
 
     /// Without the sizes of packets that are cut and joined: what is made on other devices takes them from these.
@@ -218,7 +212,6 @@ impl LinkOptions {
         LinkOptions { flags: self.flags, mode: self.mode, broadcast: self.broadcast, ..LinkOptions::default() }
     }
 
-    /// These sizes.
     pub fn sizes(&self) -> [Option<u32>; 5] {
         [self.gso_max_size, self.gso_max_segs, self.gro_max_size, self.gso_ipv4_max_size, self.gro_ipv4_max_size]
     }
@@ -228,11 +221,9 @@ impl LinkOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramHook {
-    /// XDP, in the driver.
     XdpDriver,
     /// XDP, in the kernel's own code.
     XdpGeneric,
-    /// XDP, in the hardware.
     XdpHardware,
     /// tcx, where packets arrive.
     TcxIngress,
@@ -255,7 +246,6 @@ impl fmt::Display for ProgramHook {
 /// A BPF program at a hook of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
-    /// Where it is.
     pub hook: ProgramHook,
     /// Its number, which no other program of this boot has had.
     pub id: u32,
@@ -277,7 +267,6 @@ pub struct Qdisc {
     /// Where it is: 0xffffffff the root, 0xfffffff1 where packets arrive.
     pub parent: u32,
     /// TCA_OPTIONS, which we carry without interpreting it.
-    #[serde(default)]
     pub options: Option<Hex>,
 }
 
@@ -286,16 +275,12 @@ pub struct Qdisc {
 pub struct Address {
     /// IFA_LOCAL, or IFA_ADDRESS where that is absent.
     pub address: IpAddr,
-    /// Prefix length in bits.
     pub prefix: u8,
     /// IFA_ADDRESS where it differs from IFA_LOCAL: the far end of a point-to-point link.
-    #[serde(default)]
     pub peer: Option<IpAddr>,
     /// IPv4 only.
-    #[serde(default)]
     pub broadcast: Option<IpAddr>,
     /// IPv4 only.
-    #[serde(default)]
     pub label: Option<String>,
     /// RT_SCOPE_*: 0 global, 253 link, 254 host.
     #[serde(default)]
@@ -304,16 +289,12 @@ pub struct Address {
     #[serde(default)]
     pub flags: u32,
     /// Seconds left; absent: forever.
-    #[serde(default)]
     pub valid_lft: Option<u32>,
     /// Seconds left as a preferred source; absent: forever.
-    #[serde(default)]
     pub preferred_lft: Option<u32>,
     /// IFA_RT_PRIORITY: metric of the prefix route.
-    #[serde(default)]
     pub metric: Option<u32>,
     /// IFA_PROTO: who made it.
-    #[serde(default)]
     pub protocol: Option<u8>,
 }
 
@@ -324,13 +305,11 @@ pub struct Neighbour {
     /// NDA_DST.
     pub address: IpAddr,
     /// NDA_LLADDR.
-    #[serde(default)]
     pub mac: Option<Mac>,
     /// NTF_PROXY: we answer for it.
     #[serde(default)]
     pub proxy: bool,
     /// NDA_PROTOCOL.
-    #[serde(default)]
     pub protocol: Option<u8>,
     /// NTF_ROUTER.
     #[serde(default)]

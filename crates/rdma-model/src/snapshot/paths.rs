@@ -10,7 +10,6 @@ use crate::ids::{HcaName, IfName};
 /// The kernel's answers for everything that the host talks to, at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPaths {
-    /// The job's addresses that were asked for.
     #[serde(default, skip_serializing_if = "JobAddresses::is_empty")]
     pub job: JobAddresses,
     /// Destinations with the way to each.
@@ -21,6 +20,9 @@ pub struct HostPaths {
     /// Connections of the kernel over RDMA devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaUse>,
+    /// Links that the kernel sends by without a route.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uses: Vec<LinkUse>,
     /// What could not be asked, and why: a clause each.
     #[serde(default)]
     pub not_asked: Vec<String>,
@@ -29,26 +31,27 @@ pub struct HostPaths {
 /// A connection of the kernel's own over an RDMA device: storage that has no socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaUse {
-    /// The device.
     pub hca: HcaName,
     /// Its port, where it is known.
-    #[serde(default)]
     pub port: Option<u32>,
     /// The module: `nvme_rdma`, `rpcrdma`, `ko2iblnd`.
     pub user: String,
     /// The other end, where it is known.
-    #[serde(default)]
     pub peer: Option<IpAddr>,
 }
 
-/// A destination and what the kernel answered.
+/// A link that the kernel sends packets of others by, whatever the routes are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkUse {
+    pub link: IfName,
+    /// By what: a clause about the link.
+    pub why: String,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPath {
-    /// Why the host talks to it.
     pub purpose: Purpose,
-    /// What the kernel was asked.
     pub question: Question,
-    /// What it answered.
     pub answer: Answer,
 }
 
@@ -62,7 +65,6 @@ pub enum Purpose {
     Peer,
     /// The store at which nodes meet.
     Store,
-    /// A name server of resolv.conf.
     NameServer,
     /// The other end of a connection.
     Connection(Connection),
@@ -79,9 +81,7 @@ pub enum Purpose {
 pub struct Connection {
     /// IPPROTO_TCP or IPPROTO_UDP; 0: RDMA.
     pub protocol: u8,
-    /// This end's port.
     pub local_port: u16,
-    /// The other end's port.
     pub remote_port: u16,
 }
 
@@ -91,10 +91,8 @@ pub struct Question {
     /// RTA_DST.
     pub to: IpAddr,
     /// RTA_SRC: the address that a socket is bound to.
-    #[serde(default)]
     pub from: Option<IpAddr>,
     /// RTA_OIF: the link that a socket is bound to.
-    #[serde(default)]
     pub oif: Option<u32>,
     /// RTA_MARK; 0: none.
     #[serde(default)]
@@ -103,10 +101,8 @@ pub struct Question {
     #[serde(default)]
     pub tos: u8,
     /// RTA_UID: the socket's owner.
-    #[serde(default)]
     pub uid: Option<u32>,
     /// RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
-    #[serde(default)]
     pub flow: Option<Connection>,
 }
 
@@ -117,13 +113,11 @@ impl Question {
     }
 }
 
-/// What the kernel answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The FIB entry that matched.
     Route(Matched),
-    /// The destination is this host.
     Local,
     /// No packet gets there: the kernel's words.
     Unreachable(String),
@@ -139,38 +133,37 @@ pub struct Matched {
     /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
     pub prefix: IpNet,
     /// RTA_PRIORITY.
-    #[serde(default)]
     pub metric: Option<u32>,
     /// Legs that are not RTNH_F_DEAD.
     pub legs: Vec<Leg>,
     /// Where packets are sent inside others: the first segments of SRv6.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub segments: Vec<IpAddr>,
+    /// RTA_PREFSRC of the entry: the address that the route gives to packets of sockets that are bound to none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<IpAddr>,
+    /// The address that the kernel chooses for them, by the route or by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<IpAddr>,
 }
 
-/// One leg of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leg {
     /// RTA_OIF, by name.
     pub dev: IfName,
     /// RTA_GATEWAY or RTA_VIA.
-    #[serde(default)]
     pub gateway: Option<IpAddr>,
 }
 
 /// A link whose packets leave inside others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TunnelPath {
-    /// Its name.
     pub link: IfName,
     /// The link that it is tied to (IFLA_VXLAN_LINK and the like).
-    #[serde(default)]
     pub below: Option<IfName>,
-    /// Its other ends.
     #[serde(default)]
     pub remotes: Vec<HostPath>,
     /// Why its other ends are not known, if they are not.
-    #[serde(default)]
     pub unknown: Option<String>,
 }
 
@@ -178,24 +171,20 @@ pub struct TunnelPath {
 /// `--rendezvous`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobAddresses {
-    /// The peers.
     #[serde(default)]
     pub peers: Vec<IpAddr>,
     /// Own addresses that peers bootstrap from.
     #[serde(default)]
     pub bootstrap: Vec<IpAddr>,
     /// The store at which nodes meet, and this end's address.
-    #[serde(default)]
     pub store: Option<(IpAddr, IpAddr)>,
 }
 
 impl JobAddresses {
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         *self == JobAddresses::default()
     }
 
-    /// These and others, each once.
     pub fn with(mut self, others: &JobAddresses) -> JobAddresses {
         let new = |have: &[IpAddr], more: &[IpAddr]| -> Vec<IpAddr> {
             more.iter().filter(|a| !have.contains(a)).copied().collect()
@@ -210,7 +199,6 @@ impl JobAddresses {
 /// How the store at which nodes meet was reached, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRoute {
-    /// The store's address.
     pub store: IpAddr,
     /// This end's: who owns it must keep it, whatever the packets leave by.
     pub local: IpAddr,

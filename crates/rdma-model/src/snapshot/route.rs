@@ -14,7 +14,6 @@ pub struct Route {
     /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
     pub destination: IpNet,
     /// RTA_SRC (IPv6 subtrees).
-    #[serde(default)]
     pub source: Option<IpNet>,
     /// 254 is main, 255 local.
     pub table: u32,
@@ -27,14 +26,11 @@ pub struct Route {
     /// RTN_*: 1 unicast, 2 local, 3 broadcast.
     #[serde(default)]
     pub kind: u8,
-    /// Type of service.
     #[serde(default)]
     pub tos: u8,
     /// RTA_PRIORITY.
-    #[serde(default)]
     pub metric: Option<u32>,
     /// RTA_PREFSRC.
-    #[serde(default)]
     pub prefsrc: Option<IpAddr>,
     /// Where it leads: one leg, or several of a multipath route; none for blackhole and the like.
     #[serde(default)]
@@ -62,19 +58,16 @@ impl Route {
     }
 }
 
-/// The nexthop object that a route goes through; its legs are told besides.
+/// The nexthop object that a route goes through; the kernel reports its legs besides.
 pub const RTA_NH_ID: u16 = 30;
 /// The seconds left of a route that ends.
 pub const RTA_EXPIRES: u16 = 23;
 
-/// One leg of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hop {
     /// RTA_OIF, by name.
-    #[serde(default)]
     pub dev: Option<IfName>,
     /// RTA_GATEWAY or RTA_VIA.
-    #[serde(default)]
     pub gateway: Option<IpAddr>,
     /// RTNH_F_* that a user can set (onlink, pervasive).
     #[serde(default)]
@@ -102,12 +95,8 @@ pub struct Nexthop {
     #[serde(default)]
     pub flags: u32,
     /// NHA_OIF, by name.
-    #[serde(default)]
     pub dev: Option<IfName>,
-    /// NHA_GATEWAY.
-    #[serde(default)]
     pub gateway: Option<IpAddr>,
-    /// NHA_BLACKHOLE.
     #[serde(default)]
     pub blackhole: bool,
     /// NHA_GROUP: its members.
@@ -118,7 +107,6 @@ pub struct Nexthop {
     pub other: BTreeMap<u16, Hex>,
 }
 
-/// A member of a group of nexthop objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
     /// NHA_ID of the object.
@@ -127,7 +115,6 @@ pub struct Member {
     pub weight: u16,
 }
 
-/// A policy rule (RTM_NEWRULE).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rule {
     /// 4 or 6.
@@ -135,22 +122,17 @@ pub struct Rule {
     /// FRA_PRIORITY.
     pub priority: u32,
     /// `from`; absent: all.
-    #[serde(default)]
     pub source: Option<IpNet>,
     /// `to`; absent: all.
-    #[serde(default)]
     pub destination: Option<IpNet>,
     /// FRA_IIFNAME.
-    #[serde(default)]
     pub iif: Option<String>,
     /// FRA_OIFNAME.
-    #[serde(default)]
     pub oif: Option<String>,
     /// FRA_TABLE.
     pub table: u32,
     /// FR_ACT_*: 1 to table.
     pub action: u8,
-    /// Type of service.
     #[serde(default)]
     pub tos: u8,
     /// FIB_RULE_* flags that a user can set (invert).

@@ -1,4 +1,4 @@
-//! What the kernel makes by itself of an address or a link, and nobody has to add.
+//! What the kernel makes by itself for an address or a link, so that no step adds it.
 
 use std::net::IpAddr;
 

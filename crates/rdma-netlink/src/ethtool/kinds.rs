@@ -1,17 +1,14 @@
 //! Which messages there are, and which of their attributes are settings (include/uapi/linux/ethtool_netlink.h).
 
-/// The form of a value.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Form {
     Byte,
     Word,
-    /// The names of those bits that are set.
     Bits,
     Bytes,
 }
 use Form::{Bits, Byte, Bytes, Word};
 
-/// One pair of messages.
 pub struct Kind {
     pub name: &'static str,
     pub get: u8,

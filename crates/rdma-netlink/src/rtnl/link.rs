@@ -15,11 +15,11 @@ use crate::{link_info, lower_link};
 /// addressed by that index: whatever a container calls a NIC, it must not lose it for us.
 pub fn link_name(message: &LinkMessage) -> Option<(u32, IfName)> {
     let index = message.header.index;
-    let told = message.attributes.iter().find_map(|a| match a {
+    let text = message.attributes.iter().find_map(|a| match a {
         LinkAttribute::IfName(n) => Some(n),
         _ => None,
     })?;
-    let usable = told.parse().ok().filter(|_| !told.contains('?'));
+    let usable = text.parse().ok().filter(|_| !text.contains('?'));
     Some((index, usable.or_else(|| format!("?{index}").parse().ok())?))
 }
 
@@ -28,46 +28,18 @@ pub fn nameless(name: &IfName) -> Option<u32> {
     name.as_str().strip_prefix('?')?.parse().ok()
 }
 
-/// What a link message says; `names` resolves its master.
 fn bare(message: &LinkMessage, names: &Names) -> Option<Netdev> {
     let (ifindex, name) = link_name(message)?;
     let flags = message.header.flags;
     let mut dev = Netdev {
-        name,
-        ifindex,
-        kind: None,
         link_type: message.header.link_layer_type.into(),
-        mac: None,
-        permanent_mac: None,
-        mtu: 0,
-        txqlen: 0,
-        group: 0,
-        alias: None,
-        altnames: Vec::new(),
         up: flags.contains(LinkFlags::Up),
         running: flags.contains(LinkFlags::Running),
         promisc: flags.contains(LinkFlags::Promisc),
         allmulti: flags.contains(LinkFlags::Allmulti),
         options: Some(LinkOptions { flags: flags.bits() & LinkOptions::FLAGS, ..LinkOptions::default() }),
-        operstate: None,
-        master: None,
-        link: None,
-        lowers: Vec::new(),
-        tunnel: None,
-        made: None,
-        qdisc: None,
-        qdiscs: None,
-        qdisc_lost: None,
-        xdp: false,
         programs: Some(Vec::new()),
-        pci: None,
-        driver: None,
-        dev_port: None,
-        token: None,
-        device: None,
-        addresses: Vec::new(),
-        neighbours: Vec::new(),
-        sysctls: Default::default(),
+        ..Netdev::new(name, ifindex)
     };
     message.attributes.iter().for_each(|a| link_attribute(&mut dev, a, names));
     if dev.made.is_some() {
@@ -113,11 +85,11 @@ pub fn stranger(message: &LinkMessage) -> Option<(i32, Stranger)> {
 
 fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
     match attribute {
-        LinkAttribute::Address(a) => dev.mac = Mac::of(a),
-        LinkAttribute::PermAddress(a) => dev.permanent_mac = Mac::of(a),
+        LinkAttribute::Address(a) => dev.mac = Mac::from_bytes(a),
+        LinkAttribute::PermAddress(a) => dev.permanent_mac = Mac::from_bytes(a),
         LinkAttribute::Mtu(v) => dev.mtu = *v,
         LinkAttribute::Mode(v) => option(dev).mode = Some(u8::from(*v)),
-        LinkAttribute::Broadcast(v) => option(dev).broadcast = Mac::of(v),
+        LinkAttribute::Broadcast(v) => option(dev).broadcast = Mac::from_bytes(v),
         LinkAttribute::GsoMaxSize(v) => option(dev).gso_max_size = Some(*v),
         LinkAttribute::GsoMaxSegs(v) => option(dev).gso_max_segs = Some(*v),
         LinkAttribute::GroMaxSize(v) => option(dev).gro_max_size = Some(*v),
@@ -146,8 +118,8 @@ fn link_attribute(dev: &mut Netdev, attribute: &LinkAttribute, names: &Names) {
             });
             let data = infos.iter().find(|i| matches!(i, LinkInfo::Data(_))).map(bytes);
             let Some((kind, data)) = dev.kind.as_deref().zip(data) else { return };
-            dev.made = link_info::of(kind, &data.0);
-            let below = lower_link::of(kind, &data.0);
+            dev.made = link_info::creation_data(kind, &data.0);
+            let below = lower_link::parse(kind, &data.0);
             (dev.lowers, dev.tunnel) = (below.devices, below.tunnel);
         }
         // Unlike sysfs this tells the parent in whatever namespace the link is (Linux 5.14).

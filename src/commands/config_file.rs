@@ -1,0 +1,75 @@
+//! Where the host's config file is, and what is taken from one that cannot be used.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use rdma_model::error_class::{ErrorClass, WithClass};
+
+use super::warn;
+use crate::cli::Global;
+use crate::config::file::{ConfigFile, ShimConfig};
+use crate::config::host::{CONFIG, Config};
+use crate::kernel::host::files;
+
+/// Reads the config file, the one that is `named` or the default one, which alone may be absent. The administrator may have put a
+/// link there. Errors of `read` are of that file.
+fn read<T: Default>(named: Option<&Path>, read: impl FnOnce(&ConfigFile) -> Result<T>) -> Result<T> {
+    let followed = files::followed(named.map(Path::to_owned), Path::new(CONFIG));
+    let path = followed.as_deref().unwrap_or(Path::new(CONFIG));
+    let doing = || format!("reading {}", path.display());
+    match files::read(path).class(ErrorClass::Usage, doing())? {
+        Some(text) => read(&ConfigFile::new(&text)).class(ErrorClass::Usage, doing()),
+        None if named.is_none() => Ok(T::default()),
+        None => Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
+    }
+}
+
+/// The host's config file.
+pub(super) fn config(global: &Global) -> Result<Config> {
+    read(global.config.as_deref(), |file| file.config())
+}
+
+/// NICs have to come home whatever somebody has written into the config file since they left.
+pub(super) fn config_or_default(global: &Global) -> Config {
+    homeward(global).unwrap_or_else(|e| {
+        warn(&[format!("{e:#}; the defaults are used")]);
+        Config::default()
+    })
+}
+
+/// For who brings NICs home, whatever is wrong in the config file: of one that cannot be used its folders are taken.
+pub(super) fn homeward(global: &Global) -> Result<Config> {
+    let mut folders = None;
+    let strict = |file: &ConfigFile| {
+        folders = Some(file.folders());
+        file.config()
+    };
+    let config = read(global.config.as_deref(), strict);
+    match (config, folders) {
+        (Err(e), Some(folders)) => {
+            warn(&[format!("{e:#}; of this file only the folders are used")]);
+            Ok(folders)
+        }
+        (config, _) => config,
+    }
+}
+
+/// The file that a shim reads, which has no command line of its own; nothing for the default one.
+fn shim_file(global: &Global) -> Option<PathBuf> {
+    let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    global.config.clone().or_else(variable)
+}
+
+/// The part of the host's config file that concerns a shim, and where it is, unless that is the default.
+pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf>)> {
+    let named = shim_file(global);
+    let config = read(named.as_deref(), |file| file.shim())?;
+    Ok((config, files::followed(named, Path::new(CONFIG))))
+}
+
+/// The same of a config file that is no TOML, as far as one of its lines says which runtime is meant.
+pub(super) fn salvaged_config(global: &Global) -> Option<(ShimConfig, Option<PathBuf>)> {
+    let named = shim_file(global);
+    let config = read(named.as_deref(), |file| Ok(file.salvaged_runtime())).ok()??;
+    Some((config, files::followed(named, Path::new(CONFIG))))
+}

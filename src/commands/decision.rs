@@ -1,0 +1,209 @@
+//! What a container gets, as a value: the plan, what it shows of /sys, and the machine that both were made from.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+use nccl_rules::explain;
+use rail_agreement::Agreement;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+use rdma_model::tree::Tree;
+
+use super::{busy_nics, recorded, warn};
+use crate::config::request::Request;
+use crate::config::sysfs_mode::SysfsMode;
+use crate::kernel::netns::Netns;
+use crate::kernel::store::Store;
+use crate::kernel::{Kernel, Scope, World};
+use crate::oci::edit;
+use crate::plan::Plan;
+use crate::planner::{check_agreed, inside, moved_away, observe_host, options, plan_with, view_of};
+use crate::select::Selection;
+use crate::select::protected_ifaces;
+
+/// A decision with all that belongs to it, not yet stored.
+pub(super) struct Decision {
+    pub(super) plan: Plan,
+    pub(super) selection: Selection,
+    pub(super) view: Option<Tree>,
+    /// The namespace that the container joins, where it is known.
+    pub(super) pod: Option<Snapshot>,
+    /// The host that it was made from.
+    pub(super) host: Snapshot,
+    /// Whether that is another machine, or this one at another time.
+    pub(super) recorded: bool,
+}
+
+/// Decides for a container, of which config.json is known or not.
+pub(super) fn decide(
+    request: &Request,
+    name: &str,
+    file: Option<&Path>,
+    config: Option<&str>,
+    store: &Store,
+) -> Result<Decision> {
+    DraftInputs::new(request, name, file, config, store)?.decide(None)
+}
+
+impl Decision {
+    /// With the view.
+    fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
+        let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
+        let mut view = view_of(&self.plan, others, &self.host, live)?;
+        if let (Some(view), SysfsMode::Snapshot, Some(config)) = (&mut view, self.plan.sysfs, config) {
+            for dir in edit::below_sys(config)?.iter().filter(|dir| !dir.is_empty()) {
+                view.make_room(dir);
+            }
+        }
+        let sysfs = self.plan.sysfs;
+        let plan = self.plan.with_sysfs(sysfs, view.as_ref().map(Store::view_name).transpose()?);
+        Ok(Decision { plan, view, ..self })
+    }
+
+    /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
+    /// keeps NCCL from its NICs is refused: it would end, or hang, an hour later.
+    pub(super) fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
+        let inside = inside(&self.plan, &self.host, self.pod.as_ref());
+        let found = explain::check(env, &inside);
+        if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
+            return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}", trap.text)));
+        }
+        let mut told: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
+        if let Some(peer) = request.select.peer_address.filter(|peer| !protected_ifaces::leads(&inside, *peer)) {
+            told.push(format!(
+                "nothing in this container leads to the peer address {peer}: it is in no rail's subnet, and no route of a rail, \
+                 or of the namespace as it is now, goes there"
+            ));
+        }
+        Ok(told)
+    }
+
+    /// Stores it, the plan last: a plan speaks of the view.
+    pub(super) fn keep(&self, store: &Store) -> Result<()> {
+        self.keep_view(store)?;
+        store.save_plan(&self.plan).map(|_| ())
+    }
+
+    pub(super) fn keep_view(&self, store: &Store) -> Result<()> {
+        store.prepare()?;
+        match (&self.plan.view, &self.view) {
+            (Some(name), Some(view)) => store.save_view(name, view),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a node decides from: one look at the machine, for as many decisions as it takes.
+pub(super) struct DraftInputs<'a> {
+    pub(super) request: &'a Request,
+    pub(super) name: &'a str,
+    pub(super) config: Option<&'a str>,
+    pub(super) store: &'a Store,
+    pod: Option<Snapshot>,
+    /// Absent for a recorded machine.
+    live: Option<Kernel>,
+    pub(super) seen: Snapshot,
+}
+
+impl<'a> DraftInputs<'a> {
+    /// Looks at this machine, or at a recorded one.
+    pub(super) fn new(
+        request: &'a Request,
+        name: &'a str,
+        file: Option<&Path>,
+        config: Option<&'a str>,
+        store: &'a Store,
+    ) -> Result<DraftInputs<'a>> {
+        let pod = config.map(pod).transpose()?.flatten();
+        let (live, seen) = match file {
+            Some(file) => (None, recorded(file)?),
+            None => {
+                let mut live = Kernel::open(Netns::current()?, None)?;
+                let seen = observe_host(&mut live, &request.job())?;
+                (Some(live), seen)
+            }
+        };
+        Ok(DraftInputs { request, name, config, store, pod, live, seen })
+    }
+
+    /// Decides; with an agreement, for just its rails.
+    pub(super) fn decide(&mut self, agreement: Option<&Agreement>) -> Result<Decision> {
+        let ifaces: Vec<IfName> = agreement.iter().flat_map(|a| a.ifaces()).cloned().collect();
+        let mut request = self.request.clone();
+        if let Some(agreement) = agreement {
+            (request.select.peer_ifaces, request.agreed) = (ifaces.clone(), ifaces);
+            request.agreed_ib = Some(agreement.hcas().cloned().collect());
+        }
+        let (plan, selection) = plan_with(&request, self.name, &self.seen, &busy_nics(self.store)?, options(&request))?;
+        let plan = plan.agreed(agreement.cloned());
+        check_agreed(&plan, None)?;
+        if agreement.is_none() {
+            warn(&self.seen.warnings);
+        }
+        warn(&selection.warnings);
+        warn(&missing_topology(self.request));
+        warn(&moved_away(&plan, &request, &self.seen).into_iter().collect::<Vec<_>>());
+        let (host, pod) = (self.seen.clone(), self.pod.clone());
+        let decision = Decision { plan, selection, view: None, pod, host, recorded: self.live.is_none() };
+        match &mut self.live {
+            Some(live) => decision.shown(self.config, live),
+            // Of a recorded machine there is no /sys to filter: the hook makes the view.
+            None => Ok(decision),
+        }
+    }
+}
+
+/// A stored plan as one container gets it: without what its annotations take away, and with the view that suits it.
+pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Store) -> Result<Decision> {
+    let selection = Selection { verdicts: Vec::new(), warnings: Vec::new() };
+    let pod = pod(text)?;
+    let mut live = Kernel::open(Netns::current()?, None)?;
+    let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
+    let seen = live.observe(Side::Host, &scope)?;
+    let plan = mine.narrowed_plan(plan, Some(&seen));
+    if plan.nics.is_empty() && plan.ib.is_empty() {
+        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
+    }
+    check_agreed(&plan, None)?;
+    mine.host.policy.limits(&plan)?;
+    let (sysfs, _) = plan.sysfs.for_annotations(&edit::annotations(text));
+    let serves = sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none();
+    let name = plan.view.clone().filter(|_| serves);
+    let view = name.as_ref().and_then(|name| store.view(name).ok().flatten());
+    let plan = plan.with_sysfs(sysfs, name.filter(|_| view.is_some()));
+    if view.is_some() {
+        return Ok(Decision { plan, selection, view, pod, host: seen, recorded: false });
+    }
+    let host = live.observe(Side::Host, &Scope::full())?;
+    Decision { plan, selection, view: None, pod, host, recorded: false }.shown(Some(text), &mut live)
+}
+
+/// A request with what the container's annotations take away, and what they show of its runtime.
+pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
+    let annotations = edit::annotations(config);
+    let mut request = request.narrow(&annotations)?;
+    let (sysfs, why) = request.select.sysfs.for_annotations(&annotations);
+    request.select.sysfs = sysfs;
+    warn(&why.map(|why| format!("--sysfs: {why}")).into_iter().collect::<Vec<_>>());
+    Ok(request)
+}
+
+/// The namespace that a container joins (a pod's), where it exists before the container.
+fn pod(config: &str) -> Result<Option<Snapshot>> {
+    let named = edit::netns_path(config).map(|path| Netns::named(&path)).transpose()?;
+    let Some(inside) = named.flatten() else { return Ok(None) };
+    let look = || Kernel::open(Netns::current()?, Some(inside))?.observe(Side::Inside, &Scope::links());
+    Ok(look().ok())
+}
+
+fn missing_topology(request: &Request) -> Vec<String> {
+    let users = request.passed_on.contains_key("NCCL_TOPO_FILE");
+    let asked = request.select.nccl_topo.as_ref().filter(|f| !request.select.no_nccl_topo && !users && !f.exists());
+    asked
+        .map(|f| format!("the topology file {} does not exist: NCCL_TOPO_FILE is not set", f.display()))
+        .into_iter()
+        .collect()
+}

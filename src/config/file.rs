@@ -1,0 +1,96 @@
+//! The text of the host's config file, read once: all of it, or, whatever is wrong in it, what returning NICs and passing on a
+//! runtime's command line takes.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer, Error};
+
+use crate::config::host::{Config, HOOK_LOG};
+
+/// The text of a config file.
+pub struct ConfigFile<'t> {
+    text: &'t str,
+    table: Result<Spanned<DeTable<'t>>, Error>,
+}
+
+/// What a shim has to know for every call. Whatever else is wrong in the file, containers that run have to be stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShimConfig {
+    /// See [`Config::runtime`].
+    pub runtime: Option<String>,
+    /// Whether there is a plan for containers that did not opt in.
+    pub has_plan: bool,
+    /// The log of the hooks, if there is to be one.
+    pub log: Option<PathBuf>,
+}
+
+impl Default for ShimConfig {
+    fn default() -> ShimConfig {
+        ShimConfig { runtime: None, has_plan: false, log: Some(HOOK_LOG.into()) }
+    }
+}
+
+impl<'t> ConfigFile<'t> {
+    /// Parses a text. What is wrong with it is an error of what is asked of it.
+    pub fn new(text: &'t str) -> ConfigFile<'t> {
+        ConfigFile { text, table: DeTable::parse(text) }
+    }
+
+    /// All of it.
+    ///
+    /// # Errors
+    /// [`ErrorClass::Usage`] with the line: no TOML, a key that is unknown, a bad value.
+    pub fn config(&self) -> Result<Config> {
+        let table = self.table.clone().map_err(|e| self.at_line(&e))?;
+        Config::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))
+    }
+
+    /// Of a text that cannot be used, what says where records are: each key that can be read by itself.
+    pub fn folders(&self) -> Config {
+        let path = |key: &str| self.value(key).and_then(DeValue::as_str).map(PathBuf::from);
+        let [state_dir, run_dir, hook_log] = ["state_dir", "run_dir", "hook_log"].map(path);
+        Config { state_dir, run_dir, hook_log, ..Config::default() }
+    }
+
+    /// The part that concerns a shim.
+    ///
+    /// # Errors
+    /// [`ErrorClass::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
+    pub fn shim(&self) -> Result<ShimConfig> {
+        #[derive(Deserialize)]
+        struct Runtime {
+            runtime: Option<String>,
+        }
+        let table = self.table.clone().map_err(|e| self.at_line(&e))?;
+        let Runtime { runtime } = Runtime::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))?;
+        let log = self.value("hook_log").map_or(Some(HOOK_LOG), DeValue::as_str);
+        let log = log.filter(|path| !path.is_empty()).map(PathBuf::from);
+        Ok(ShimConfig { runtime, has_plan: self.value("plan").is_some(), log })
+    }
+
+    /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
+    /// there are several, or that line says something else, it is unknown.
+    pub fn salvaged_runtime(&self) -> Option<ShimConfig> {
+        let is_it = |line: &&str| line.trim_start().trim_start_matches(['"', '\'']).starts_with("runtime");
+        let mut lines = self.text.lines().filter(is_it);
+        match (lines.next(), lines.next()) {
+            (None, _) => Some(ShimConfig::default()),
+            (Some(line), None) => ConfigFile::new(line).shim().ok().filter(|shim| shim.runtime.is_some()),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&DeValue<'t>> {
+        self.table.as_ref().ok()?.get_ref().get(key).map(Spanned::get_ref)
+    }
+
+    fn at_line(&self, e: &Error) -> anyhow::Error {
+        let before = e.span().and_then(|s| self.text.get(..s.start));
+        let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+        ErrorClass::Usage.error(format!("config file, line {line}: {}", e.message().replace('\n', ", ")))
+    }
+}

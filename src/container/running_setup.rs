@@ -1,0 +1,112 @@
+//! A setup as it is carried out, beside the moves of the NICs.
+
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Instant;
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::CharDevice;
+
+use super::setup::{SetupContext, SetupNotes, SetupPlan};
+use crate::config::sysfs_mode::SysfsMode;
+use crate::container::apply_mounts::apply_mounts;
+use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
+use crate::kernel::store::Store;
+use crate::nccl_env::format::{self, Format};
+
+/// A setup that runs on a thread of its own.
+pub struct RunningSetup {
+    setup: Arc<SetupPlan>,
+    done: Receiver<Result<Applied>>,
+}
+
+/// What was mounted, and why /sys was not covered although that was tried.
+type Applied = (AppliedMounts, Option<String>);
+
+impl RunningSetup {
+    /// Begins. The thread ends with the process at the latest: a file system of the image may keep it waiting for good.
+    pub fn begin(setup: SetupPlan) -> RunningSetup {
+        let setup = Arc::new(setup);
+        let (sender, done) = mpsc::sync_channel(1);
+        let running = setup.clone();
+        std::thread::spawn(move || drop(sender.send(running.apply())));
+        RunningSetup { setup, done }
+    }
+
+    /// Waits for the end, but no longer than the hook may. `netns` names the file for settings that can be given in no other way.
+    pub fn end(self, context: &SetupContext, netns: u64) -> (SetupNotes, Result<()>) {
+        let rest = context.deadline.saturating_duration_since(Instant::now());
+        let applied = self.done.recv_timeout(rest).unwrap_or_else(|e| {
+            Err(match e {
+                RecvTimeoutError::Timeout => ErrorClass::Timeout.error("looking at the container's root took too long"),
+                RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
+            })
+        });
+        let mut notes = SetupNotes::default();
+        let result = applied.and_then(|applied| self.setup.conclude(applied, context.store, netns, &mut notes));
+        (notes, result)
+    }
+}
+
+impl SetupPlan {
+    /// Does it. What was only tried for [`SysfsMode::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
+    /// left undone, with the reason.
+    fn apply(&self) -> Result<Applied> {
+        let ContainerMounts { covers, conf } = &self.additions;
+        if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
+            return Ok((self.nothing_put(&self.nodes, "nothing can be put into a sandbox any more"), None));
+        }
+        let container = &self.bundle.container;
+        let why = match apply_mounts(container, &self.additions, &self.nodes) {
+            Err(e) if self.sysfs == SysfsMode::Auto => format!("{e:#}"),
+            done => return Ok((done?, None)),
+        };
+        let rest = ContainerMounts { covers: Vec::new(), conf: conf.clone() };
+        match apply_mounts(container, &rest, &self.nodes) {
+            Ok(done) => Ok((done, Some(why))),
+            // A container that is no process of this kernel has its nodes where we cannot look.
+            Err(_) => Ok((self.nothing_put(&[], &why), Some(why))),
+        }
+    }
+
+    /// A container into which nothing was put.
+    fn nothing_put(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {
+        let conf =
+            if self.additions.conf.is_empty() { ConfOutcome::Nothing } else { ConfOutcome::Refused(why.to_owned()) };
+        AppliedMounts { conf, kept: Vec::new(), left: Vec::new(), lacking: lacking.to_vec() }
+    }
+
+    /// Notes what was done, writes the profile where the settings could be given in no other way, and refuses a container
+    /// without its device nodes.
+    fn conclude(&self, (applied, uncovered): Applied, store: &Store, netns: u64, notes: &mut SetupNotes) -> Result<()> {
+        if let Some(flags) = flags(&applied.lacking) {
+            let text =
+                format!("the container lacks device nodes: add {flags} to its engine's command, or prepare its bundle");
+            return Err(ErrorClass::Refused.error(text));
+        }
+        notes.sysfs = match (uncovered, self.additions.covers.len()) {
+            (Some(why), _) => Some(format!("off: {why}")),
+            (None, 0) => None,
+            (None, n) => Some(format!("{n} directories covered by the hook")),
+        };
+        notes.notes.extend(applied.kept.iter().map(|line| format!("{line} of the image's /etc/nccl.conf stays")));
+        notes.settings = match &applied.conf {
+            ConfOutcome::Nothing => None,
+            ConfOutcome::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
+            ConfOutcome::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
+            ConfOutcome::Refused(why) => {
+                let path = store.put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
+                Some(format!("only in {} ({why}): source it", path.display()))
+            }
+        };
+        notes.notes.extend(applied.left.iter().map(|left| format!("not given to the container: {left}")));
+        Ok(())
+    }
+}
+
+/// `--device` for each node.
+fn flags(lacking: &[CharDevice]) -> Option<String> {
+    let flag = |d: &CharDevice| format!("--device /dev/infiniband/{} ({}:{})", d.name, d.major, d.minor);
+    (!lacking.is_empty()).then(|| lacking.iter().map(flag).collect::<Vec<_>>().join(" "))
+}

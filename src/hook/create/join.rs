@@ -1,0 +1,87 @@
+//! A container whose namespace holds NICs already: the other stage of its own create, or a second container.
+
+use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+use rdma_model::step::Side;
+
+use crate::container::running_setup::RunningSetup;
+use crate::journal::{Phase, Record};
+use crate::kernel::Scope;
+use crate::plan::Plan;
+use crate::planner;
+use crate::restore::nic_names;
+use crate::restore::run;
+
+use super::{Attempt, Create, member};
+use crate::hook::is_of;
+
+/// What was found in a container's namespace.
+pub(super) enum Joined {
+    /// No NIC of ours.
+    NoNics,
+    /// This very container: the other one of the two create stages has done all.
+    Already,
+    /// Other containers, which this one joins: their record with it, not saved yet.
+    Now(Box<Record>),
+}
+
+impl Create<'_> {
+    /// When the namespace holds NICs already: both stages of one container act once, and a second container joins the first.
+    pub(super) fn join(&mut self, attempt: &mut Attempt) -> Result<Joined> {
+        let (hook, request, container) = (self.hook, self.request, attempt.container);
+        let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else { return Ok(Joined::NoNics) };
+        // `rdmaprep hold` has ended and said that processes in its namespace keep the NICs.
+        let is_kept = || record.hold.is_some() && hook.machine.occupant(record.netns, Some(container.pid())).is_some();
+        let is_used = || record.members.iter().any(|m| hook.machine.is_alive(m)) || is_kept();
+        if record.phase != Phase::Attached || !is_used() {
+            // A hook died in the middle, or all that held the namespace did: start again.
+            run::restore(hook.machine, &mut attempt.records, record)?;
+            return Ok(Joined::NoNics);
+        }
+        if let Some(plan) = request.plan.as_ref().filter(|p| p.as_str() != record.plan) {
+            let holder = record.members.first().map_or("another container", |m| m.id.as_str());
+            return Err(
+                ErrorClass::Refused.error(format!("{holder} has plan {} in this namespace, not {plan}", record.plan))
+            );
+        }
+        if let Some(given) = &record.given {
+            planner::check_agreed(given, hook.agreed)?;
+            let left = request.narrowed_plan(Plan::clone(given), None);
+            if left.nics.len() < given.nics.len() {
+                let note = "it asks for fewer NICs, but a namespace has one set for all of its containers";
+                self.outcome.notes.push(note.to_owned());
+            }
+            request.gives_devices(&left)?;
+        }
+        self.outcome.nics = nic_names(&record.held);
+        let newcomer = member(hook, container)?;
+        if record.members.contains(&newcomer) {
+            return Ok(Joined::Already);
+        }
+        let first = record.members.first().map_or("a container", |m| m.id.as_str());
+        self.outcome.notes.push(format!("joined {first}, which has the namespace's NICs"));
+        // One that was restarted without its stop hook comes back under its id, as another process.
+        record.members.retain(|m| !is_of(m, hook.state));
+        record.members.push(newcomer);
+        Ok(Joined::Now(Box::new(record)))
+    }
+
+    /// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where
+    /// it has any, else for all that the first one asked for. It is a member only then.
+    pub(super) fn set_up_too(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
+        if let Some(given) = &record.given {
+            let mut observe = || attempt.world.observe(Side::Host, &Scope::links());
+            let host = if given.ib.is_empty() { None } else { Some(observe()?) };
+            let plan = self.request.share(given, host.as_ref());
+            // The namespace was not observed: its netdevs are those that the plan gave.
+            if let Some(setup) = self.plan_setup(&plan, None, &mut attempt)? {
+                self.finish_setup(RunningSetup::begin(setup), record.netns)?;
+            }
+        }
+        let has_ended = || ErrorClass::State.error("the container's init has ended");
+        ensure!(attempt.container.is_running(), has_ended());
+        attempt.records.save(record)?;
+        ensure!(attempt.container.is_running(), has_ended());
+        Ok(())
+    }
+}

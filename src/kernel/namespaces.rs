@@ -1,0 +1,67 @@
+//! The network namespaces of this machine and the processes in them: where a [`World`] comes from.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::journal::{Member, Record};
+use crate::kernel::World;
+
+/// A file that keeps a network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pin<'a> {
+    /// Ours, below the run folder.
+    Own(&'a Path),
+    /// A name below [`crate::kernel::netns::NAMED`], where runtimes find the namespace.
+    Named(&'a Path),
+}
+
+/// A container's init, and the network namespace that it is in. Neither can be confused with a later one: a pid may be reused, and
+/// an inode too.
+pub trait Container {
+    /// The init's pid.
+    fn pid(&self) -> i32;
+    /// Whether the init has not yet ended.
+    fn is_running(&self) -> bool;
+    /// Inode of the namespace.
+    fn netns(&self) -> u64;
+    /// Opens the host's namespace and this one.
+    fn open(&self) -> Result<Box<dyn World>>;
+}
+
+/// The namespaces and processes of a machine. [`crate::kernel::ThisMachine`] is the one that we run on.
+pub trait Namespaces {
+    /// `/proc/sys/kernel/random/boot_id`: inodes and pids of another boot mean nothing.
+    fn boot_id(&self) -> &str;
+    /// The folder below which those who manage links have their files: `/`.
+    fn root(&self) -> &Path;
+    /// Whether this process may enter namespaces and change links.
+    ///
+    /// # Errors
+    /// [`rdma_model::error_class::ErrorClass::Refused`] that names the capabilities that are missing.
+    fn require_capabilities(&self) -> Result<()>;
+    /// Inode of this process's own namespace: NICs belong to it.
+    fn host_netns(&self) -> Result<u64>;
+    /// When a process started, in clock ticks after boot; nothing where no such process runs.
+    fn start_time(&self, pid: i32) -> Option<u64>;
+    /// A process in the namespace with that inode, other than `but`.
+    fn occupant(&self, netns: u64, but: Option<i32>) -> Option<i32>;
+    /// The container whose init that is.
+    fn container(&self, pid: i32) -> Result<Box<dyn Container>>;
+    /// Opens the host's namespace and, where it still exists, that of a record: by its pin, else through a member that lives.
+    fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>>;
+    /// Every namespace that a process has or `ip netns` keeps, other than those with `known` inodes: each with the host's.
+    fn others(&self, known: &[u64]) -> Box<dyn Iterator<Item = Result<Box<dyn World>>>>;
+    /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a name that is another's by now.
+    fn unpin(&self, pin: Pin, netns: u64) -> Result<()>;
+
+    /// Whether a container's init still lives.
+    fn is_alive(&self, member: &Member) -> bool {
+        self.start_time(member.pid) == Some(member.start_time)
+    }
+
+    /// Whether a record's containers have all died, and no process is left in the namespace.
+    fn is_abandoned(&self, record: &Record) -> bool {
+        !record.members.iter().any(|m| self.is_alive(m)) && self.occupant(record.netns, None).is_none()
+    }
+}

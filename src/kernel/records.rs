@@ -1,0 +1,99 @@
+//! The records of all containers, read once; every change goes to their folder and to what was read alike.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::journal::Record;
+use crate::kernel::store::Store;
+
+/// All records as they are on disk. What decides on a change is read under the lock: only its holder writes records.
+pub struct Records<'a> {
+    store: &'a Store,
+    boot_id: String,
+    all: Vec<(PathBuf, Result<Record>)>,
+}
+
+impl<'a> Records<'a> {
+    /// Reads them; `boot_id` is that of this boot.
+    ///
+    /// # Errors
+    /// Where the folder cannot be read, or others could write to it. A damaged record is an entry of its own.
+    pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
+        Ok(Records { store, boot_id: boot_id.to_owned(), all: store.all_records()? })
+    }
+
+    /// Where they are kept.
+    pub fn store(&self) -> &'a Store {
+        self.store
+    }
+
+    /// This boot.
+    pub fn boot_id(&self) -> &str {
+        &self.boot_id
+    }
+
+    /// All of them, each with its file.
+    pub fn iter(&self) -> impl Iterator<Item = (&Path, &Result<Record>)> {
+        self.all.iter().map(|(path, record)| (path.as_path(), record))
+    }
+
+    /// Those that can be read, of any boot.
+    pub fn readable(&self) -> impl Iterator<Item = &Record> {
+        self.all.iter().filter_map(|(_, record)| record.as_ref().ok())
+    }
+
+    /// Those of this boot: after a reboot no NIC is away.
+    pub fn current(&self) -> impl Iterator<Item = &Record> {
+        self.readable().filter(|record| record.boot_id == self.boot_id)
+    }
+
+    /// The record of the NICs that a namespace has.
+    pub fn of_netns(&self, netns: u64) -> Option<&Record> {
+        self.current().find(|record| record.netns == netns)
+    }
+
+    /// Those that cannot be read, each with its file and the reason.
+    pub fn damaged(&self) -> impl Iterator<Item = (&Path, &anyhow::Error)> {
+        self.all.iter().filter_map(|(path, record)| Some((path.as_path(), record.as_ref().err()?)))
+    }
+
+    /// Their files.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.all.iter().map(|(path, _)| path.clone()).collect()
+    }
+
+    /// What is in that file, as it is by now.
+    pub fn at(&self, path: &Path) -> Option<&Result<Record>> {
+        self.all.iter().find(|(p, _)| p == path).map(|(_, record)| record)
+    }
+
+    /// Writes a record; nothing that it speaks of may happen before this returns.
+    pub fn save(&mut self, record: &Record) -> Result<()> {
+        self.store.save(record)?;
+        let path = self.store.record_path(record);
+        match self.all.iter_mut().find(|(p, _)| *p == path) {
+            Some((_, known)) => *known = Ok(record.clone()),
+            None => self.all.push((path, Ok(record.clone()))),
+        }
+        Ok(())
+    }
+
+    /// Deletes a record whose NICs are all on the host.
+    pub fn forget(&mut self, record: &Record) -> Result<()> {
+        self.store.forget(record)?;
+        self.take_out(&self.store.record_path(record));
+        Ok(())
+    }
+
+    /// Puts a record aside that is not to be applied, and returns where it is kept.
+    pub fn archive(&mut self, path: &Path, boot_id: Option<&str>) -> Result<PathBuf> {
+        let kept = self.store.archive(path, boot_id)?;
+        self.take_out(path);
+        Ok(kept)
+    }
+
+    fn take_out(&mut self, path: &Path) {
+        self.all.retain(|(p, _)| p != path);
+    }
+}

@@ -1,0 +1,109 @@
+//! What shall be in a config.json, as values.
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::nic::EnvVar;
+use rdma_model::snapshot::CharDevice;
+use serde::{Deserialize, Serialize};
+
+/// What shall be in a config.json.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Edit {
+    /// Environment of the process.
+    pub env: Vec<EnvVar>,
+    /// What an earlier edit put into the environment, `NAME=VALUE`, and goes.
+    pub stale: Vec<String>,
+    /// Device nodes below `/dev/infiniband`, each with its cgroup rule.
+    pub devices: Vec<CharDevice>,
+    /// Our hooks.
+    pub hooks: Vec<HookEdit>,
+    /// Annotations, key and value.
+    pub annotations: Vec<(String, String)>,
+    /// RDMA pins memory: lift RLIMIT_MEMLOCK.
+    pub memlock_unlimited: bool,
+    /// Directories of ours, mounted read-only below the container's /sys, instead of those of an earlier edit.
+    pub mounts: Option<Vec<MountEdit>>,
+    /// The host's folder of views: by this, mounts of an earlier edit are told from others.
+    pub views: String,
+    /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
+    pub netdevs: Vec<IfName>,
+}
+
+/// One of our directories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MountEdit {
+    /// Where the container sees it: `/sys`, or a directory below; or a file of its own.
+    pub destination: String,
+    /// Where it is on the host.
+    pub source: String,
+}
+
+/// One of our hooks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HookEdit {
+    /// When it runs.
+    pub stage: Stage,
+    /// Absolute path of the program.
+    pub path: String,
+    /// Arguments from `argv[0]` on: `rdmaprep hook STAGE …`.
+    pub args: Vec<String>,
+    /// Seconds until the runtime kills it.
+    pub timeout: u32,
+}
+
+/// The hook lists that we use, by their names in config.json.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
+#[value(rename_all = "camelCase")]
+pub enum Stage {
+    /// Namespaces exist, nothing of the user's runs: attach. Deprecated, yet the only one that every runtime knows
+    Prestart,
+    /// The same moment under its newer name; the second of the two finds the work done
+    CreateRuntime,
+    /// The payload has begun: repeat what the runtime's own network set-up tore down
+    Poststart,
+    /// The container has ended: bring everything back
+    Poststop,
+}
+
+impl Stage {
+    /// All stages, in the order in which they run.
+    pub const ALL: [Stage; 4] = [Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
+
+    /// The key below `hooks`, and the argument of `rdmaprep hook`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Prestart => "prestart",
+            Stage::CreateRuntime => "createRuntime",
+            Stage::Poststart => "poststart",
+            Stage::Poststop => "poststop",
+        }
+    }
+}
+
+impl Edit {
+    /// That it is something that a container may have.
+    pub(super) fn check(&self) -> Result<()> {
+        for d in &self.devices {
+            // umad and issm would let a container talk to the fabric's management.
+            let numbered = d.name.strip_prefix("uverbs").is_some_and(|n| n.parse::<u32>().is_ok());
+            ensure!(
+                numbered || d.name == "rdma_cm",
+                ErrorClass::Refused.error(format!("device node {:?} is not for containers", d.name))
+            );
+        }
+        for h in &self.hooks {
+            let usable = h.path.starts_with('/') && !h.args.is_empty() && h.timeout > 0;
+            ensure!(
+                usable,
+                ErrorClass::Usage.error(format!("hook {:?} needs an absolute path, arguments and a timeout", h.path))
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! What the program says, writes and reads, compared with what lies in `tests/cases`, `examples` and the documents.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod cdi;
+mod cli;
+mod docs;
+mod doctor;
+mod examples;
+mod inject;
+mod install;
+mod journal;
+mod layers;
+mod nccl;
+mod report;
+mod select;
+mod settings;
+mod sysfs;
+mod topo;
+mod topo_judged;
+mod trees;
+mod view;
+
+testkit::runner!();

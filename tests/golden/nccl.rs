@@ -1,0 +1,170 @@
+//! What NCCL's released libraries said, and what `rdmaprep nccl explain` prints.
+
+use std::fs;
+use std::process::Command;
+
+use crate::alone;
+use serde_json::{Value, json};
+use testkit::nccl_case::Case;
+use testkit::{Said, run, same};
+
+#[test]
+fn explain_says_what_the_libraries_said() {
+    let folder = Case::folder();
+    let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    names.sort();
+    assert!(names.len() >= 15, "{} has only {names:?}", folder.display());
+    for dir in names {
+        let case = Case::read(&dir);
+        assert!(case.says.len() >= 5, "{}", dir.display());
+        assert_eq!(case.differences(), [""; 0], "{}", dir.display());
+    }
+}
+
+const SNAPSHOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/snapshot.json");
+
+/// Runs `rdmaprep nccl explain` on the example's node.
+fn explain(args: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    command.env_clear().args(["nccl", "explain", "--snapshot", SNAPSHOT]).args(args);
+    run(&mut command, "")
+}
+
+#[test]
+fn what_it_prints_fits_a_terminal() {
+    let seventeen = (0..16).map(|i| format!("x{i},")).collect::<String>() + "rdma0";
+    let env = [format!("NCCL_SOCKET_IFNAME=^{seventeen}"), "NCCL_IB_HCA=rxe1:1,rxe9".to_owned()];
+    let text = explain(&["--env", &env[0], "--env", &env[1], "--nccl-version", "2.30.7"]).ok().out;
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cases/report/nccl_explain.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(path, &text).unwrap();
+    }
+    same("nccl_explain.txt", &fs::read_to_string(path).unwrap(), &text);
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+/// A node with twelve HCAs, mlx5_0 to mlx5_11, whose second netdev is down.
+fn large() -> tempfile::NamedTempFile {
+    let mut node: Value = serde_json::from_str(&fs::read_to_string(SNAPSHOT).unwrap()).unwrap();
+    let hca = node["hcas"][0].clone();
+    let named = |i| {
+        let mut hca = hca.clone();
+        (hca["name"], hca["index"]) = (json!(format!("mlx5_{i}")), json!(i));
+        hca
+    };
+    node["hcas"] = (0..12).map(named).collect();
+    let netdevs = node["netdevs"].as_array_mut().unwrap();
+    let down = netdevs.iter_mut().find(|n| n["name"] == "rdma1").unwrap();
+    (down["up"], down["running"]) = (json!(false), json!(false));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, node.to_string()).unwrap();
+    file
+}
+
+#[test]
+fn the_classic_failures_are_told_in_one_line_each() {
+    let node = large();
+    let many = (0..16).map(|i| format!("x{i},")).collect::<String>() + "rdma0";
+    for (setting, line) in [
+        ("NCCL_IB_HCA==mlx5_1", None),
+        ("NCCL_IB_HCA=mlx5_1", Some("NCCL_IB_HCA: mlx5_1 also takes mlx5_10, mlx5_11; =mlx5_1 is exact")),
+        ("NCCL_IB_HCA==mlx5_0,mlx5_99", Some("NCCL_IB_HCA: there is no mlx5_99")),
+        (
+            "NCCL_SOCKET_IFNAME=^docker",
+            Some("NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host reaches"),
+        ),
+        (
+            "NCCL_SOCKET_IFNAME=eth7",
+            Some("NCCL does not start: NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used"),
+        ),
+        ("NCCL_SOCKET_IFNAME==rdma0,rdma1", Some("rdma1 is down: NCCL uses running interfaces only since 2.28.3")),
+        (
+            &format!("NCCL_SOCKET_IFNAME={many}"),
+            Some("NCCL_SOCKET_IFNAME has 17 entries and NCCL reads 16: it drops rdma0 and what follows"),
+        ),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["nccl", "explain", "--snapshot"]).arg(node.path()).args(["--env", setting]);
+        let text = run(&mut command, "").ok().out;
+        let told: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("warning")).map(str::trim).collect();
+        let found = told.iter().filter(|told| line == Some(**told)).count();
+        assert!(if line.is_none() { told.is_empty() } else { found == 1 }, "{setting}: {told:#?}");
+    }
+}
+
+#[test]
+fn a_bundles_environment_is_asked_about() {
+    let bundle = tempfile::tempdir().unwrap();
+    let config =
+        json!({"process": {"env": ["NCCL_SOCKET_IFNAME=eth7", "NCCL_SOCKET_IFNAME==rdma1", "NCCL_IB_HCA==rxe0"]}});
+    fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+    let said = explain(&["--json", "--bundle", bundle.path().to_str().unwrap(), "--env", "NCCL_IB_HCA==rxe1"]).ok().out;
+    let json: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&json["bootstrap"]["uses"][0]["interface"], &json["hcas"]), (&json!("rdma1"), &json!(["rxe1:1"])));
+}
+
+#[test]
+fn json_has_it_all() {
+    let out = explain(&["--json", "--env", "NCCL_SOCKET_IFNAME==rdma1", "--nccl-version", "2.27.7"]).ok().out;
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["bootstrap"]["uses"][0]["interface"], "rdma1");
+    assert_eq!((&json["bootstrap"]["uses"][1], &json["version"]), (&json!("asked"), &json!("2.27.7")));
+    assert_eq!(json["settings"][0]["place"], "as asked");
+    assert_eq!(json["hcas"], json!(["rxe0:1", "rxe1:1"]));
+    let out = explain(&["--json", "--env", "NCCL_SOCKET_IFNAME=gone", "--nccl-version", "2.23.4"]).ok().out;
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["bootstrap"]["fails"]["error"], "InternalError");
+    assert_eq!((&json["warnings"][0]["trap"], &json["warnings"][0]["fatal"]), (&json!("no_interface"), &json!(true)));
+}
+
+#[test]
+fn wrong_input_is_named() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let file = dir.path().join("env");
+    fs::write(&file, "NCCL_IB_HCA==rxe0\nno setting\n").unwrap();
+    explain(&["--env", "NCCL_IB_HCA"]).fails(2, &["NCCL_IB_HCA", "NAME=VALUE"]);
+    explain(&["--env-file", file.to_str().unwrap()]).fails(2, &["no setting"]);
+    explain(&["--env-file", "/nonexistent/env"]).fails(2, &["/nonexistent/env"]);
+    explain(&["--conf", "/nonexistent/nccl.conf"]).fails(2, &["/nonexistent/nccl.conf"]);
+    explain(&["--nccl-version", "3.0.0"]).fails(2, &["3.0.0", "2.32.3"]);
+}
+
+#[test]
+fn settings_come_from_flags_else_from_where_nccl_finds_them() {
+    alone(|host| {
+        host.rails(3);
+        let root = host.run.parent().unwrap();
+        let at = |name: &str, text: &str| {
+            fs::write(root.join(name), text).unwrap();
+            root.join(name).display().to_string()
+        };
+        let home = at(".nccl.conf", "NCCL_SOCKET_IFNAME==r1\nNCCL_SOCKET_FAMILY=AF_INET\n").replace("/.nccl.conf", "");
+        let conf = at("conf", "NCCL_SOCKET_IFNAME==r2\n");
+        let env_file = at("env", "# a comment\n\nNCCL_SOCKET_IFNAME==r0\n");
+        let bootstrap = |vars: &[(&str, &str)], args: &[&str]| {
+            let mut command = host.command(&["nccl", "explain", "--json"]);
+            command.args(args).envs(vars.iter().copied());
+            let json: Value = serde_json::from_str(&run(&mut command, "").ok().out).unwrap();
+            let place = json["settings"][0]["place"].as_str().unwrap_or_default().to_owned();
+            (json["bootstrap"]["uses"][0]["interface"].as_str().unwrap().to_owned(), place)
+        };
+        let is = |interface: &str, place: &str| (interface.to_owned(), place.to_owned());
+        assert_eq!(bootstrap(&[("HOME", &home)], &[]), is("r1", &format!("{home}/.nccl.conf")));
+        assert_eq!(bootstrap(&[("HOME", &home), ("NCCL_CONF_FILE", &conf)], &[]), is("r2", &conf));
+        assert_eq!(bootstrap(&[("HOME", &home), ("NCCL_SOCKET_IFNAME", "=r0")], &[]), is("r0", "the environment"));
+        // $NCCL_CONF_FILE has no such variable before 2.23.4, nor $HOME before 2.30.3.
+        let old = ["--nccl-version", "2.18.3", "--env", &format!("NCCL_CONF_FILE={conf}")];
+        assert_eq!(bootstrap(&[], &old).0, "r0");
+        assert_eq!(bootstrap(&[("HOME", &home)], &["--conf", &conf]), is("r2", &conf));
+        assert_eq!(bootstrap(&[("RDMAPREP_NCCL_CONF", &format!("/dev/null:{conf}"))], &[]), is("r2", &conf));
+        let own = [("NCCL_SOCKET_IFNAME", "=r2")];
+        assert_eq!(
+            bootstrap(&own, &["--env", "NCCL_SOCKET_FAMILY=AF_INET", "--env", "NCCL_SOCKET_IFNAME==r1"]).0,
+            "r1"
+        );
+        assert_eq!(bootstrap(&own, &["--env-file", &env_file]), is("r0", "as asked"));
+        assert_eq!(bootstrap(&own, &["--env-file", &env_file, "--env", "NCCL_SOCKET_IFNAME==r1"]).0, "r1");
+        assert_eq!(bootstrap(&[("RDMAPREP_NCCL_SETTINGS", "A=1\nNCCL_SOCKET_IFNAME==r1")], &[]).0, "r1");
+        assert_eq!(bootstrap(&[("RDMAPREP_NCCL_SETTINGS", ""), ("NCCL_SOCKET_IFNAME", "=r2")], &[]).0, "r2");
+    });
+}

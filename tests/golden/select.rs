@@ -1,0 +1,311 @@
+//! Selection, by golden folders: `tests/cases/select/<name>/{snapshot.json,args}` and, where the case needs them,
+//! `config.toml`, `annotations.json`, `held.json`; what comes out is `expected.json`, or `expected.txt` with the exit
+//! code and the message. `UPDATE_GOLDEN=1` writes what comes out; read the diff.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use clap::FromArgMatches;
+use clap::builder::Resettable;
+use proptest::prelude::*;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::IfName;
+use rdma_model::snapshot::Snapshot;
+use rdmaprep::cli::{self, Cli, Command, PrepareArgs};
+use rdmaprep::config::file::ConfigFile;
+use rdmaprep::config::host::Host;
+use rdmaprep::config::request::Request;
+use rdmaprep::select::{DropCode, Selection, select};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// `rdmaprep prepare ARGS`, without the environment of whoever runs the tests.
+fn arguments(args: &[&str]) -> (cli::Global, PrepareArgs) {
+    let deaf = |c: clap::Command| c.mut_args(|a| a.env(Resettable::Reset));
+    let command = deaf(cli::command()).mut_subcommands(deaf);
+    let line = ["rdmaprep", "prepare"].iter().chain(args);
+    let matches = command.try_get_matches_from(line).unwrap_or_else(|e| panic!("{args:?}: {e}"));
+    let cli = Cli::from_arg_matches(&matches).unwrap();
+    match cli.command {
+        Command::Prepare(args) => (cli.global, *args),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn request(args: &[&str], config: &str) -> Result<Request> {
+    let (global, prepare) = arguments(args);
+    let config = ConfigFile::new(config).config()?;
+    Request::new(Some(&prepare.plan), &prepare.select, Host::new(&global, &config), config.select, |_| None)
+}
+
+fn optional<T: DeserializeOwned + Default>(path: &Path) -> T {
+    fs::read_to_string(path).map_or_else(|_| T::default(), |text| serde_json::from_str(&text).unwrap())
+}
+
+fn run(case: &Path) -> Result<Selection> {
+    let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
+    let args = read("args");
+    let annotations: BTreeMap<String, String> = optional(&case.join("annotations.json"));
+    let request = request(&args.lines().collect::<Vec<_>>(), &read("config.toml"))?.narrow(&annotations)?;
+    let snapshot: Snapshot = serde_json::from_str(&read("snapshot.json")).unwrap();
+    let held: Vec<rdmaprep::select::BusyNic> = optional(&case.join("held.json"));
+    select(&request, &snapshot, &held)
+}
+
+/// Leaves out what is null: half of a verdict is.
+fn compact(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            Value::Object(map.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, compact(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(compact).collect()),
+        other => other,
+    }
+}
+
+#[test]
+fn golden_cases() {
+    let cases = testkit::golden::cases("select", 41);
+    let mut wrong = Vec::new();
+    let mut untested: Vec<String> = CODES.iter().map(DropCode::to_string).collect();
+    for case in &cases {
+        let (name, text) = match run(case) {
+            Ok(s) => ("expected.json", serde_json::to_string_pretty(&compact(json!(s))).unwrap() + "\n"),
+            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", ErrorClass::of(&e).code())),
+        };
+        untested.retain(|code| !text.contains(&format!("\"code\": \"{code}\"")));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            for stale in ["expected.json", "expected.txt"] {
+                let _ = fs::remove_file(case.join(stale));
+            }
+            fs::write(case.join(name), &text).unwrap();
+        }
+        let expected = fs::read_to_string(case.join(name)).unwrap_or_default();
+        if expected != text {
+            wrong.push(format!("{}/{name}:\n{text}", case.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "UPDATE_GOLDEN=1 accepts these:\n{}", wrong.join("\n"));
+    assert!(untested.is_empty() || !testkit::golden::are_all(), "reasons without a case: {untested:?}");
+}
+
+const CODES: [DropCode; 19] = [
+    DropCode::Forbidden,
+    DropCode::Held,
+    DropCode::Ambiguous,
+    DropCode::Iwarp,
+    DropCode::NotRdma,
+    DropCode::NoNetdev,
+    DropCode::Excluded,
+    DropCode::Uplink,
+    DropCode::Bootstrap,
+    DropCode::Enslaved,
+    DropCode::Child,
+    DropCode::Carries,
+    DropCode::QueueingDiscipline,
+    DropCode::NoAddress,
+    DropCode::PortDown,
+    DropCode::NoGid,
+    DropCode::FiniteLifetime,
+    DropCode::InfiniBand,
+    DropCode::NotInPeerSet,
+];
+
+/// A NIC gets free of a bridge, of HSR and of Open vSwitch in three ways.
+#[test]
+fn each_kind_of_master_has_advice_of_its_own() {
+    let text = fs::read_to_string("tests/cases/select/enslaved-to-bridge/snapshot.json").unwrap();
+    for (kind, member, master) in [
+        ("bridge", "take it out: ip link set rdma0 nomaster", "take its members out and use them"),
+        ("hsr", "delete that: ip link delete br1", "delete it and use its ports"),
+        ("openvswitch", "take it out: ovs-vsctl del-port rdma0", "take its members out and use them"),
+    ] {
+        let mut snapshot: Snapshot = serde_json::from_str(&text).unwrap();
+        let hca = snapshot.hcas.first().cloned().unwrap();
+        for dev in snapshot.netdevs.iter_mut().filter(|d| d.name.as_str() == "br1") {
+            dev.kind = Some(kind.into());
+        }
+        for hca in snapshot.hcas.iter_mut().filter(|h| h.name == hca.name) {
+            hca.ports.iter_mut().for_each(|p| p.netdev = Some("br1".parse().unwrap()));
+        }
+        for (snapshot, name, fix) in [
+            (&serde_json::from_str(&text.replace("\"bridge\"", &format!("{kind:?}"))).unwrap(), "rdma0", member),
+            (&snapshot, "br1", master),
+        ] {
+            let all = select(&request(&[], "").unwrap(), snapshot, &[]).unwrap();
+            let all = serde_json::to_value(&all).unwrap().to_string();
+            assert!(all.contains(fix), "{kind}, {name}: no {fix:?} in {all}");
+        }
+    }
+}
+
+#[test]
+fn every_flag_has_a_variable_and_help_fits() {
+    let mut command = cli::command();
+    command.build();
+    // One that is hidden is called by ourselves.
+    for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
+        let flags = sub.get_arguments().filter(|a| a.get_long().is_some());
+        // A variable that restores every container, or gives up a NIC, is one nobody wants to forget in a shell.
+        let bare = ["help", "version", "all", "stale", "after_reboot", "forget"];
+        let whose = |id: &str| sub.get_name() == "restore" && id == "plan";
+        let flags = flags.filter(|a| !bare.contains(&a.get_id().as_str()) && !whose(a.get_id().as_str()));
+        for flag in flags {
+            assert!(flag.get_env().is_some(), "{} {flag}", sub.get_name());
+        }
+        let mut sub = sub.clone().term_width(100);
+        let help = sub.render_long_help().to_string();
+        assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
+    }
+    let help = command.clone().term_width(100).render_help().to_string();
+    assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
+    for fault in ErrorClass::ALL {
+        assert!(help.contains(fault.meaning()), "{help}");
+    }
+}
+
+#[test]
+fn wrong_usage_has_the_exit_code_of_its_class() {
+    for line in [
+        "rdmaprep",
+        "rdmaprep frobnicate",
+        "rdmaprep restore",
+        "rdmaprep restore --all x",
+        "rdmaprep hook later",
+        "rdmaprep hook prestart --deadline 0",
+    ] {
+        let e = Cli::read(line.split(' ')).unwrap_err();
+        assert_eq!(e.exit_code(), i32::from(ErrorClass::Usage.code()), "{line}: {e}");
+    }
+    for line in ["rdmaprep hook createRuntime --plan a", "rdmaprep restore x --dry-run", "rdmaprep status --json"] {
+        assert!(Cli::read(line.split(' ')).is_ok(), "{line}");
+    }
+}
+
+/// Flags before the file before the defaults; empty texts, as variables often are, count as unset.
+#[test]
+fn flags_win_over_the_file() {
+    let file = "[select]\nib = true\nfamily = \"6\"\nauto_skip_no_ipv4 = false\nexclude = \"\"\nifaces = [\"a\"]\n";
+    let select = |args: &[&str], file| request(args, file).unwrap().select;
+    let r = select(&[], file);
+    assert!(r.ib && r.no_auto_skip && r.exclude.pattern("eth0").is_none() && r.ifaces.len() == 1 && !r.no_nccl_topo);
+    let r = select(&["--ib=no", "--family", "any", "--exclude", "^x$", "--ifaces", "b, c\tb", "--no-nccl-topo"], file);
+    assert!(!r.ib && r.exclude.pattern("x").is_some() && r.no_nccl_topo);
+    assert_eq!(r.ifaces.iter().map(IfName::as_str).collect::<Vec<_>>(), ["b", "c"]);
+    let r = select(&["--ib=", "--ifaces=", "--bootstrap-address=", "--family="], "");
+    assert!(!r.ib && r.ifaces.is_empty() && r.bootstrap_address.is_none() && !r.no_auto_skip);
+    let default_route = |args: &[&str], file| select(args, file).default_route;
+    assert!(!default_route(&[], "") && default_route(&["--default-route"], ""));
+    assert!(default_route(&[], "[select]\ndefault_route = true"));
+    assert!(!default_route(&["--default-route=0"], "[select]\ndefault_route = true"));
+    let r = select(&["--bootstrap-address", "::ffff:192.0.2.1"], "");
+    assert_eq!(r.bootstrap_address, "192.0.2.1".parse().ok());
+}
+
+#[test]
+fn annotations_only_take_away() {
+    let annotate = |r: &Request, key: &str, text: &str| r.narrow(&BTreeMap::from([(key.to_owned(), text.to_owned())]));
+    let mut open = request(&[], "plan = \"site\"").unwrap();
+    open.plan = None;
+    assert_eq!(open.plan().map(|p| p.as_str()), Some("site"));
+    let chosen = annotate(&open, "rdmaprep.io/plan", "mine").unwrap();
+    assert_eq!(chosen.plan().map(|p| p.as_str()), Some("mine"));
+    let fixed = request(&["--plan", "theirs"], "").unwrap();
+    assert_eq!(
+        annotate(&fixed, "rdmaprep.io/plan", "mine").map_err(|e| ErrorClass::of(&e)).err(),
+        Some(ErrorClass::Refused)
+    );
+    assert!(annotate(&fixed, "rdmaprep.io/plan", "theirs").is_ok());
+    for (key, text) in [
+        ("rdmaprep.io/allow-bootstrap", "1"),
+        ("rdmaprep.io/plan", "../x"),
+        ("rdmaprep.io/plan", ".x"),
+        ("rdmaprep.io/exclude", "("),
+        ("rdmaprep.io/exclude", "((a{1000}){1000}){1000}"),
+        ("rdmaprep.io/ifaces", "a/b"),
+    ] {
+        let e = annotate(&open, key, text).unwrap_err();
+        assert_eq!(ErrorClass::of(&e), ErrorClass::State, "{key}={text}");
+        assert_eq!(format!("{e:#}").lines().count(), 1, "{e:#}");
+    }
+    let [a, b]: [IfName; 2] = ["a", "b"].map(|n| n.parse().unwrap());
+    let once = annotate(&open, "rdmaprep.io/ifaces", "a b").unwrap();
+    let twice = annotate(&once, "rdmaprep.io/ifaces", "b c").unwrap();
+    assert!(once.narrowing.forbids(&a).is_none() && twice.narrowing.forbids(&a).is_some());
+    assert!(twice.narrowing.forbids(&b).is_none() && !twice.names(&b));
+    assert!(annotate(&open, "example.com/other", "x").is_ok());
+}
+
+#[test]
+fn plan_names() {
+    for good in ["default", "a", "A-1_b.c", &"x".repeat(64)] {
+        assert!(good.parse::<rdma_model::values::PlanName>().is_ok(), "{good}");
+    }
+    for bad in ["", ".", "..", ".a", "a/b", "a b", "é", "a\n", &"x".repeat(65)] {
+        assert!(bad.parse::<rdma_model::values::PlanName>().is_err(), "{bad}");
+    }
+}
+
+/// A small random host: RDMA rails that are right in every respect, wired in every way that can make one an uplink.
+fn host() -> impl Strategy<Value = Snapshot> {
+    let device = (0..9usize, 0..9usize, prop::sample::select(vec!["", "bond", "bridge", "vlan", "veth"]));
+    let route = (any::<bool>(), prop::sample::select(vec![0u32, 100, 200]), prop::collection::vec(0..8usize, 0..3));
+    (prop::collection::vec(device, 1..8), prop::collection::vec(route, 0..4)).prop_map(|(devices, routes)| {
+        let hcas = (0..devices.len()).map(|i| {
+            let gid = json!({"index": 3, "address": format!("::ffff:192.0.2.{}", i + 1), "kind": "RoCE v2", "netdev": format!("r{i}")});
+            json!({"name": format!("mlx5_{i}"), "protocol": "roce", "ports": [{"number": 1, "state": "ACTIVE",
+                "link_layer": "Ethernet", "netdev": format!("r{i}"), "gids": [gid]}]})
+        });
+        let netdevs = devices.iter().enumerate().map(|(i, (master, link, kind))| {
+            json!({"name": format!("r{i}"), "ifindex": i + 1, "link_type": 1,
+                "kind": Some(kind).filter(|k| !k.is_empty()),
+                "master": Some(master).filter(|m| **m < 8 && **m != i).map(|m| format!("r{m}")),
+                "link": Some(link).filter(|l| **l < 8),
+                "addresses": [{"address": format!("192.0.2.{}", i + 1), "prefix": 24}]})
+        });
+        let routes = routes.iter().map(|(v6, metric, legs)| {
+            json!({"destination": if *v6 { "::/0" } else { "0.0.0.0/0" }, "table": 254, "kind": 1, "metric": metric,
+                "hops": legs.iter().map(|l| json!({"dev": format!("r{l}")})).collect::<Vec<_>>()})
+        });
+        let [hcas, netdevs, routes]: [Vec<Value>; 3] = [hcas.collect(), netdevs.collect(), routes.collect()];
+        serde_json::from_value(json!({"schema": 1, "hcas": hcas, "netdevs": netdevs, "routes": routes})).unwrap()
+    })
+}
+
+proptest! {
+    /// Whatever is named, nothing is kept that wins a default route, unless two words say so.
+    #[test]
+    fn no_uplink_without_permission(snapshot in host(), named in any::<bool>(), allow in any::<bool>()) {
+        let all = snapshot.netdevs.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(",");
+        let mut args = Vec::new();
+        if named { args.extend(["--ifaces", all.as_str()]) }
+        if allow { args.push("--allow-bootstrap-iface") }
+        let Ok(selection) = select(&request(&args, "").unwrap(), &snapshot, &[]) else { return Ok(()) };
+        for v in selection.kept().filter(|_| !(named && allow)) {
+            let name = v.netdev.as_ref().unwrap();
+            let device = snapshot.netdev(name).unwrap();
+            for route in &snapshot.routes {
+                let rivals = snapshot.routes.iter().filter(|r| r.destination == route.destination);
+                let wins = rivals.map(|r| r.metric).min() == Some(route.metric);
+                for hop in route.hops.iter().filter(|_| wins) {
+                    let leg = snapshot.netdev(hop.dev.as_ref().unwrap());
+                    prop_assert_ne!(hop.dev.as_ref(), Some(name));
+                    if let Some(leg) = leg {
+                        prop_assert!(device.master.is_none() || leg.master != device.master);
+                        prop_assert!(leg.kind.as_deref() != Some("vlan") || leg.link != Some(device.ifindex));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Selection is a function of its input, and no input makes it panic.
+    #[test]
+    fn selection_is_a_function(snapshot in host(), regex in ".{0,12}", names in "[a-z0-9, ]{0,12}") {
+        let Ok(request) = request(&["--exclude", &regex, &format!("--ifaces={names}")], "") else { return Ok(()) };
+        let [a, b] = [(); 2].map(|()| select(&request, &snapshot, &[]).map_err(|e| format!("{e:#}")));
+        prop_assert_eq!(a, b);
+    }
+}

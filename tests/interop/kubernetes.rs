@@ -1,0 +1,167 @@
+//! The manifests of `hooks/kubernetes` name what the program knows: the handler that `install` writes, annotations that are heard,
+//! devices that `cdi generate` writes, commands that exist.
+
+use rdma_model::values::PlanName;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use rdmaprep::cdi::{ALL, KIND};
+use rdmaprep::cli::{Cli, Global, SelectArgs};
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::request::{ANNOTATION, Request};
+use tempfile::TempDir;
+use yaml_rust2::{Yaml, YamlLoader};
+
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hooks/kubernetes");
+
+/// Every document of every manifest, with its file's name.
+fn manifests() -> Vec<(String, Yaml)> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(FOLDER).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "yaml") {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let documents = YamlLoader::load_from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+            all.extend(documents.into_iter().map(|document| (name.clone(), document)));
+        }
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
+}
+
+fn text(yaml: &Yaml) -> &str {
+    yaml.as_str().unwrap_or_else(|| panic!("no text: {yaml:?}"))
+}
+
+/// What makes a pod of a manifest: its own metadata and spec, or those of its template.
+fn pod(document: &Yaml) -> Option<&Yaml> {
+    match text(&document["kind"]) {
+        "Pod" => Some(document),
+        "Job" => Some(&document["spec"]["template"]),
+        _ => None,
+    }
+}
+
+fn annotations(pod: &Yaml) -> BTreeMap<String, String> {
+    let all = pod["metadata"]["annotations"].as_hash().expect("a pod of the example has annotations");
+    all.iter().map(|(key, value)| (text(key).to_owned(), text(value).to_owned())).collect()
+}
+
+/// containerd's drop-in as `install` writes it.
+fn drop_in() -> toml::Table {
+    let root = TempDir::new().unwrap();
+    fs::create_dir_all(root.path().join("etc/containerd")).unwrap();
+    let program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"))
+        .env_clear()
+        .args(["install", "--containerd", "--program", "/usr/bin/rdmaprep", "--root"])
+        .arg(root.path())
+        .output()
+        .unwrap();
+    assert!(program.status.success(), "{program:?}");
+    fs::read_to_string(root.path().join("etc/containerd/config.toml")).unwrap().parse().unwrap()
+}
+
+fn names(table: &toml::Value) -> Vec<&String> {
+    table.as_table().unwrap().keys().collect()
+}
+
+#[test]
+fn the_class_names_the_runtime_that_install_writes() {
+    let all = manifests();
+    let class = all.iter().find(|(_, d)| text(&d["kind"]) == "RuntimeClass").map(|(_, d)| d).unwrap();
+    let handler = text(&class["handler"]);
+
+    let containerd = drop_in();
+    let runtimes = &containerd["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"];
+    let ours = runtimes.get(handler).unwrap_or_else(|| panic!("handler {handler} is none of {:?}", names(runtimes)));
+    let passed: Vec<&str> = ours["pod_annotations"].as_array().unwrap().iter().filter_map(|a| a.as_str()).collect();
+    assert_eq!(passed, [format!("{ANNOTATION}*")]);
+
+    let crio: toml::Table = fs::read_to_string(format!("{FOLDER}/crio.conf")).unwrap().parse().unwrap();
+    let runtimes = &crio["crio"]["runtime"]["runtimes"];
+    assert_eq!(names(runtimes), [handler]);
+    assert_eq!(runtimes[handler]["runtime_path"], ours["options"]["BinaryName"]);
+
+    let selected = class["scheduling"]["nodeSelector"].as_hash().unwrap();
+    let label = selected.iter().map(|(key, value)| format!("{}={}", text(key), text(value))).next().unwrap();
+    assert!(readme().contains(&format!("kubectl label node NODE {label}")), "{label}");
+    let named: Vec<&str> = all.iter().filter_map(|(_, d)| pod(d)?["spec"]["runtimeClassName"].as_str()).collect();
+    assert_eq!(named, [text(&class["metadata"]["name"]); 2], "pod.yaml and job.yaml");
+}
+
+#[test]
+fn pods_ask_as_they_are_heard() {
+    let host = Host::new(&Global::default(), &Config::default());
+    let nothing = Request::new(None, &SelectArgs::default(), host, Config::default().select, |_| None).unwrap();
+    let (mut plans, mut devices) = (Vec::new(), Vec::new());
+    for (file, document) in manifests() {
+        let Some(pod) = pod(&document) else { continue };
+        let asked = annotations(pod);
+        // A key that is unknown is an error of the request; one without our prefix would be left out in silence.
+        let request = nothing.narrow(&asked).unwrap_or_else(|e| panic!("{file}: {e:#}"));
+        plans.extend(request.plan().map(PlanName::to_string));
+        let named: Vec<&str> =
+            pod["spec"]["containers"].as_vec().unwrap().iter().map(|container| text(&container["name"])).collect();
+        for (key, value) in asked.iter().filter(|(key, _)| !key.starts_with(ANNOTATION)) {
+            let container =
+                key.strip_prefix("cdi-devices.nri.io/container.").unwrap_or_else(|| panic!("{file}: {key}"));
+            assert!(named.contains(&container), "{file}: there is no container {container}");
+            let list = YamlLoader::load_from_str(value).unwrap();
+            devices.extend(list[0].as_vec().unwrap().iter().map(|device| text(device).to_owned()));
+        }
+        assert_ne!(pod["spec"]["hostNetwork"].as_bool(), Some(true), "{file}: such a pod is refused");
+    }
+    assert_eq!(plans, ["default", "default"], "pod.yaml and job.yaml");
+    assert_eq!(devices, [format!("{KIND}={ALL}")], "pod-cdi.yaml");
+}
+
+#[test]
+fn a_job_meets_by_its_services_name() {
+    let all = manifests();
+    let of = |kind: &str| all.iter().find(|(_, d)| text(&d["kind"]) == kind).map(|(_, d)| d).unwrap();
+    let (service, job, config) = (of("Service"), of("Job"), of("ConfigMap"));
+    let name = text(&service["metadata"]["name"]);
+    assert_eq!(text(&job["spec"]["template"]["spec"]["subdomain"]), name);
+    let job_name = text(&job["metadata"]["name"]);
+    assert_eq!(text(&service["spec"]["selector"]["job-name"]), job_name);
+    let spec = &job["spec"]["template"]["spec"];
+    let command = text(&spec["containers"][0]["command"][2]);
+    let nodes = job["spec"]["completions"].as_i64().unwrap();
+    for word in [format!("--master-addr={job_name}-0.{name}"), format!("--nnodes={nodes}")] {
+        assert!(command.split_whitespace().any(|w| w == word), "no {word} in {command}");
+    }
+    assert_eq!(job["spec"]["parallelism"].as_i64(), Some(nodes));
+    // What it mounts is there.
+    let mounted = spec["volumes"].as_vec().unwrap().iter().find_map(|v| v["configMap"]["name"].as_str()).unwrap();
+    assert_eq!(mounted, text(&config["metadata"]["name"]));
+    let (script, _) = config["data"].as_hash().unwrap().iter().next().unwrap();
+    assert!(command.ends_with(&format!("/{}", text(script))), "{command}");
+}
+
+fn readme() -> String {
+    fs::read_to_string(format!("{FOLDER}/README.md")).unwrap()
+}
+
+#[test]
+fn the_readme_tells_of_all_files_and_its_commands_are_read() {
+    let readme = readme();
+    for entry in fs::read_dir(FOLDER).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(name == "README.md" || readme.contains(&format!("| `{name}` |")), "{name} is not told of");
+    }
+    let cases = ["tests/vm/cases-engines/20-containerd.sh", "tests/vm/cases/20-pod.sh"];
+    for file in cases {
+        assert!(readme.contains(file) && Path::new(env!("CARGO_MANIFEST_DIR")).join(file).exists(), "{file}");
+    }
+    let mut read = 0;
+    for line in readme.split("```").skip(1).step_by(2).flat_map(str::lines) {
+        let line = line.split('#').next().unwrap().trim();
+        let Some(at) = line.find("rdmaprep ") else { continue };
+        let words = line[at..].split_whitespace();
+        Cli::read(words).unwrap_or_else(|e| panic!("{line}: {e}"));
+        read += 1;
+    }
+    assert_eq!(read, 4);
+}

@@ -1,0 +1,17 @@
+//! What is not ours: NCCL's libraries, etcd, enroot, Kubernetes' manifests, vendors' topology files.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod enroot;
+#[cfg(feature = "etcd")]
+mod etcd;
+mod kubernetes;
+mod nccl_judge;
+mod topo_vendor;
+
+testkit::runner!();

@@ -1,0 +1,223 @@
+//! What a container gets besides its NICs: what is left of a plan for it, what its config.json says, and what a hook does when
+//! nothing can be put into it.
+
+use rdmaprep::config::sysfs_mode::SysfsMode;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::alone;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::tree::Tree;
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::host::{Config, Host as Policy};
+use rdmaprep::config::options::SelectOptions;
+use rdmaprep::config::request::Request;
+use rdmaprep::nccl_env::Options;
+use rdmaprep::oci::bundle::Bundle;
+use rdmaprep::oci::edit::{self, NoMounts};
+use rdmaprep::plan::Plan;
+use rdmaprep::select::select;
+use rdmaprep::view::{self, Keep};
+use serde_json::{Value, json};
+use testkit::{Container, Host};
+
+/// A plan for both NICs of the example's host.
+fn plan() -> (Plan, Snapshot) {
+    let snapshot: Snapshot = serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
+    let policy = Policy::new(&Global::default(), &Config::default());
+    let request = Request::new(None, &SelectArgs::default(), policy, SelectOptions::default(), |_| None).unwrap();
+    let selection = select(&request, &snapshot, &[]).unwrap();
+    (Plan::new("default", &request, &snapshot, &selection, &Options::default()), snapshot)
+}
+
+fn names(plan: &Plan) -> Vec<&str> {
+    plan.devices.iter().map(|d| d.name.as_str()).collect()
+}
+
+#[test]
+fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
+    let (mut plan, snapshot) = plan();
+    plan.view = Some("0123456789abcdef".into());
+    assert_eq!(names(&plan), ["uverbs0", "uverbs1", "rdma_cm"]);
+    let same = plan.clone().narrowed(|_| false, |_| false, |_| false, Some(&snapshot));
+    assert_eq!(same, plan);
+    let one = plan.clone().narrowed(|_| false, |n| n.as_str() == "rdma0", |_| false, Some(&snapshot));
+    assert_eq!(one.nics.len(), 1);
+    assert_eq!(
+        names(&one),
+        ["uverbs1", "rdma_cm"],
+        "the node of a NIC that stays on the host is not for the container"
+    );
+    let hca = one.env.iter().find(|v| v.name == "NCCL_IB_HCA").unwrap();
+    assert_eq!(hca.value, "=rxe1");
+    assert_eq!(one.view, None, "the stored view shows both");
+    let none = plan.narrowed(|_| false, |_| true, |_| true, Some(&snapshot));
+    assert_eq!((names(&none), none.env.len()), (vec![], 0));
+}
+
+#[test]
+fn a_view_for_other_hcas_is_told_from_the_right_one() {
+    let (plan, _) = plan();
+    let keep = Keep::for_plan(&plan);
+    let link = |name: &str| (format!("class/infiniband/{name}"), rdma_model::tree::Node::Link("x".into()));
+    let view = |names: &[&str]| names.iter().map(|n| link(n)).collect::<Tree>();
+    assert!(view::shows(&Tree::default(), &keep), "nothing is hidden");
+    assert!(view::shows(&view(&["rxe0", "rxe1"]), &keep));
+    for wrong in [&["rxe0"][..], &["rxe0", "rxe1", "rxe2"], &["rxe0", "rxe2"]] {
+        assert!(!view::shows(&view(wrong), &keep), "{wrong:?}");
+    }
+}
+
+#[test]
+fn gvisor_is_known_by_its_annotations() {
+    let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    };
+    let gvisor = map(&[("dev.gvisor.flag.debug", "true")]);
+    let proxy = map(&[("dev.gvisor.flag.rdmaproxy", "true")]);
+    for (asked, annotations, got) in [
+        (SysfsMode::Auto, &map(&[("x", "y")]), SysfsMode::Auto),
+        (SysfsMode::Auto, &gvisor, SysfsMode::Snapshot),
+        (SysfsMode::Auto, &proxy, SysfsMode::Off),
+        (SysfsMode::Live, &gvisor, SysfsMode::Live),
+        (SysfsMode::Snapshot, &proxy, SysfsMode::Snapshot),
+        (SysfsMode::Off, &gvisor, SysfsMode::Off),
+    ] {
+        assert_eq!(asked.for_annotations(annotations).0, got, "{asked:?} {annotations:?}");
+    }
+}
+
+fn config() -> Value {
+    json!({
+        "ociVersion": "1.1.0",
+        "root": {"path": "/", "readonly": true},
+        "process": {"env": ["NCCL_DEBUG=WARN", "HOME=/root"]},
+        "mounts": [{"destination": "/sys", "type": "sysfs", "source": "sysfs"}],
+        "linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]},
+    })
+}
+
+#[test]
+fn nothing_is_mounted_where_the_host_would_see_it() {
+    let why = |edit: &dyn Fn(&mut Value)| {
+        let mut config = config();
+        edit(&mut config);
+        edit::no_mounts(&config.to_string()).unwrap()
+    };
+    assert_eq!(why(&|_| {}), None);
+    assert_eq!(why(&|c| c["mounts"] = json!([])), Some(NoMounts::NoSysfs));
+    assert_eq!(
+        why(&|c| c["mounts"][0] = json!({"destination": "/sys", "type": "tmpfs", "source": "tmpfs"})),
+        Some(NoMounts::NoSysfs)
+    );
+    let bind = |options: Value| json!({"destination": "/sys/", "type": "bind", "source": "/sys", "options": options});
+    assert_eq!(why(&|c| c["mounts"][0] = bind(json!(["rbind", "ro"]))), None);
+    assert_eq!(why(&|c| c["mounts"][0] = bind(json!(["rbind", "rshared"]))), Some(NoMounts::Shared));
+    assert_eq!(why(&|c| c["linux"]["rootfsPropagation"] = json!("shared")), Some(NoMounts::Shared));
+    assert_eq!(
+        why(&|c| c["linux"]["mountLabel"] = json!("system_u:object_r:container_file_t:s0")),
+        Some(NoMounts::Labelled)
+    );
+}
+
+#[test]
+fn a_bundle_tells_what_its_container_has() {
+    let mut config = config();
+    config["linux"]["devices"] = json!([
+        {"path": "/dev/infiniband/uverbs0", "type": "c", "major": 231, "minor": 192},
+        {"path": "/dev/other", "type": "c", "major": 231, "minor": 193},
+        {"path": "/dev/infiniband/rdma_cm", "type": "b", "major": 10, "minor": 260},
+    ]);
+    let (plan, _) = plan();
+    let parse = |config: &Value| Bundle::parse(&config.to_string(), Path::new("/b"), 7, "/run/rdmaprep/views").unwrap();
+    let bundle = parse(&config);
+    let lacking: Vec<String> = bundle.lacking(&plan.devices).into_iter().map(|d| d.name).collect();
+    assert_eq!(lacking, ["uverbs1", "rdma_cm"], "another path, another type");
+    assert_eq!((bundle.container.rootfs.as_path(), bundle.container.readonly), (Path::new("/"), true));
+    assert_eq!(bundle.view, None);
+    config["root"] = json!({"path": "rootfs"});
+    config["mounts"] = json!([
+        {"destination": "/sys/class/infiniband", "source": "/run/rdmaprep/views/0123456789abcdef/class/infiniband"},
+        {"destination": "/etc", "source": "/x", "options": ["rbind", "ro"]},
+    ]);
+    let bundle = parse(&config);
+    assert_eq!(bundle.view.as_deref(), Some("0123456789abcdef"));
+    assert_eq!((bundle.container.rootfs.as_path(), bundle.container.readonly), (Path::new("/b/rootfs"), true));
+    for bad in ["", "{}", "[]", "{\"root\": 7}"] {
+        assert!(Bundle::parse(bad, Path::new("/b"), 7, "/v").is_err(), "{bad}");
+    }
+}
+
+/// The containers here have the mount namespace of the test: as good as one that a hook cannot enter.
+#[test]
+fn settings_that_cannot_be_given_are_in_a_profile() {
+    alone(|host| {
+        host.rails(1);
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--debug-all"]).ok();
+        let before = host.look();
+        let mut c = Container::new("c").bundled(host, &config());
+        c.create(host).ok();
+        let report = host.report("c");
+        assert!(report["settings"].as_str().unwrap().contains("source it"), "{report}");
+        assert!(report["sysfs"].as_str().unwrap().starts_with("off: "), "{report}");
+        let profiles =
+            || fs::read_dir(host.run.join("profiles")).unwrap().map(|e| e.unwrap().path()).collect::<Vec<_>>();
+        let text = fs::read_to_string(&profiles()[0]).unwrap();
+        assert!(text.contains("export NCCL_DEBUG_SUBSYS='"), "{text}");
+        assert!(!text.contains("NCCL_DEBUG="), "the container's own value wins: {text}");
+        // A second one in the same namespace is told the same.
+        let mut d = Container::beside("d", &c).bundled(host, &config());
+        d.create(host).ok();
+        assert_eq!(host.report("d")["settings"], report["settings"]);
+        d.stop(host).ok();
+        c.stop(host).ok();
+        assert_eq!(profiles().len(), 0);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn container_without_what_it_insists_on_does_not_start() {
+    alone(|host| {
+        host.rails(1);
+        for (mode, edit, code, word) in [
+            ("live", "", 3, "no mount namespace of its own"),
+            ("snapshot", "", 3, "no mount namespace of its own"),
+            ("auto", "broken", 5, "config.json"),
+            ("auto", "foreign view", 3, "prepare the bundle again"),
+        ] {
+            host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", mode]).ok();
+            let before = host.look();
+            let mut config = config();
+            match edit {
+                "broken" => config = json!({"root": 7}),
+                "foreign view" => {
+                    let source = format!("{}/views/0123456789abcdef", host.run.display());
+                    config["mounts"] = json!([{"destination": "/sys", "source": source}]);
+                }
+                _ => {}
+            }
+            let c = Container::new("c").bundled(host, &config);
+            c.create(host).fails(code, &[word]);
+            host.is_as(&before);
+            host.is_clean();
+        }
+        let c = Container::new("none");
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "live"]).ok();
+        c.create(host).fails(3, &["no config.json"]);
+        host.is_clean();
+    });
+}
+
+/// Nothing of it is written on the host but below the run folder.
+#[test]
+fn a_dry_run_writes_nothing() {
+    alone(|host: &Host| {
+        host.rails(1);
+        let before = fs::read_dir(&host.run).map_or(0, Iterator::count);
+        host.rdmaprep(&["prepare", "--ifaces", "r0", "--sysfs", "snapshot", "--dry-run"]).ok();
+        assert_eq!(fs::read_dir(&host.run).map_or(0, Iterator::count), before);
+    });
+}

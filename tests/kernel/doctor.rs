@@ -1,0 +1,127 @@
+//! What the doctor makes of a node whose state others change while it looks, and of what it cannot read: by the program itself;
+//! and of cards that nobody means. Planted faults have golden folders (tests/golden/doctor.rs).
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use crate::alone;
+use nccl_rules::settings::Settings;
+use nix::fcntl::{Flock, FlockArg};
+use rdma_model::snapshot::Snapshot;
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::host::{self, Config};
+use rdmaprep::config::request::Request;
+use rdmaprep::doctor::facts::Machine;
+use rdmaprep::doctor::{Check, Diagnosis, Examination, Finding, Severity, doctor};
+use serde_json::Value;
+use testkit::{Container, Host, sh};
+
+/// What it says of the host about that.
+fn about(host: &Host, check: Check) -> Vec<Finding> {
+    let said = host.rdmaprep(&["doctor", "--json"]);
+    let d: Diagnosis = serde_json::from_str(&said.out).unwrap_or_else(|e| panic!("{e}: {said:?}"));
+    d.findings.into_iter().filter(|f| f.check == check).collect()
+}
+
+/// A hook moves NICs for seconds, and its record says so all the time: that is no reason to take them away from it.
+#[test]
+fn nics_are_not_taken_from_a_hook_at_work() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut c = Container::new("starts");
+        c.create(host).ok();
+        assert_eq!(about(host, Check::StaleRecords), []);
+        let record = sh(&format!("echo {}/records/*.json", host.state.display()));
+        let record = Path::new(record.trim());
+        let attached = fs::read_to_string(record).unwrap();
+        fs::write(record, attached.replace("\"phase\":\"attached\"", "\"phase\":\"attaching\"")).unwrap();
+
+        let lock = Flock::lock(File::open(host.run.join("lock")).unwrap(), FlockArg::LockExclusive).unwrap();
+        let at_work = &about(host, Check::StaleRecords)[0];
+        assert_eq!(at_work.severity, Severity::Unknown);
+        assert!(at_work.run.is_empty() && !at_work.fix.contains("restore"), "{at_work:?}");
+        drop(lock.unlock().unwrap());
+
+        let killed = &about(host, Check::StaleRecords)[0];
+        assert_eq!((killed.severity, killed.run[0].as_str()), (Severity::Warning, "rdmaprep restore starts"));
+        fs::write(record, attached).unwrap();
+        c.stop(host).ok();
+    });
+}
+
+/// A rule of an empty table is told while other NICs are away, and one of theirs is not: their routes are away with them.
+#[test]
+fn rules_of_nics_that_are_away_are_not_orphaned() {
+    alone(|host| {
+        host.rails(1);
+        host.ip(
+            "route add 10.20.0.0/16 via 10.0.0.9 dev r0 table 100\nrule add from 10.0.0.0/24 table 100 priority 1000\n\
+             rule add from 192.0.2.77 table 29000 priority 29000",
+        );
+        host.prepare("r0");
+        let mut c = Container::new("away");
+        c.create(host).ok();
+        let told = about(host, Check::OrphanedRules);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].run, ["ip rule delete priority 29000 from 192.0.2.77/32 table 29000"]);
+        c.stop(host).ok();
+    });
+}
+
+/// A plan for which no container starts is told by the exit code, whatever is wrong with its file.
+#[test]
+fn plans_that_are_none_break_jobs() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        assert_eq!(about(host, Check::Plans).len(), 0);
+        let plans = host.run.join("plans");
+        let whole = fs::read_to_string(plans.join("default.json")).unwrap();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        let past = whole.replace(boot.trim(), "00000000-0000-4000-8000-000000000000");
+        assert_ne!(past, whole);
+        fs::write(plans.join("default.json"), past).unwrap();
+        fs::write(plans.join("torn.json"), "{").unwrap();
+        let said = about(host, Check::Plans);
+        let told: Vec<(Severity, &str)> = said.iter().map(|f| (f.severity, f.seen.as_str())).collect();
+        assert_eq!(told[0], (Severity::Breaks, "plan default was made before the last boot"));
+        assert!(told[1].0 == Severity::Breaks && told[1].1.contains("torn.json"), "{told:?}");
+        host.rdmaprep(&["doctor"]).fails(11, &["break a job"]);
+    });
+}
+
+/// A card of a family that has an RDMA driver, beside rails of another: for the host's own network, unless somebody means it.
+#[test]
+fn cards_that_nobody_means_need_no_rdma_driver() {
+    let healthy = |file: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/doctor/healthy").join(file);
+        serde_json::from_str::<Value>(&fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let machine: Machine = serde_json::from_value(healthy("machine.json")).unwrap();
+    let lacking = |driver: &str, ifaces: &str| {
+        let mut snapshot: Snapshot = serde_json::from_value(healthy("snapshot.json")).unwrap();
+        let eth0 = snapshot.netdevs.iter().find(|n| n.name.as_str() == "eth0").unwrap().pci;
+        snapshot.pci.iter_mut().find(|f| Some(f.address) == eth0).unwrap().driver = Some(driver.to_owned());
+        let args = SelectArgs::default().with("ifaces", ifaces);
+        let config = Config::default();
+        let host = host::Host::new(&Global::default(), &config);
+        let request = Request::new(None, &args, host, config.select, |_| None).unwrap();
+        let examination = Examination {
+            request: &request,
+            snapshot: &snapshot,
+            held: &[],
+            machine: Some(&machine),
+            traces: &[],
+            plans: &[],
+            settings: Ok(&Settings::default()),
+            container: None,
+        };
+        let found = doctor(&examination).unwrap().findings.into_iter();
+        found.filter(|f| f.check == Check::RdmaModules).flat_map(|f| f.run).collect::<Vec<String>>()
+    };
+    for driver in ["ice", "bnxt_en", "i40e"] {
+        assert_eq!(lacking(driver, ""), [""; 0]);
+    }
+    assert_eq!(lacking("ice", "rdma0,eth0"), ["modprobe -a irdma"]);
+}

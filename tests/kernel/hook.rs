@@ -1,0 +1,589 @@
+//! Hooks on the real kernel: NICs go into a container and come back, whatever runtime, container or host do meanwhile.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::alone;
+use serde_json::json;
+use testkit::rich::rich;
+use testkit::{Container, run, same, sh, until};
+
+/// What iproute2 prints, without the index and what names the other end of a pair.
+fn unnumbered(text: &str) -> String {
+    let mut lines: Vec<String> = text
+        .lines()
+        .filter(|l| !l.contains("fe80::") && !l.contains("ff00::") && !l.contains("anycast"))
+        .map(|l| l.split_once(": ").filter(|(n, _)| n.parse::<u32>().is_ok()).map_or(l, |(_, rest)| rest).to_owned())
+        .collect();
+    lines.sort();
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn everything_that_a_move_destroys_arrives_and_comes_back() {
+    alone(|host| {
+        rich(host);
+        let before = host.look();
+        let addresses = "for d in r0 r1 r2; do ip -o address show dev $d; done";
+        let neighbours = "for p in 'nud permanent' proxy; do for d in r0 r1 r2; do
+            ip -4 neighbour show $p dev $d; ip -6 neighbour show $p dev $d; done; done";
+        let links = r"for d in r0 r1 r2; do ip -o link show $d | sed 's/.*mtu/mtu/; s/qdisc.*group/group/; s/ *link-netnsid [0-9]*//';
+            ip -o link show up dev $d | wc -l; cat /proc/net/if_inet6 | grep -c $d || :; done";
+        let (want_addresses, want_neighbours, want_links) = (unnumbered(&sh(addresses)), sh(neighbours), sh(links));
+
+        host.prepare("r0,r1,r2");
+        let mut c = Container::new("rich");
+        let rules_before = c.sh("ip -4 rule; ip -6 rule");
+        c.create(host).ok();
+        assert!(!sh("ip -br link").contains("r0@") && !sh("ip rule").contains("100[012]:"));
+        same("addresses", &want_addresses, &unnumbered(&c.sh(addresses)));
+        same("neighbours", &want_neighbours, &c.sh(neighbours));
+        same("links", &want_links, &c.sh(links));
+        let alias = |say: String| assert!(say.contains("rail zero, cage 4"), "{say}");
+        alias(c.sh("ip link show r0"));
+        let routes = c.sh("ip -o route show table all; ip -o -6 route show table all");
+        assert!(!routes.lines().any(|l| l.starts_with("default") && !l.contains(" table ")), "{routes}");
+        for want in [
+            "10.20.0.0/16 via 10.0.0.9 dev r0 src 10.0.0.2 metric 7",
+            "10.21.0.0/16 via 10.0.0.9 dev r0 table 100 mtu 3000 advmss 2900",
+            "default via 10.0.0.9 dev r0 table 100",
+            "default via 10.0.0.9 dev r0 table 29000 proto static metric 900",
+            "10.22.0.0/16 \\\tnexthop via 10.0.0.9 dev r0 weight 1 \\\tnexthop via 10.1.0.9 dev r1 weight 3",
+            "10.23.0.0/16 via 10.0.0.9 dev r0",
+            "10.24.0.0/16 dev r1 table 101 scope link",
+            "10.0.4.0/24 dev r0 proto kernel scope link src 10.0.4.1 metric 50",
+            "fd23::/32 via fd00::9 dev r0",
+            "fd20::/32 via fd00::9 dev r0 metric 77",
+            "fd22::/32 metric 1024 pref medium\\\tnexthop via fd00::9 dev r0 weight 1 \\\tnexthop via fd01::9 dev r1 weight 1",
+        ] {
+            assert!(routes.lines().any(|l| l.starts_with(want)), "no {want:?} in\n{routes}");
+        }
+        assert!(!routes.contains("10.0.3.0/24"), "noprefixroute: {routes}");
+        let rules = c.sh("ip -4 rule; ip -6 rule");
+        let new = rules.lines().filter(|l| !rules_before.contains(l));
+        // r0 has a default route: rails get tables for what has no rule yet, here of both NICs that are up.
+        let (ours, mut new): (Vec<&str>, Vec<&str>) = new.partition(|l| l.starts_with("2900"));
+        assert_eq!(ours.iter().filter(|l| l.contains("from 10.0.0.2 lookup 29000")).count(), 1, "{ours:?}");
+        assert_eq!(ours.iter().filter(|l| l.contains("from 10.1.0.1 lookup 29001")).count(), 1, "{ours:?}");
+        new.sort();
+        let want = [
+            "1000:\tfrom 10.0.0.1 lookup 100",
+            "1000:\tfrom fd00::1 lookup 100",
+            "1001:\tfrom all iif r0 lookup 100",
+            "1002:\tfrom all oif r1 lookup 101",
+        ];
+        assert_eq!(new, want);
+        for dev in ["r0", "r1", "r2"] {
+            let arp =
+                c.sh(&format!("cd /proc/sys/net/ipv4/conf/{dev}; cat arp_announce arp_ignore arp_filter rp_filter"));
+            assert_eq!(arp, "2\n1\n1\n1\n", "{dev}");
+        }
+
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+        alias(sh("ip link show r0"));
+    });
+}
+
+#[test]
+fn default_route_comes_if_asked_and_never_as_the_second_one() {
+    alone(|host| {
+        let rails = host.rails(2);
+        host.ip("link add up0 type veth peer name qup0\nlink set up0 up\nlink set qup0 up
+            address add 192.168.9.2/24 dev up0\nroute add default via 192.168.9.1 dev up0 metric 100
+            route add default via 10.0.0.9 dev r0 metric 300\nroute add default via 10.1.0.9 dev r1 metric 200
+            address add fd99::2/64 dev up0 nodad\nroute add ::/0 via fd99::1 dev up0 metric 100
+            address add fd00::1/64 dev r0 nodad\nroute add ::/0 via fd00::9 dev r0 metric 2000");
+        let before = host.look();
+        let defaults = |c: &Container| {
+            let both = c.sh("ip route show default; ip -6 route show default");
+            both.lines().map(|l| l.trim_end().replace(" pref medium", "")).collect::<Vec<_>>()
+        };
+        let inside = |id: &str, theirs: bool| {
+            let mut c = Container::new(id);
+            if theirs {
+                c.sh("ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
+                    ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1");
+            }
+            c.create(host).ok();
+            let seen = defaults(&c);
+            let notes = host.report(id)["notes"].to_string();
+            c.stop(host).ok();
+            host.is_as(&before);
+            (seen, notes)
+        };
+        host.prepare(&rails);
+        assert_eq!(inside("unasked", false).0, [""; 0]);
+        let said = host.rdmaprep(&["prepare", "--ifaces", &rails, "--default-route"]).ok().out;
+        assert!(said.contains("\nthe IPv4 default route via 10.1.0.9 of r1 comes along\n"), "{said}");
+        let v6 = "default via fd00::9 dev r0 metric 2000";
+        let (seen, notes) = inside("alone", false);
+        assert_eq!((seen, notes.as_str()), (vec!["default via 10.1.0.9 dev r1 metric 200".into(), v6.into()], "[]"));
+        let (seen, notes) = inside("beside", true);
+        assert_eq!(seen, ["default via 198.51.100.1 dev eth0", v6]);
+        assert!(notes.contains("10.1.0.9 of r1 stays behind"), "{notes}");
+        host.is_clean();
+    });
+}
+
+#[test]
+fn both_stages_of_one_container_act_once() {
+    alone(|host| {
+        host.rails(2);
+        let before = host.look();
+        host.prepare("r0,r1");
+        let mut c = Container::new("twice");
+        host.hook("prestart", &c.state()).ok();
+        assert!(host.report("twice")["steps_done"].as_u64().unwrap() > 0);
+        let inside = c.sh("ip -o address");
+        let record = fs::read_to_string(&host.records()[0]).unwrap();
+        c.create(host).ok();
+        assert_eq!(host.report("twice")["steps_done"], 0);
+        assert_eq!(fs::read_to_string(&host.records()[0]).unwrap(), record);
+        assert_eq!(c.sh("ip -o address"), inside);
+        c.stop(host).ok();
+        host.is_as(&before);
+        // A runtime may call it twice; and a container that never held anything ends as well.
+        host.hook("poststop", &c.stopped()).ok();
+        host.is_as(&before);
+    });
+}
+
+#[test]
+fn a_pod_keeps_its_nics_until_the_last_container_ends() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        host.prepare(&rails);
+        let mut first = Container::new("first");
+        first.create(host).ok();
+        let mut second = Container::beside("second", &first);
+        second.create(host).ok();
+        assert_eq!(host.status()[0]["members"], json!([["first", true], ["second", true]]));
+        let inside = second.sh("ip -o address");
+        first.stop(host).ok();
+        assert_eq!(second.sh("ip -o address"), inside);
+        assert_eq!(host.status()[0]["members"], json!([["second", true]]));
+        // A third one joins the second, though the container that brought the NICs is no more.
+        let mut third = Container::beside("third", &second);
+        third.create(host).ok();
+        second.stop(host).ok();
+        assert_eq!(third.sh("ip -o address"), inside);
+        third.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn twenty_restarts_leave_the_host_as_it_was() {
+    alone(|host| {
+        let rails = host.rails(2);
+        host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.1.0.1 table 100 priority 1000");
+        let before = host.look();
+        host.prepare(&rails);
+        for _ in 0..20 {
+            let mut c = Container::new("again");
+            c.create(host).ok();
+            host.hook("poststart", &c.state()).ok();
+            c.stop(host).ok();
+            assert_eq!(host.report("again")["notes"], json!([]), "nobody has changed anything after they came home");
+            same("the host's normal form", &before.normal, &host.normal());
+        }
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_container_that_does_not_opt_in_costs_nothing() {
+    alone(|host| {
+        host.rails(1);
+        let before = host.look();
+        let mut c = Container::new("other").annotated(json!({"io.kubernetes.cri-o.Name": "x"}));
+        for stage in ["prestart", "createRuntime", "poststart"] {
+            assert_eq!(host.hook(stage, &c.state()).ok().err, "");
+        }
+        c.stop(host).ok();
+        assert!(!host.run.exists() && !host.state.exists() && !host.log.exists());
+        host.is_as(&before);
+    });
+}
+
+#[test]
+fn a_container_opts_in_by_argument_annotation_or_config_file() {
+    alone(|host| {
+        let rails = host.rails(2);
+        host.prepare(&rails);
+        host.rdmaprep(&["prepare", "--ifaces", "r1", "--plan", "small"]).ok();
+        let has = |c: &Container, r0: bool| {
+            let links = c.sh("ip -br link");
+            assert_eq!((links.contains("r0@"), links.contains("r1@")), (r0, true), "{links}");
+        };
+        let bare = |id: &str| Container::new(id).annotated(json!(null));
+
+        let mut by_argument = bare("argument");
+        run(&mut host.command(&["hook", "createRuntime", "--plan", "small"]), &by_argument.state()).ok();
+        has(&by_argument, false);
+        // poststop needs no opt-in: the record knows.
+        by_argument.stop(host).ok();
+
+        let mut by_annotation = Container::new("annotation").annotated(json!({"rdmaprep.io/plan": "small"}));
+        by_annotation.create(host).ok();
+        has(&by_annotation, false);
+        by_annotation.stop(host).ok();
+
+        host.configure("plan = \"default\"");
+        let mut by_config = bare("config");
+        by_config.create(host).ok();
+        has(&by_config, true);
+        by_config.stop(host).ok();
+
+        // The host's argument is the host's word; an annotation cannot choose another plan.
+        let clash = Container::new("clash").annotated(json!({"rdmaprep.io/plan": "default"}));
+        run(&mut host.command(&["hook", "createRuntime", "--plan", "small"]), &clash.state())
+            .fails(3, &["default", "small"]);
+
+        // Without a stored plan the hook plans afresh.
+        host.configure("plan = \"fresh\"\nselect.ifaces = [\"r1\"]");
+        let mut fresh = bare("fresh");
+        fresh.create(host).ok();
+        has(&fresh, false);
+        fresh.stop(host).ok();
+        host.is_clean();
+    });
+}
+
+#[test]
+fn annotations_narrow_and_never_widen() {
+    alone(|host| {
+        host.rails(4);
+        let before = host.look();
+        host.prepare("r0,r1,r2");
+        let inside = |annotations: serde_json::Value| {
+            let mut c = Container::new("narrow").annotated(annotations);
+            c.create(host).ok();
+            let links = c.sh("ip -br link");
+            c.stop(host).ok();
+            ["r0@", "r1@", "r2@", "r3@"].into_iter().filter(|n| links.contains(n)).collect::<String>()
+        };
+        assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0, r2 r3"})), "r0@r2@");
+        assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})), "r2@");
+        let none = Container::new("none").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
+        none.create(host).fails(4, &["no NIC of plan default"]);
+        // Some runtimes show nobody what a hook says: what is wrong is in the log, too.
+        let odd = Container::new("odd").annotated(json!({"rdmaprep.io/plan": "../x"}));
+        odd.create(host).fails(5, &["annotation \"rdmaprep.io/plan\""]);
+        let log = fs::read_to_string(&host.log).unwrap();
+        assert!(log.lines().any(|l| l.contains("container=odd") && l.contains("annotation")), "{log}");
+        // The administrator's policy holds at create time, too.
+        host.configure("deny = [\"^r1$\"]");
+        assert_eq!(inside(json!({"rdmaprep.io/plan": "default"})), "r0@r2@");
+        host.is_as(&before);
+    });
+}
+
+#[test]
+fn nics_of_a_container_that_died_without_a_word_come_home() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        host.prepare(&rails);
+        let died = |id: &str| {
+            let mut c = Container::new(id);
+            c.create(host).ok();
+            // Its namespace lives on by our pin alone.
+            c.kill();
+            assert_eq!(host.status()[0]["members"], json!([[id, false]]));
+            assert!(!sh("ip -br link").contains("r0@"));
+        };
+        died("one");
+        host.rdmaprep(&["restore", "one"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+        died("two");
+        host.rdmaprep(&["restore", "--all", "--dry-run"]).ok();
+        assert_eq!(host.records().len(), 1);
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+        died("three");
+        let mut next = Container::new("next");
+        next.create(host).ok();
+        assert!(host.report("next")["notes"].to_string().contains("their container has died"));
+        assert_eq!(host.status()[0]["members"], json!([["next", true]]));
+        next.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn what_a_containers_root_did_to_its_nics_is_undone() {
+    alone(|host| {
+        host.rails(3);
+        host.ip("link property add dev r0 altname fabric0");
+        let before = host.look();
+        host.prepare("r0,r1,r2");
+        let mut c = Container::new("vandal");
+        // The container's own veth sits where r0 had its index: it must not be taken for r0.
+        let index = sh("ip -o link show r0 | cut -d: -f1");
+        c.sh(&format!("ip link add eth0 index {} type veth peer name other", index.trim()));
+        c.create(host).ok();
+        c.sh("ip link set r0 down; ip link set r0 name mine address 02:11:22:33:44:55 mtu 1280
+            ip link property add dev mine altname r0-as-was
+            ip address flush dev mine; ip address add 1.2.3.4/8 dev mine; ip link set mine up
+            echo 1 > /proc/sys/net/ipv4/conf/mine/forwarding; echo 0 > /proc/sys/net/ipv4/conf/mine/arp_ignore
+            ip link add br0 type bridge; ip link set r1 master br0; ip link set r1 promisc on allmulticast on
+            ip link set r1 down txqueuelen 5 alias stolen
+            ip link set r2 group 9; ip neighbour add 10.2.0.9 lladdr 02:00:00:00:00:09 dev r2 nud permanent");
+        let said = c.stop(host).ok();
+        assert_eq!(said.err, "");
+        host.is_as(&before);
+        host.is_clean();
+        let notes = host.report("vandal")["notes"].to_string();
+        assert!(notes.contains("r0 had been renamed to mine") && notes.contains("r1 had been put into br0"), "{notes}");
+        assert!(!notes.contains("after coming home"), "{notes}");
+    });
+}
+
+#[test]
+fn a_nic_that_was_moved_on_is_found_and_nobody_elses_is() {
+    alone(|host| {
+        host.rails(2);
+        let before = host.look();
+        host.prepare("r0,r1");
+        let mut c = Container::new("vandal");
+        c.create(host).ok();
+        let index = |c: &Container, dev: &str| c.sh(&format!("ip -o link show {dev} | cut -d: -f1")).trim().to_owned();
+        // Another container has a NIC of that name, kind and index.
+        let bystander = Container::new("bystander");
+        bystander.sh(&format!("ip link add r1 index {} type veth peer name other", index(&c, "r1")));
+        let theirs = bystander.sh("ip -o link show r1");
+        let nested = Container::new("nested");
+        c.sh(&format!("ip link set r1 netns {0}; ip link set r0 netns {0}", nested.pid()));
+        let said = c.stop(host).ok();
+        assert_eq!(said.err, "");
+        host.is_as(&before);
+        host.is_clean();
+        let notes = host.report("vandal")["notes"].to_string();
+        assert!(notes.contains("r1 had been moved on to network namespace "), "{notes}");
+        same("the other container's NIC", &theirs, &bystander.sh("ip -o link show r1"));
+    });
+}
+
+#[test]
+fn poststart_repeats_what_a_runtime_tore_down() {
+    alone(|host| {
+        rich(host);
+        let before = host.look();
+        host.prepare("r0,r1,r2");
+        let mut c = Container::new("sandbox");
+        c.create(host).ok();
+        let look = || {
+            unnumbered(&c.sh("ip -o address; ip -o route show table all; ip -o -6 route show table all; ip rule; ip neighbour show nud permanent"))
+        };
+        // The kernel makes IPv6 local routes a moment after the address (addrconf_dad_work in net/ipv6/addrconf.c).
+        let mut inside = look();
+        until("its network is at rest", || {
+            std::thread::sleep(Duration::from_millis(300));
+            std::mem::replace(&mut inside, look()) == inside
+        });
+        host.hook("poststart", &c.state()).ok();
+        assert_eq!(host.report("sandbox")["steps_done"], 0);
+        c.sh("for d in r0 r1 r2; do ip address flush dev $d; done");
+        assert_ne!(inside, look());
+        host.hook("poststart", &c.state()).ok();
+        let end = Instant::now() + Duration::from_secs(10);
+        while look() != inside && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        same("the container's network", &inside, &look());
+        c.stop(host).ok();
+        host.is_as(&before);
+    });
+}
+
+/// Modes of everything below a folder.
+fn modes(folder: &Path, found: &mut Vec<(String, u32)>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let meta = entry.metadata().unwrap();
+        // A pin has nsfs's mode.
+        if entry.path().parent().is_some_and(|p| p.ends_with("netns")) {
+            continue;
+        }
+        found.push((entry.path().display().to_string(), meta.permissions().mode() & 0o7777));
+        if meta.is_dir() {
+            modes(&entry.path(), found);
+        }
+    }
+}
+
+#[test]
+fn files_are_private_although_a_runtime_calls_with_umask_0() {
+    alone(|host| {
+        host.rails(1);
+        host.configure("plan = \"fresh\"\nselect.ifaces = [\"r0\"]");
+        let mut c = Container::new("open").annotated(json!({}));
+        let hook = host.command(&["hook", "createRuntime"]);
+        let mut under_umask_0 = Command::new("sh");
+        under_umask_0.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(hook.get_program()).args(hook.get_args());
+        run(&mut under_umask_0, &c.state()).ok();
+        let mut found = Vec::new();
+        modes(&host.run, &mut found);
+        modes(&host.state, &mut found);
+        assert!(found.len() >= 7, "{found:?}");
+        found.push(("log".into(), fs::metadata(&host.log).unwrap().permissions().mode() & 0o7777));
+        for dir in [&host.run, &host.state] {
+            assert_eq!(fs::metadata(dir).unwrap().permissions().mode() & 0o7777, 0o700);
+        }
+        for (path, mode) in &found {
+            let want = if Path::new(path).is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(*mode, want, "{path}: {mode:o}");
+        }
+        c.stop(host).ok();
+    });
+}
+
+#[test]
+fn names_and_aliases_that_are_no_text_hide_no_nic() {
+    alone(|host| {
+        let names = host.rails(2);
+        let before = host.look();
+        host.prepare(&names).ok();
+        let mut container = Container::new("c1");
+        container.create(host).ok();
+        container.sh("ip link set r0 down");
+        container.sh(r"ip link set r0 alias $(printf '\377\376')");
+        container.sh(r"ip link set r0 name $(printf '\376x')");
+        container.sh(r"ip link set r1 name $(printf 'b\007ll')");
+        container.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_broken_config_file_keeps_no_nic_away() {
+    alone(|host| {
+        let names = host.rails(1);
+        let before = host.look();
+        host.prepare(&names).ok();
+        let mut container = Container::new("c1");
+        container.create(host).ok();
+        host.configure("nonsense");
+        container.stop(host).ok();
+        host.is_as(&before);
+        // Nor do a key of a later version, and records elsewhere, from who looks after the dead.
+        let elsewhere = host.state.with_file_name("elsewhere");
+        let config = format!("state_dir = {elsewhere:?}\n");
+        host.configure(&config);
+        let mut container = Container::new("c2");
+        let at = ["--run-dir".as_ref(), host.run.as_os_str(), "--config".as_ref(), host.config.as_os_str()];
+        let rdmaprep = |args: &[&str], stdin: &str| {
+            run(Command::new(env!("CARGO_BIN_EXE_rdmaprep")).env_clear().args(args).args(at), stdin)
+        };
+        rdmaprep(&["hook", "createRuntime", "--plan", "default"], &container.state()).ok();
+        assert!(fs::read_dir(elsewhere.join("records")).unwrap().next().is_some());
+        host.configure(&(config + "no_such_key = 1\n"));
+        container.kill();
+        let said = rdmaprep(&["restore", "--all", "--stale"], "").ok();
+        assert!(said.err.contains("only the folders are used"), "{said:?}");
+        host.configure("");
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_namespace_holds_one_plan() {
+    alone(|host| {
+        host.rails(2);
+        host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r1"]).ok();
+        host.prepare("r0").ok();
+        let mut first = Container::new("c1");
+        first.create(host).ok();
+        let second = Container::beside("c2", &first).annotated(serde_json::json!({"rdmaprep.io/plan": "other"}));
+        second.create(host).fails(3, &["plan default", "not other"]);
+        first.stop(host).ok();
+        host.is_clean();
+    });
+}
+
+#[test]
+fn frozen_lifetimes_do_not_run_down() {
+    alone(|host| {
+        let names = host.rails(1);
+        host.ip("address add 203.0.113.7/24 dev r0 valid_lft 900 preferred_lft 600");
+        host.rdmaprep(&["prepare", "--ifaces", &names]).fails(4, &["finite_lifetime"]);
+        host.rdmaprep(&["prepare", "--ifaces", &names, "--freeze-lifetimes"]).ok();
+        let mut container = Container::new("c1");
+        container.create(host).ok();
+        let inside = container.sh("ip -json address show dev r0 | jq '[.[].addr_info[] | select(.family == \"inet\") | .valid_life_time] | unique'");
+        assert_eq!(inside.split_whitespace().collect::<String>(), "[4294967295]");
+        container.stop(host).ok();
+        host.is_clean();
+    });
+}
+
+#[test]
+fn the_bootstrap_interface_is_named_where_it_is_known() {
+    alone(|host| {
+        let names = host.rails(1);
+        let pod = Container::new("pod");
+        pod.sh("ip link add eth0 type veth peer name far; ip link set far up; ip link set eth0 up
+            ip address add 198.51.100.2/24 dev eth0; ip route add default via 198.51.100.1");
+        let bundle = host.run.with_file_name("bundle");
+        fs::create_dir(&bundle).unwrap();
+        let config = |network: serde_json::Value| {
+            let config = serde_json::json!({
+                "ociVersion": "1.0.2",
+                "process": {"cwd": "/", "args": ["true"], "env": ["PATH=/bin"]},
+                "linux": {"namespaces": [network]},
+            });
+            fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+            host.rdmaprep(&["prepare", "--ifaces", &names, "--bundle", bundle.to_str().unwrap()]).ok();
+            fs::read_to_string(bundle.join("config.json")).unwrap()
+        };
+        let path = format!("/proc/{}/ns/net", pod.pid());
+        let joined = config(serde_json::json!({"type": "network", "path": path}));
+        assert!(
+            joined.contains("\"NCCL_SOCKET_IFNAME==eth0\"") && joined.contains("\"GLOO_SOCKET_IFNAME=eth0\""),
+            "{joined}"
+        );
+        let own = config(serde_json::json!({"type": "network"}));
+        assert!(!own.contains("SOCKET_IFNAME"), "{own}");
+    });
+}
+
+/// An interface that is not there is the end of NCCL: said where an engine may yet add it, refused where nobody will.
+#[test]
+fn a_bootstrap_that_leads_nowhere_is_told_or_refused() {
+    alone(|host| {
+        let names = host.rails(1);
+        let pod = Container::new("pod");
+        let bundle = host.run.with_file_name("bundle");
+        fs::create_dir(&bundle).unwrap();
+        let prepare = |network: serde_json::Value| {
+            let config = serde_json::json!({
+                "ociVersion": "1.0.2",
+                "process": {"cwd": "/", "args": ["true"], "env": ["NCCL_SOCKET_IFNAME=eth7"]},
+                "linux": {"namespaces": [network]},
+            });
+            fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+            host.rdmaprep(&["prepare", "--ifaces", &names, "--bundle", bundle.to_str().unwrap()])
+        };
+        let read = || fs::read_to_string(bundle.join("config.json")).unwrap();
+        let words = "NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used";
+        let told = prepare(serde_json::json!({"type": "network"})).ok();
+        assert!(told.err.contains(words), "{}", told.err);
+        assert!(read().contains("createRuntime"));
+        let path = format!("/proc/{}/ns/net", pod.pid());
+        prepare(serde_json::json!({"type": "network", "path": path})).fails(3, &["NCCL in this container", words]);
+        assert!(!read().contains("createRuntime"));
+    });
+}

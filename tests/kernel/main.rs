@@ -1,0 +1,37 @@
+//! The program on this kernel: each test in user, network and mount namespaces of its own.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+mod apply_mounts;
+mod bootstrap;
+mod bpf;
+mod container_setup;
+mod device;
+mod doctor;
+mod faults;
+mod handle;
+mod hold;
+mod hook;
+mod links;
+mod many_nics;
+mod mounted_container;
+mod nccl_conf;
+mod netstate;
+mod order;
+mod peers_prepare;
+mod race;
+mod rails;
+mod settle;
+mod shim;
+mod stacked;
+mod stale;
+mod undo;
+mod uplink;
+mod uppers;
+
+testkit::runner!();

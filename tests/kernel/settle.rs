@@ -1,0 +1,135 @@
+//! NICs that are back, on a host where another program configures links: what is put back, and what is said.
+
+use std::fs;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::alone;
+use testkit::{Container, Host, Look, Said, sh, until};
+
+/// A NIC with an address, a route and a rule, in a container; and what the host was.
+fn away(host: &Host) -> (Container, Look) {
+    host.rails(1);
+    host.ip("route add 10.20.0.0/16 via 10.0.0.9 dev r0\nrule add from 10.0.0.1 table 100 priority 1000");
+    let before = host.look();
+    host.prepare("r0");
+    let c = Container::new("fought");
+    c.create(host).ok();
+    (c, before)
+}
+
+/// Whether the last of the NIC's routes is back.
+fn routed() -> bool {
+    fs::read_to_string("/proc/thread-self/net/route").unwrap().contains("\t0000140A\t")
+}
+
+/// Stops the container; as soon as its NIC is back, does that, until it says that it has done enough.
+fn fought(host: &Host, c: &mut Container, mut act: impl FnMut() -> bool + Send) -> Said {
+    fs::create_dir_all("/run/udev").unwrap();
+    fs::write("/run/udev/queue", "").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            until("the NIC is back", routed);
+            std::thread::sleep(Duration::from_millis(20));
+            while !act() && !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            fs::remove_file("/run/udev/queue").unwrap();
+        });
+        let said = c.stop(host);
+        over.store(true, Ordering::Relaxed);
+        said
+    })
+}
+
+fn flush() {
+    // Between its coming and going the NIC may be where it cannot be flushed.
+    let _ = Command::new("ip").args(["address", "flush", "dev", "r0"]).output().unwrap();
+}
+
+/// What the report of its stop hook notes.
+fn notes(host: &Host) -> String {
+    host.report("fought")["notes"].to_string()
+}
+
+#[test]
+fn addresses_that_somebody_flushes_once_come_back() {
+    alone(|host| {
+        fs::create_dir_all("/run/NetworkManager").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            flush();
+            true
+        })
+        .ok();
+        host.is_as(&before);
+        host.is_clean();
+        let notes = notes(host);
+        assert!(notes.contains("r0 changed after coming home (address 10.0.0.1/24"), "{notes}");
+        assert!(notes.contains("NetworkManager, unless unmanaged-devices+=interface-name:r0 "), "{notes}");
+    });
+}
+
+#[test]
+fn a_name_that_somebody_changes_once_comes_back() {
+    alone(|host| {
+        fs::create_dir_all("/run/udev").unwrap();
+        fs::write("/run/udev/control", "").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            sh("ip link set r0 down; ip link set r0 name ens7; ip link set ens7 up; ip link property add dev ens7 altname r0");
+            true
+        })
+        .ok();
+        host.is_as(&before);
+        host.is_clean();
+        let notes = notes(host);
+        assert!(
+            notes.contains("r0 changed after coming home (") && notes.contains("udev, unless a .link file"),
+            "{notes}"
+        );
+    });
+}
+
+#[test]
+fn foreign_rules_and_routes_deleted_once_are_restored() {
+    alone(|host| {
+        fs::create_dir_all("/run/systemd/netif/links").unwrap();
+        fs::write("/run/systemd/netif/links/1", "").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            sh("ip rule delete priority 1000; ip route delete 10.20.0.0/16");
+            true
+        })
+        .ok();
+        host.is_as(&before);
+        host.is_clean();
+        let notes = notes(host);
+        assert!(
+            notes.contains("route 10.20.0.0/16 table 254 #0") && notes.contains("ManageForeignRoutes=no"),
+            "{notes}"
+        );
+    });
+}
+
+#[test]
+fn somebody_who_does_not_stop_is_told_and_the_record_stays() {
+    alone(|host| {
+        fs::create_dir_all("/run/NetworkManager").unwrap();
+        let (mut c, before) = away(host);
+        fought(host, &mut c, || {
+            flush();
+            false
+        })
+        .fails(
+            8,
+            &["r0 address 10.0.0.1/24", "and again after it was put back: NetworkManager, unless ", "rdmaprep restore"],
+        );
+        assert_eq!(host.records().len(), 1);
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}

@@ -1,0 +1,404 @@
+//! Failures on the real kernel: whatever stops a hook in the middle, the host gets everything back.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::alone;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use testkit::{Container, Host, Said, same, sh, until};
+
+/// NICs with addresses, routes and rules, the plan for them stored.
+fn prepared(host: &Host, count: usize) -> testkit::Look {
+    let rails = host.rails(count);
+    for i in 0..count {
+        host.ip(&format!(
+            "route add 10.2{i}.0.0/16 via 10.{i}.0.9 dev r{i}
+rule add from 10.{i}.0.1 table 10{i} priority 100{i}
+\
+             address add fd0{i}::1/64 dev r{i} nodad
+link property add dev r{i} altname rail{i}"
+        ));
+    }
+    host.prepare(&rails);
+    host.look()
+}
+
+/// The lock in the hands of another process, as far as rdmaprep can tell.
+fn hold_lock(host: &Host) -> Flock<File> {
+    let file = File::options().create(true).truncate(false).write(true).open(host.run.join("lock")).unwrap();
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, e)| e).unwrap()
+}
+
+/// A create that runs beside the test.
+fn start(host: &Host, c: &Container) -> Child {
+    start_with(host, c, &[])
+}
+
+fn start_with(host: &Host, c: &Container, args: &[&str]) -> Child {
+    let mut hook = host.command(&["hook", "createRuntime"]);
+    let hook = hook.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut hook = hook.spawn().unwrap();
+    hook.stdin.take().unwrap().write_all(c.state().as_bytes()).unwrap();
+    hook
+}
+
+fn signal(hook: &Child, signal: Signal) {
+    kill(Pid::from_raw(hook.id() as i32), signal).unwrap();
+}
+
+/// Waits, as closely as it can, until the first NIC is inside.
+fn arrives(c: &Container, hook: &Child) {
+    let links = format!("/proc/{}/net/dev", c.pid());
+    while !fs::read_to_string(&links).unwrap().contains("r0:") {
+        assert!(Path::new(&format!("/proc/{}", hook.id())).exists());
+        std::hint::spin_loop();
+    }
+}
+
+/// Waits until it has the lock file open, that is, has looked at the container and waits for the lock.
+fn waits(host: &Host, hook: &Child) {
+    let lock = host.run.join("lock");
+    until("the hook waits for the lock", || {
+        let open = fs::read_dir(format!("/proc/{}/fd", hook.id())).unwrap();
+        open.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == lock))
+    });
+}
+
+fn end(hook: Child) -> Said {
+    hook.wait_with_output().unwrap().into()
+}
+
+#[test]
+fn a_name_that_is_taken_inside_is_found_before_anything_moves() {
+    alone(|host| {
+        let before = prepared(host, 2);
+        let c = Container::new("taken");
+        c.sh("ip link add r1 type veth peer name x");
+        c.create(host).fails(3, &["the container has an interface r1 already"]);
+        host.is_as(&before);
+        host.is_clean();
+        // Altnames are names, on either side.
+        for (name, link) in [
+            ("r0", "ip link add aa type veth peer name bb; ip link property add dev aa altname r0"),
+            ("rail1", "ip link add rail1 type veth peer name bb"),
+        ] {
+            let c = Container::new("taken too");
+            c.sh(link);
+            c.create(host).fails(3, &[&format!("the container has an interface {name} already")]);
+            host.is_as(&before);
+            host.is_clean();
+        }
+    });
+}
+
+#[test]
+fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
+    alone(|host| {
+        let before = prepared(host, 2);
+        for name in ["r0", "rail0"] {
+            let mut c = Container::new("away");
+            c.create(host).ok();
+            host.ip(&format!("link add {name} type veth peer name q0"));
+            let words =
+                ["r0 cannot come home", &format!("another interface {name}"), "rename", "rdmaprep restore \"away\""];
+            let start = Instant::now();
+            c.stop(host).fails(8, &words);
+            assert!(start.elapsed() < Duration::from_secs(4), "it waits for what cannot happen");
+            assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");
+            host.rdmaprep(&["restore", "away"]).fails(8, &words);
+            assert_eq!(host.records().len(), 1);
+            host.ip(&format!("link set {name} name other"));
+            host.rdmaprep(&["restore", "away"]).ok();
+            host.ip("link delete other");
+            host.is_as(&before);
+            host.is_clean();
+        }
+    });
+}
+
+#[test]
+fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
+    alone(|host| {
+        prepared(host, 2);
+        let c = Container::new("late");
+        let stale = |why: &str| {
+            let before = host.look();
+            c.create(host).fails(3, &["out of date", why, "rdmaprep prepare --plan default"]);
+            host.is_as(&before);
+            host.is_clean();
+        };
+        host.ip("address add 10.1.0.7/24 dev r1");
+        stale("r1 has other addresses now");
+        host.ip("address delete 10.1.0.7/24 dev r1\nlink set r1 name else");
+        stale("r1 is not on the host");
+        host.ip("link set else name r1");
+        let path = host.run.join("plans/default.json");
+        let mut plan: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        plan["boot_id"] = "00000000-0000-0000-0000-000000000000".into();
+        fs::write(&path, plan.to_string()).unwrap();
+        stale("before the last boot");
+        fs::write(&path, "{").unwrap();
+        let before = host.look();
+        c.create(host).fails(1, &["default.json"]);
+        host.is_as(&before);
+    });
+}
+
+#[test]
+fn lock_of_another_rdmaprep_is_awaited_until_the_deadline() {
+    alone(|host| {
+        let before = prepared(host, 1);
+        let mut c = Container::new("locked");
+        let held = hold_lock(host);
+        let start_time = Instant::now();
+        let mut hook = host.command(&["hook", "createRuntime", "--deadline", "1"]);
+        testkit::run(&mut hook, &c.state()).fails(9, &["another rdmaprep holds"]);
+        assert!((900..3000).contains(&start_time.elapsed().as_millis()));
+        host.rdmaprep(&["restore", "--all"]).fails(9, &["another rdmaprep holds"]);
+        host.is_as(&before);
+        // One that lets go in time is no obstacle.
+        let hook = start(host, &c);
+        waits(host, &hook);
+        drop(held);
+        end(hook).ok();
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn an_init_that_dies_while_its_hook_waits_gets_nothing() {
+    alone(|host| {
+        let before = prepared(host, 3);
+        let mut c = Container::new("short");
+        let held = hold_lock(host);
+        let hook = start(host, &c);
+        waits(host, &hook);
+        c.kill();
+        drop(held);
+        end(hook).fails(5, &[]);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_refusal_of_the_kernel_undoes_every_nic() {
+    alone(|host| {
+        let before = prepared(host, 3);
+        // A container whose rules hide the gateway of the last NIC: the kernel finds no way to it and refuses the route.
+        let c = Container::new("refused");
+        c.sh("ip rule add to 10.2.0.9 unreachable priority 0");
+        c.create(host).fails(6, &["adding route 10.22.0.0/16", "unreachable"]);
+        host.is_as(&before);
+        host.is_clean();
+        assert_eq!(host.report("refused")["outcome"], "kernel");
+        assert_eq!(c.sh("ip -br link | grep -c r || :").trim(), "0");
+        // The same container gets them when that is settled.
+        c.sh("ip rule delete priority 0 to 10.2.0.9");
+        let mut c = c;
+        c.create(host).ok();
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_deadline_that_passes_in_the_middle_undoes_everything() {
+    alone(|host| {
+        let before = prepared(host, 8);
+        // A busy machine may let the whole hook pass before we see the first NIC inside: then once more.
+        let timed_out = (0..5).any(|_| {
+            let mut c = Container::new("slow");
+            let hook = start_with(host, &c, &["--deadline", "1"]);
+            arrives(&c, &hook);
+            signal(&hook, Signal::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(1050));
+            signal(&hook, Signal::SIGCONT);
+            let said = end(hook);
+            if said.code == Some(0) {
+                c.stop(host).ok();
+                return false;
+            }
+            said.fails(7, &["the deadline passed before"]);
+            true
+        });
+        assert!(timed_out);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn an_init_that_dies_while_its_nics_arrive_gets_none() {
+    alone(|host| {
+        let before = prepared(host, 8);
+        let died = (0..5).any(|_| {
+            let mut c = Container::new("short");
+            let hook = start(host, &c);
+            arrives(&c, &hook);
+            c.kill();
+            let said = end(hook);
+            if said.code == Some(0) {
+                host.hook("poststop", &c.stopped()).ok();
+                return false;
+            }
+            said.fails(5, &["init died"]);
+            true
+        });
+        assert!(died);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_hook_that_is_killed_at_any_moment_loses_nothing() {
+    alone(|host| {
+        let before = prepared(host, 3);
+        let mut whole = {
+            let mut c = Container::new("whole");
+            let start = Instant::now();
+            c.create(host).ok();
+            let took = start.elapsed();
+            c.stop(host).ok();
+            took
+        };
+        let mut killed = 0;
+        for round in 0..25u32 {
+            let mut c = Container::new("killed");
+            let mut hook = start(host, &c);
+            std::thread::sleep(whole * round / 24);
+            hook.kill().unwrap();
+            if hook.wait().unwrap().code().is_none() {
+                killed += 1;
+            } else {
+                // The machine is less busy than when it was measured: the next one is killed earlier.
+                whole = whole * 3 / 4;
+            }
+            c.kill();
+            // As likely as not the way home is cut short as well.
+            if round % 2 == 1 {
+                let mut restore =
+                    host.command(&["restore", "--all"]).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+                std::thread::sleep(whole * (round % 8) / 8);
+                restore.kill().unwrap();
+                restore.wait().unwrap();
+            }
+            host.rdmaprep(&["restore", "--all"]).ok();
+            same(&format!("round {round}: normal form"), &before.normal, &host.normal());
+            host.is_clean();
+        }
+        assert!(killed >= 10, "{killed} of 25 were killed: the delays miss the work");
+        host.is_as(&before);
+    });
+}
+
+/// Killed between the making of a record's file and its name.
+#[test]
+fn what_a_killed_writer_left_is_removed() {
+    alone(|host| {
+        prepared(host, 1);
+        for how in ["restore", "hook"] {
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            let left = host.state.join("records/.new-xxxxxx");
+            fs::write(&left, "{").unwrap();
+            match how {
+                "restore" => drop(host.rdmaprep(&["restore", "--all"]).ok()),
+                _ => drop(c.stop(host).ok()),
+            }
+            assert!(!left.exists(), "{how}");
+            c.kill();
+        }
+    });
+}
+
+/// The way home was refused an address in the middle: those behind it are there, and one of them has taken its place.
+#[test]
+fn addresses_come_back_in_their_order() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add 10.0.5.1/24 dev r0
+            address add 10.0.0.2/24 dev r0
+            address add fd00::1/64 dev r0 nodad
+            address add fd00::2/64 dev r0 nodad
+            route add 10.20.0.0/16 via 10.0.0.9 dev r0 src 10.0.0.2
+            route add fd20::/64 via fd00::9 dev r0 src fd00::2");
+        let order = || sh("ip -o address show dev r0 scope global | awk '{print $4}'");
+        let (before, was) = (host.look(), order());
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let path = host.records().remove(0);
+        let record = fs::read(&path).unwrap();
+        c.stop(host).ok();
+        // Its secondary goes with a primary.
+        host.ip("address delete 10.0.0.1/24 dev r0
+            address add 10.0.0.2/24 dev r0
+            address delete fd00::1/64 dev r0
+            address delete fd00::2/64 dev r0
+            address add fd00::1/64 dev r0 nodad");
+        fs::write(&path, record).unwrap();
+        host.rdmaprep(&["restore", "--all"]).ok();
+        same("addresses", &was, &order());
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_killed_hooks_container_may_try_again() {
+    alone(|host| {
+        let before = prepared(host, 3);
+        let mut c = Container::new("again");
+        for delay in [12, 16, 20, 24] {
+            let mut hook = start(host, &c);
+            std::thread::sleep(Duration::from_millis(delay));
+            hook.kill().unwrap();
+            hook.wait().unwrap();
+        }
+        c.create(host).ok();
+        assert_eq!(c.sh("ip -o -4 address | wc -l").trim(), "3");
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn without_room_for_the_record_nothing_moves() {
+    alone(|host| {
+        let before = prepared(host, 2);
+        let records = host.state.join("records");
+        sh(&format!("mount -t tmpfs -o size=16k,mode=700 tmpfs {}", records.display()));
+        {
+            let mut full = File::create(records.join("full")).unwrap();
+            while full.write_all(&[0; 4096]).is_ok() {}
+        }
+        let c = Container::new("full");
+        c.create(host).fails(1, &["records", "No space left"]);
+        host.is_as(&before);
+        assert_eq!(host.records(), [records.join("full")], "a temporary file is left");
+        sh(&format!("umount {}", records.display()));
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_state_folder_that_others_can_write_is_refused() {
+    alone(|host| {
+        let before = prepared(host, 1);
+        sh(&format!("chmod 777 {}", host.state.display()));
+        let c = Container::new("loose");
+        c.create(host).fails(1, &["can be written by others"]);
+        host.is_as(&before);
+    });
+}

@@ -1,0 +1,392 @@
+//! There and back on a small kernel that behaves as Linux does: whatever a host looks like, wherever the way in or the way home
+//! is cut off, and whatever a container does to its NICs meanwhile, the host gets back what it had.
+//!
+//! `ROUNDTRIP_CASES=N` runs N hosts per property, from a random seed; without it the hosts are always the same ones.
+
+mod container;
+mod found;
+mod normal_form;
+mod stacked;
+
+use rdma_model::arp::{ArpChoice, ArpProfile};
+use rdma_model::drift::Drift;
+use rdma_model::moved_nic::MovedNic;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use container::{mischief, mischievous, rule_333, swap};
+use ipnet::IpNet;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use rdma_model::ids::{IfName, Mac};
+use rdma_model::snapshot::{Address, LinkOptions, Program, ProgramHook, Qdisc, Route, Rule, Snapshot, SysctlValues};
+use rdma_model::step::{NicState, Settings, Side, Step};
+use rdmaprep::apply::{apply, apply_all};
+use rdmaprep::attach::{Attach, attach};
+use rdmaprep::kernel::{Scope, World};
+use rdmaprep::plan::{Plan, rails};
+use rdmaprep::precedence::Precedence;
+use rdmaprep::restore::arrange::arrange;
+use rdmaprep::restore::plan::{RestorePlan, plan_restore};
+use rdmaprep::restore::settle::settle;
+use rdmaprep::verify;
+use testkit::fake_kernel::hosts::{Host, host, name};
+use testkit::fake_kernel::{Kernel, plain, v4, v6};
+
+thread_local! {
+    /// Points of this test at which something was done, cut off or broken, and then compared.
+    static POINTS: Cell<usize> = const { Cell::new(0) };
+}
+
+fn point() {
+    POINTS.with(|p| p.set(p.get() + 1));
+}
+
+fn told(what: &str) {
+    println!("{what}: {}", POINTS.with(Cell::get));
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// Runs a property over random values; by default the same ones each time, since a suite must not fail by luck.
+fn for_all<T: Debug>(cases: u32, values: impl Strategy<Value = T>, property: impl Fn(T)) {
+    let random = std::env::var("ROUNDTRIP_CASES").ok().and_then(|n| n.parse().ok());
+    let config = Config {
+        cases: random.unwrap_or(cases),
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..Config::default()
+    };
+    let mut runner = match random {
+        Some(_) => TestRunner::new(config),
+        None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+    };
+    let result = runner.run(&values, |value| {
+        property(value);
+        Ok(())
+    });
+    result.unwrap_or_else(|e| panic!("{e}"));
+}
+
+fn names(held: &[MovedNic]) -> Vec<IfName> {
+    held.iter().map(|h| h.nic.identity.name.clone()).collect()
+}
+
+/// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what differs then.
+fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestorePlan, Vec<Drift>) {
+    let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
+    let home = plan_restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
+    apply_all(&home.steps, kernel, soon());
+    let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
+    let order = order.met(&now);
+    arrange(kernel, Side::Host, &order, &now).unwrap();
+    // Nobody else configures links there.
+    let nobody = Path::new("/proc/self/fd/none");
+    (home, settle(kernel, nobody, held, &order, Duration::ZERO).unwrap().drift)
+}
+
+fn form(snapshot: &Snapshot) -> String {
+    let all: String = snapshot.sysctls.iter().map(|(key, value)| format!("sysctl {key} {value}\n")).collect();
+    verify::normal_text(snapshot) + &all
+}
+
+/// What the normal form leaves out, but a restore keeps unless the kernel refused a step of it: the order of addresses, and
+/// link-local ones, whoever makes them.
+fn order(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for dev in &snapshot.netdevs {
+        let settled = dev.addresses.iter().filter(|a| a.protocol != Some(3) && a.scope == 0);
+        let order: Vec<String> = settled.map(|a| format!("{}:{}", a.address, a.flags & 1)).collect();
+        text.push_str(&format!("order {} {}\n", dev.name, order.join(" ")));
+        let local = dev.addresses.iter().filter(|a| a.scope == 253);
+        local.for_each(|a| text.push_str(&format!("link-local {} {}/{}\n", dev.name, a.address, a.prefix)));
+    }
+    text
+}
+
+fn diff(before: &str, after: &str) -> String {
+    let mut text = String::new();
+    for line in before.lines().filter(|l| !after.lines().any(|a| a == *l)) {
+        text.push_str(&format!("- {line}\n"));
+    }
+    for line in after.lines().filter(|l| !before.lines().any(|b| b == *l)) {
+        text.push_str(&format!("+ {line}\n"));
+    }
+    text
+}
+
+/// A host, its plan lowered, and what it looked like before.
+struct Case {
+    kernel: Kernel,
+    attach: Attach,
+    precedence: Precedence,
+    host: String,
+    inside: String,
+    order: String,
+}
+
+impl Case {
+    fn new(host: &Host) -> Case {
+        let kernel = host.kernel();
+        let plan = host.plan(&kernel);
+        Case::of(kernel, &plan)
+    }
+
+    fn of(kernel: Kernel, plan: &Plan) -> Case {
+        let attach = attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
+        let (host, inside) = (form(&kernel.see(Side::Host)), form(&kernel.see(Side::Inside)));
+        let order = order(&kernel.see(Side::Host));
+        let precedence = Precedence::from_host(&kernel.see(Side::Host), attach.held.iter().map(|h| &h.before), &[]);
+        Case { kernel, attach, precedence, host, inside, order }
+    }
+
+    /// The container has its NICs; `None` where the attach was refused for the one reason that is known (see
+    /// [`Case::gateway_by_default`]), and undone.
+    fn attached(&self) -> Option<Kernel> {
+        let mut kernel = self.kernel.clone();
+        match apply(&self.attach.steps, &mut kernel, soon(), |_| ()) {
+            Ok(()) => Some(kernel),
+            Err(e) if self.gateway_by_default() && format!("{e:#}").contains("unreachable") => {
+                self.assert_home(kernel, "after a refused attach");
+                None
+            }
+            Err(e) => panic!("{e:#}"),
+        }
+    }
+
+    /// Whether a default route without a gateway, which stays behind, is what a route's gateway was reached by.
+    fn gateway_by_default(&self) -> bool {
+        let direct = |r: &Route| r.destination.prefix_len() == 0 && r.hops.iter().any(|h| h.gateway.is_none());
+        self.attach.held.iter().any(|h| h.before.routes.iter().any(direct))
+    }
+
+    fn assert_home(&self, kernel: Kernel, when: &str) {
+        let kernel = self.assert_equal(kernel, when, |_| true);
+        assert_eq!(diff(&self.order, &order(&kernel.see(Side::Host))), "", "{when}; failed: {:#?}", kernel.log);
+    }
+
+    /// Brings the NICs home; `ours` tells lines inside that the container made itself.
+    fn assert_equal(&self, mut kernel: Kernel, when: &str, ours: impl Fn(&str) -> bool) -> Kernel {
+        point();
+        kernel.log.clear();
+        let (home, drift) = home(&mut kernel, &self.attach.held, &self.precedence);
+        assert_eq!(home.stuck, [], "{when}");
+        let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
+        assert!(told.is_empty(), "{when}: {told:#?}\nfailed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
+        let now = form(&kernel.see(Side::Host));
+        assert_eq!(diff(&self.host, &now), "", "{when}; failed: {:#?}", kernel.log);
+        let within: String =
+            form(&kernel.see(Side::Inside)).lines().filter(|l| ours(l)).map(|l| format!("{l}\n")).collect();
+        assert_eq!(diff(&self.inside, &within), "", "inside, {when}; failed: {:#?}", kernel.log);
+        kernel
+    }
+}
+
+fn texts(steps: &[Step]) -> Vec<String> {
+    steps.iter().map(Step::to_string).collect()
+}
+
+/// One side only: all steps up to the end, or up to the first that fails.
+fn walk(kernel: &mut Kernel, steps: &[Step]) -> bool {
+    apply(steps, kernel, soon(), |_| ()).is_ok()
+}
+
+#[test]
+fn there_and_back() {
+    for_all(120, host(6), |h| {
+        let case = Case::new(&h);
+        let Some(kernel) = case.attached() else { return };
+        case.assert_home(kernel, "after a whole attach");
+    });
+    told("whole round trips");
+}
+
+#[test]
+fn the_way_in_cut_off_anywhere() {
+    for_all(40, host(4), |h| {
+        let case = Case::new(&h);
+        let mut kernel = case.kernel.clone();
+        for k in 0..case.attach.steps.len() {
+            // A kill before step k, and a kernel that refuses step k.
+            case.assert_home(kernel.clone(), &format!("cut off before step {k}"));
+            let mut refused = case.kernel.clone();
+            refused.fail_at = Some(k);
+            assert!(!walk(&mut refused, &case.attach.steps));
+            refused.fail_at = None;
+            case.assert_home(refused, &format!("step {k} refused"));
+            if kernel.perform(&case.attach.steps[k], soon()).is_err() {
+                break;
+            }
+        }
+    });
+    told("points of the way in");
+}
+
+#[test]
+fn the_way_home_cut_off_anywhere() {
+    for_all(40, host(4), |h| {
+        let case = Case::new(&h);
+        let Some(attached) = case.attached() else { return };
+        let steps = way_home(&attached, &case.attach.held).steps;
+        let mut kernel = attached.clone();
+        for (k, step) in steps.iter().enumerate() {
+            case.assert_home(kernel.clone(), &format!("home, cut off before step {k}"));
+            // Of several addresses of a subnet the first one added is its primary: one that the kernel refuses loses that place.
+            if matches!(step, Step::AddressAdd { address, .. } if address.address.is_ipv4()) {
+                let _ = kernel.perform(step, soon());
+                continue;
+            }
+            // apply_all goes on behind a step that the kernel refused.
+            let mut refused = attached.clone();
+            refused.fail_at = Some(k);
+            refused.performed = 0;
+            apply_all(&steps, &mut refused, soon());
+            refused.fail_at = None;
+            case.assert_equal(refused, &format!("home, step {k} refused: {step}"), |_| true);
+            let _ = kernel.perform(step, soon());
+        }
+        // And in the middle of giving equals their order.
+        let now = kernel.see(Side::Host);
+        for step in case.precedence.met(&now).steps(Side::Host, &now).concat() {
+            case.assert_home(kernel.clone(), &format!("order, cut off before {step}"));
+            kernel.perform(&step, soon()).unwrap();
+        }
+        case.assert_home(kernel, "in order");
+    });
+    told("points of the way home");
+}
+
+fn way_home(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
+    plan_restore(held, &kernel.see(Side::Host), kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref())
+}
+
+#[test]
+fn what_the_container_has_is_what_was_planned() {
+    for_all(120, host(6), |h| {
+        let case = Case::new(&h);
+        let Some(kernel) = case.attached() else { return };
+        point();
+        let mut kernel = kernel;
+        let order = case.precedence.inside(&case.attach.held);
+        let now = kernel.see(Side::Inside);
+        let arranged = arrange(&mut kernel, Side::Inside, &order, &now).unwrap();
+        assert!(arranged.errors.is_empty(), "{:?}", arranged.errors);
+        let inside = kernel.see(Side::Inside);
+        assert_eq!(order.drift(&inside), []);
+        let states: Vec<NicState> = case.attach.held.iter().map(|h| h.inside.clone()).collect();
+        let mut drift = verify::drift(&states, &inside);
+        drift.extend(verify::rdma_drift(&case.attach.held, &inside));
+        drift.extend(rails::drift(&states, &inside));
+        assert_eq!(drift, []);
+        let before = case.kernel.see(Side::Inside);
+        for everywhere in ["0.0.0.0/0", "::/0"].map(|net| net.parse::<IpNet>().unwrap()) {
+            let metrics = |s: &Snapshot| {
+                let mut all: Vec<_> = s
+                    .routes
+                    .iter()
+                    .filter(|r| (r.table, r.destination) == (254, everywhere))
+                    .map(|r| r.metric)
+                    .collect();
+                all.sort();
+                all
+            };
+            let rails = case.attach.held.iter().flat_map(|h| &h.before.routes);
+            let best = rails.filter(|r| (r.table, r.destination) == (254, everywhere)).map(|r| r.metric).min();
+            let theirs = metrics(&before);
+            let want = if theirs.is_empty() && h.default_route { best.into_iter().collect() } else { theirs };
+            assert_eq!(metrics(&inside), want, "default routes inside");
+        }
+        for held in &case.attach.held {
+            let name = &held.nic.identity.name;
+            let want = match h.arp {
+                ArpChoice::Auto | ArpChoice::Strict => Some(ArpProfile::STRICT),
+                ArpChoice::Loose => Some(ArpProfile::LOOSE),
+                ArpChoice::Exact(arp) => Some(arp),
+                ArpChoice::Off => None,
+            };
+            assert!(want.is_none() || rails::effective(&inside, name) == want, "{name}");
+            assert!(want.is_some() || held.overruled.is_empty() && held.inside.rules == held.before.rules, "{name}");
+            let Some(hca) = &held.nic.hca else { continue };
+            assert_eq!(inside.hca(hca).unwrap().uverbs, held.nic.uverbs, "{hca}");
+        }
+        let stays = |s: &Snapshot| s.netdevs.iter().filter(|d| !names(&case.attach.held).contains(&d.name)).count();
+        assert_eq!((stays(&inside), inside.netdevs.len()), (2, 2 + case.attach.held.len()));
+    });
+    told("containers");
+}
+
+#[test]
+fn an_equal_host_needs_nothing() {
+    for_all(120, host(6), |h| {
+        let case = Case::new(&h);
+        point();
+        let held = &case.attach.held;
+        assert_eq!(texts(&way_home(&case.kernel, held).steps), [""; 0]);
+        // Without a look at the sysctls they are written again, which changes nothing.
+        let mut kernel = case.kernel.clone();
+        let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
+        let steps = plan_restore(held, &look, None).steps;
+        let same = |s: &Step| match s {
+            // Who makes link-local addresses is one of these values.
+            Step::AddressAdd { address, .. } => address.scope == 253,
+            other => matches!(other, Step::Sysctls { .. }),
+        };
+        assert!(steps.iter().all(same), "{:?}", texts(&steps));
+        assert_eq!(apply_all(&steps, &mut kernel, soon()).len(), 0);
+        assert_eq!(diff(&case.host, &form(&kernel.see(Side::Host))), "");
+    });
+    told("equal hosts");
+}
+
+#[test]
+fn a_dead_namespace_returns_hardware() {
+    for_all(250, (host(4), mischief(), any::<prop::sample::Index>()), |(h, tricks, cut)| {
+        let case = Case::new(&h);
+        let whole = mischievous(&case, &tricks).unwrap_or_else(|| case.kernel.clone());
+        let mut half = case.kernel.clone();
+        walk(&mut half, &case.attach.steps[..cut.index(case.attach.steps.len() + 1)]);
+        for mut kernel in [whole, half] {
+            point();
+            let on_host = kernel.see(Side::Host);
+            let lost = |h: &&MovedNic| h.before.netdev.pci.is_none() && on_host.netdev(&h.nic.identity.name).is_none();
+            let (lost, kept): (Vec<_>, Vec<_>) = case.attach.held.iter().partition(lost);
+            kernel.die();
+            kernel.log.clear();
+            let (home, _) = home(&mut kernel, &case.attach.held, &case.precedence);
+            let mut stuck: Vec<&IfName> = home.stuck.iter().map(|(n, _)| n).collect();
+            stuck.sort();
+            let mut expected: Vec<&IfName> = lost.iter().map(|h| &h.nic.identity.name).collect();
+            expected.sort();
+            assert_eq!(stuck, expected);
+            let mut now = kernel.see(Side::Host);
+            without(&mut now.routes, &lost);
+            if !lost.is_empty() {
+                // A group wants all of its members.
+                now.nexthops.clear();
+            }
+            let ours: Vec<MovedNic> = kept.into_iter().cloned().collect();
+            let mut states: Vec<NicState> = ours.iter().map(|h| h.before.clone()).collect();
+            states.iter_mut().for_each(|s| without(&mut s.routes, &lost));
+            states.iter_mut().filter(|_| !lost.is_empty()).for_each(|s| s.nexthops.clear());
+            let mut drift = verify::drift(&states, &now);
+            drift.extend(verify::rdma_drift(&ours, &now));
+            let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
+            assert_eq!(told, [""; 0], "failed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
+        }
+    });
+    told("dead namespaces");
+}
+
+/// Without the routes that need a NIC, or prefer an address of it, which is no more; nor, then, what may be reached by these.
+fn without(routes: &mut Vec<Route>, lost: &[&MovedNic]) {
+    let gone = |dev: &IfName| lost.iter().any(|h| h.nic.identity.name == *dev);
+    let source =
+        |r: &Route| lost.iter().any(|h| h.before.netdev.addresses.iter().any(|a| Some(a.address) == r.prefsrc));
+    let via = |r: &Route| !lost.is_empty() && (r.nexthop().is_some() || r.hops.iter().any(|h| h.gateway.is_some()));
+    routes.retain(|r| !r.hops.iter().any(|h| h.dev.as_ref().is_some_and(gone)) && !source(r) && !via(r));
+}

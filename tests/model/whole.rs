@@ -1,0 +1,182 @@
+//! Whole creates and stops on a machine in memory, without privileges: as they are, refused at each effect, and cut off at each
+//! effect and finished by the next restore.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rdma_model::error_class::ErrorClass;
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+use rdmaprep::cli::{Global, SelectArgs};
+use rdmaprep::config::host::{Config, Host};
+use rdmaprep::config::request::Request;
+use rdmaprep::hook::{self, Ended, Hook};
+use rdmaprep::kernel::Namespaces;
+use rdmaprep::kernel::records::Records;
+use rdmaprep::kernel::store::Store;
+use rdmaprep::oci::state::State;
+use rdmaprep::restore::run::{self, reclaim};
+use rdmaprep::verify;
+use tempfile::TempDir;
+use testkit::fake_kernel::hosts::{name, plan_for, three};
+use testkit::fake_kernel::machine::{INIT, Machine, Mishap};
+
+/// A machine with a plan for two of its three NICs, and what its host was like.
+struct Stage {
+    machine: Machine,
+    store: Store,
+    request: Request,
+    before: Snapshot,
+    _folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        // Each test writes hundreds of records, and each of them is synced.
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }.unwrap();
+        let kernel = three();
+        let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
+        store.prepare().unwrap();
+        store.save_plan(&plan_for(&kernel, &[0, 2])).unwrap();
+        let config = Config::default();
+        let host = Host::new(&Global::default(), &config);
+        let request = Request::new(Some("default"), &SelectArgs::default(), host, config.select, |_| None).unwrap();
+        let before = kernel.see(Side::Host);
+        let machine = Machine::new(kernel, folder.path());
+        Stage { machine, store, request, before, _folder: folder }
+    }
+
+    fn hook<T>(&self, call: impl FnOnce(&Hook) -> T) -> Option<T> {
+        let state =
+            State { id: "c".to_owned(), pid: Some(INIT.into()), bundle: String::new(), annotations: BTreeMap::new() };
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_secs(30);
+        let (store, machine) = (&self.store, &self.machine);
+        let hook = Hook { state: &state, store, machine, begun, deadline, patience: begun, agreed: None, keeper: None };
+        self.machine.run(|| call(&hook))
+    }
+
+    fn create(&self) -> Option<Ended> {
+        self.hook(|hook| hook::create(hook, &self.request))
+    }
+
+    fn stop(&self) -> Option<Ended> {
+        self.hook(hook::stop)
+    }
+
+    /// `rdmaprep restore --all`, with what every hook does besides.
+    fn restore(&self) {
+        let _lock = self.store.lock(Instant::now()).unwrap();
+        let mut records = Records::read(&self.store, self.machine.boot_id()).unwrap();
+        for path in records.paths() {
+            let record = records.at(&path).unwrap().as_ref().unwrap().clone();
+            run::restore(&self.machine, &mut records, record).unwrap();
+        }
+        assert_eq!(reclaim(&self.machine, &mut records, |_| false).unwrap(), Vec::<String>::new());
+    }
+
+    fn has_nics(&self) -> bool {
+        let inside = self.machine.inside().unwrap();
+        [0, 2].iter().all(|i| inside.netdev(&name(*i)).is_some()) && inside.netdev(&name(1)).is_none()
+    }
+
+    /// The host is what it was, and nothing is left of the container.
+    #[track_caller]
+    fn is_as_before(&self, when: &str) {
+        assert_eq!(verify::normal_text(&self.before), verify::normal_text(&self.machine.host()), "{when}");
+        assert_eq!(self.store.all_records().unwrap().len(), 0, "{when}: records");
+        assert_eq!(self.store.all_pins().unwrap(), Vec::<u64>::new(), "{when}: pins");
+    }
+}
+
+/// How many effects a whole create has, and a whole stop after it.
+fn effects() -> (usize, usize) {
+    let stage = Stage::new();
+    stage.create().unwrap().unwrap();
+    let create = stage.machine.effects();
+    stage.machine.kill_init();
+    stage.stop().unwrap().unwrap();
+    (create, stage.machine.effects() - create)
+}
+
+#[test]
+fn create_and_stop_leave_the_host_as_it_was() {
+    let stage = Stage::new();
+    let created = stage.create().unwrap().unwrap();
+    assert!(stage.has_nics());
+    assert_eq!((created.nics, created.plan.as_deref()), (vec![name(0), name(2)], Some("default")));
+    assert_eq!(created.steps + 1, stage.machine.effects(), "steps and one pin");
+    // The other of the two create stages has nothing left to do.
+    assert_eq!(stage.create().unwrap().unwrap().steps, 0);
+    stage.machine.kill_init();
+    assert!(stage.stop().unwrap().unwrap().steps > 0);
+    stage.is_as_before("after a stop");
+    assert!(stage.machine.inside().is_none(), "its namespace has ended with its pin");
+}
+
+#[test]
+fn create_that_is_refused_anywhere_undoes_everything() {
+    let (create, _) = effects();
+    for number in 0..create {
+        let stage = Stage::new();
+        stage.machine.plan_mishap(number, Mishap::Refused);
+        let failure = stage.create().unwrap().unwrap_err();
+        let when = format!("effect {number} of {create}: {:#}", failure.error);
+        assert!(stage.machine.came_to_mishap(), "{when}");
+        assert!(format!("{:#}", failure.error).contains("everything is undone"), "{when}");
+        assert_eq!((failure.outcome.steps, failure.outcome.nics), (0, vec![name(0), name(2)]), "{when}");
+        stage.is_as_before(&when);
+        // The same container may try again.
+        stage.create().unwrap().unwrap();
+        assert!(stage.has_nics(), "{when}");
+    }
+}
+
+#[test]
+fn create_that_is_cut_off_anywhere_is_undone_by_a_restore() {
+    let (create, _) = effects();
+    for number in 0..create {
+        for mishap in [Mishap::EndsBefore, Mishap::EndsAfter] {
+            let stage = Stage::new();
+            let when = format!("{mishap:?} {number} of {create}");
+            stage.machine.plan_mishap(number, mishap);
+            assert!(stage.create().is_none(), "{when}");
+            // Either the container goes with its hook, or its runtime tries again.
+            if number % 2 == 0 {
+                stage.machine.kill_init();
+                stage.restore();
+                stage.is_as_before(&when);
+            } else {
+                stage.create().unwrap().unwrap();
+                assert!(stage.has_nics(), "{when}");
+            }
+        }
+    }
+}
+
+#[test]
+fn stop_that_is_cut_off_anywhere_is_finished_by_a_restore() {
+    let (_, stop) = effects();
+    for number in 0..stop {
+        for mishap in [Mishap::EndsBefore, Mishap::EndsAfter, Mishap::Refused] {
+            let stage = Stage::new();
+            let when = format!("{mishap:?} {number} of {stop}");
+            stage.create().unwrap().unwrap();
+            stage.machine.kill_init();
+            stage.machine.plan_mishap(number, mishap);
+            match stage.stop() {
+                None => assert_ne!(mishap, Mishap::Refused, "{when}"),
+                Some(Ok(_)) => assert_eq!(mishap, Mishap::Refused, "{when}"),
+                Some(Err(failure)) => {
+                    let class = ErrorClass::of(&failure.error);
+                    assert_eq!((mishap, class), (Mishap::Refused, ErrorClass::Incomplete), "{when}");
+                }
+            }
+            assert!(stage.machine.came_to_mishap(), "{when}");
+            stage.restore();
+            stage.is_as_before(&when);
+        }
+    }
+}
