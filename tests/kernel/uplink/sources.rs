@@ -65,6 +65,8 @@ fn target_of_tc_mirred_is_kept() {
             ));
             case.keeps("9.9.9.9", "e0", "is in use: tc redirects or mirrors packets to it");
             sh("tc filter delete dev e0 egress");
+            // The kernel frees it later, in a work queue (net/sched/cls_api.c, tcf_exts_destroy).
+            until("the action is gone", || !sh("tc actions list action mirred").contains("mirred"));
         }
         prepare(host, "again", "r0", &[]).ok();
     });
