@@ -40,7 +40,7 @@ fn completions(folder: &Path) -> Result<()> {
 /// rdmaprep(1), and a page for each command: rdmaprep-prepare(1), rdmaprep-nccl-explain(1), ….
 fn manual(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder)?;
-    let mut command = rdmaprep::cli::command();
+    let mut command = rdmaprep::cli::manual();
     command.build();
     page(folder, command, "rdmaprep")
 }

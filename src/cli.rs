@@ -1,24 +1,25 @@
 //! The command line as types: every flag with its environment variable, and no logic.
 //!
-//! What selects NICs is kept as text here and read by [`crate::config::request`]: a hook runs for every container of the host,
-//! and a stray variable in its environment must not fail the containers that never asked for a NIC.
+//! The options that select NICs are text here, and [`crate::config::request`] parses them: a hook runs for every container of
+//! the host, and a stray variable in its environment must not fail containers that did not ask for a NIC.
 
 mod cdi;
-mod check;
 mod doctor;
 mod handle;
 mod hold;
 mod install;
+mod job_status;
 mod nccl;
-mod peers;
+mod nccl_settings;
 mod restore;
 mod sysfs;
+mod test_bootstrap;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser, Resettable};
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use rdma_model::error_class::ErrorClass;
 
 pub use crate::config::options::Global;
@@ -26,247 +27,255 @@ pub use crate::config::select_args::SelectArgs;
 use crate::nccl_env::format::Format;
 use crate::oci::edit::Stage;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
-pub use check::{BootstrapArgs, CheckCommand};
 pub use doctor::{DoctorArgs, TryNodesArgs};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use hold::HoldArgs;
 pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
+pub use job_status::{JobStatusArgs, MeetArgs, RendezvousArgs};
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
-pub use peers::{MeetArgs, PeersArgs, RendezvousArgs};
+pub use nccl_settings::NcclSettingsArgs;
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
+pub use test_bootstrap::{CheckCommand, TestBootstrapArgs};
 
-/// Gives a container its RDMA network cards, and the host everything back.
+/// Gives a container its RDMA NICs and returns them to the host unchanged
 ///
-/// `prepare` decides which NICs a container gets and stores the plan; the OCI hook moves them when a container that
-/// names the plan starts, and brings them back when it stops.
+/// `prepare` chooses NICs and stores the choice as a plan. When a container that names the plan starts, the OCI hook
+/// moves the NICs into it; when the container stops, the hook restores them.
 #[derive(Debug, Parser)]
 #[command(name = "rdmaprep", version, max_term_width = 100)]
 pub struct Cli {
-    /// Flags of every command.
     #[command(flatten)]
     pub global: Global,
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what this host has: HCAs, ports, GIDs, netdevs, routes, PCI functions, GPUs
+    /// Show this host's HCAs, ports, GIDs, netdevs, routes, PCI functions and GPUs
     Snapshot(SnapshotArgs),
-    /// Choose the NICs for a container, store the plan, show what was chosen and why
+    /// Choose the NICs of a container, show why, and store the choice as a plan
+    ///
+    /// docs/selection.md has the rules, docs/multi-node.md the agreement of several nodes.
+    #[command(after_help = "Examples:
+  rdmaprep prepare --dry-run
+  rdmaprep prepare --plan train --ifaces \"rdma0 rdma1\"
+  rdmaprep prepare --plan train --bundle /run/bundle
+  rdmaprep prepare --rendezvous c10d://192.0.2.1:29400 --rank 0 --nodes 2 --run-id 1")]
     Prepare(Box<PrepareArgs>),
-    /// Print NCCL's settings for a plan's containers, exactly as they are injected
+    /// Print the NCCL settings that a plan's containers get
     ///
-    /// Uses the stored plan; where there is none it is made, and not stored.
+    /// If no plan is stored, makes one and does not store it.
+    #[command(after_help = "Examples:
+  rdmaprep env --plan train
+  rdmaprep env --plan train --format docker")]
     Env(Box<EnvArgs>),
-    /// Edit an OCI config.json: stdin to stdout, as podman's precreate hook wants it
+    /// Edit an OCI config.json from stdin to stdout, as podman's precreate hook does
     ///
-    /// Does what `prepare --bundle` does. A container that did not opt in (see `hook`) comes out as it went in. Uses the
-    /// stored plan; where there is none it is made for this container, and not stored: the hooks are told its NICs.
+    /// Makes the same edits as `prepare --bundle`. Prints the config.json of a container that did not opt in (see `hook`)
+    /// unchanged. If no plan is stored, makes one for this container and does not store it.
     Spec(Box<SpecArgs>),
-    /// Act as an OCI hook: the runtime's state JSON comes on stdin
+    /// Run as an OCI hook; the runtime's state JSON is on stdin
     ///
-    /// Does nothing and exits 0 for a container that did not opt in: by the annotation rdmaprep.io/plan, by --plan, or
-    /// by `plan` in the host's config file.
+    /// Changes nothing and exits with 0 for a container that did not opt in. A container opts in by the annotation
+    /// rdmaprep.io/plan, by --plan, or by `plan` in the host's config file.
     Hook(Box<HookArgs>),
-    /// Keep a plan's NICs in a network namespace for containers that join it, until a signal
+    /// Keep a plan's NICs in a network namespace that containers join, until a signal
     ///
-    /// Makes the namespace /run/netns/ID, gives it the NICs as the create hook would, prints one line when all is ready,
-    /// and waits. A config.json names that path; containers that join need the hooks as well, and start without a move.
-    /// SIGTERM, SIGINT and SIGHUP end it: the NICs go home at once, or with the last container in the namespace.
+    /// Makes the namespace /run/netns/ID, moves the NICs into it, prints one line, and waits. Containers whose
+    /// config.json names that path get no NIC moved, but need the hooks as well. On SIGTERM, SIGINT or SIGHUP the NICs
+    /// return to the host: at once, or when the last container leaves the namespace.
     Hold(Box<HoldArgs>),
-    /// Use what a process keeps open, by the value that `status` shows
+    /// Read a file that another rdmaprep process keeps open
     #[command(subcommand)]
     Handle(HandleCommand),
-    /// Be an OCI runtime: edit config.json as `spec` does, then become runc, crun, runsc or another
+    /// Run as an OCI runtime: edit config.json, then execute runc, crun or another
     ///
-    /// For engines that are given a runtime's path: a link `rdmaprep-runtime` to this program does the same, and
-    /// `rdmaprep-runtime-crun` (or runc, runsc, youki, nvidia) before that runtime. Every argument is passed on as it is;
-    /// `create` and `run` of a container that opted in (see `hook`) have its config.json edited first. `runtime` in the
-    /// host's config file names the runtime [default: the first of runc and crun in PATH].
+    /// Makes the edits of `spec`. For engines that take the path of a runtime: a link `rdmaprep-runtime` to this program does the same, and
+    /// `rdmaprep-runtime-crun` (or runc, runsc, youki, nvidia) executes that runtime. All arguments are passed on unchanged.
+    /// `runtime` in the host's config file names the runtime [default: the first of runc and crun in PATH].
     #[command(disable_help_flag = true)]
     Runtime(RuntimeArgs),
-    /// Give engines each rail as a device (Container Device Interface)
+    /// Describe each rail as a device for engines (Container Device Interface)
     #[command(subcommand)]
     Cdi(CdiCommand),
-    /// Bring back the NICs that a container holds
+    /// Return the NICs that a container holds to the host
+    ///
+    /// docs/recovery.md says when NICs return without this command.
+    #[command(after_help = "Examples:
+  rdmaprep restore --all --dry-run
+  rdmaprep restore --plan train
+  rdmaprep restore --all --stale")]
     Restore(RestoreArgs),
-    /// Show who holds which NIC, and what the last hooks did
+    /// Show which container holds which NIC, and what the last hooks did
+    #[command(after_help = "Examples:
+  rdmaprep status
+  rdmaprep status --json")]
     Status(StatusArgs),
-    /// Show, write out and compare the /sys that a container sees
+    /// Show, export and compare the /sys that a container sees
     #[command(subcommand)]
     Sysfs(SysfsCommand),
-    /// Tell what NCCL does with its settings in a network namespace
+    /// Explain what NCCL does with its settings, and test its bootstrap
     #[command(subcommand)]
     Nccl(NcclCommand),
-    /// Try what NCCL does in a network namespace
-    #[command(subcommand)]
+    /// The old name of `nccl test-bootstrap`
+    #[command(subcommand, hide = true)]
     Check(Box<CheckCommand>),
-    /// Look for known failures: for each what was seen, why it hurts, and the fix
+    /// Look for known failures: what was seen, why it matters, and the fix
     ///
-    /// Changes nothing. Ends with 11 if something breaks a job; with 0 where there are warnings alone, or what cannot be told
-    /// from here. Looks at the NICs that `prepare` would choose, and those that it would if their ports and GIDs were well.
+    /// Changes nothing. Examines the NICs that `prepare` would choose, and those that only a port or GID keeps out. Exits
+    /// with 11 if a finding breaks jobs, with 0 if there are warnings alone. docs/doctor.md lists the checks.
+    #[command(after_help = "Examples:
+  rdmaprep doctor
+  rdmaprep doctor --ifaces \"rdma0 rdma1\"
+  rdmaprep doctor --container 4242")]
     Doctor(Box<DoctorArgs>),
     /// Open device nodes in a container's cgroup
     #[command(hide = true)]
     TryNodes(TryNodesArgs),
-    /// Show where NICs and GPUs are, draw it, or write it as a topology file for NCCL
+    /// Show where NICs and GPUs are, draw it, or write a topology file for NCCL
     ///
-    /// Prints the PCI tree by NCCL's levels: each NIC kept or dropped and why, and its nearest GPU. Changes nothing.
+    /// Prints the PCI tree by NCCL's levels: each NIC kept or left out and why, and its nearest GPU. Changes nothing.
     Topo(Box<TopoArgs>),
-    /// Show which nodes of a job have published their rails, who is missing, and what they have in common
+    /// Show which nodes of a job have published their rails, and which are missing
     ///
-    /// Looks into the store of `prepare --rendezvous`, and changes nothing in it. It needs no --rank.
-    Peers(Box<PeersArgs>),
-    /// Have podman, CRI-O, Docker, containerd, systemd and network managers know of rdmaprep
+    /// Reads the store of `prepare --rendezvous`, and changes nothing in it.
+    #[command(alias = "peers")]
+    JobStatus(Box<JobStatusArgs>),
+    /// Register rdmaprep with podman, CRI-O, Docker, containerd, systemd
     ///
-    /// Writes or edits their files and keeps what is in them; --dry-run shows each diff. All is decided before the first file
-    /// is written; nothing is restarted, what to run next is printed. Installing twice is installing once. Then:
-    ///
-    ///   podman run --annotation rdmaprep.io/plan=NAME …
-    ///   docker run --runtime rdmaprep --annotation rdmaprep.io/plan=NAME …
-    #[command(verbatim_doc_comment)]
+    /// Writes or edits the targets' files and keeps what is in them. Restarts nothing, and prints what to run next. A second
+    /// run changes nothing. docs/engines.md has a section for each engine.
+    #[command(after_help = "Examples:
+  rdmaprep install --dry-run
+  rdmaprep install --podman
+  rdmaprep install --network-managers --ifaces \"rdma0 rdma1\"")]
     Install(Box<InstallArgs>),
-    /// Take out what `install` wrote, to the byte; of files edited since, our keys alone
+    /// Remove what `install` wrote; of files edited since, only rdmaprep's keys
     ///
-    /// Refused while NICs are away (exit code 9).
+    /// Refused while containers hold NICs (exit code 9).
     Uninstall(UninstallArgs),
 }
 
-/// `rdmaprep snapshot`.
 #[derive(Debug, Args)]
 pub struct SnapshotArgs {
-    /// Print JSON, which --snapshot reads back, instead of a table
+    /// Print JSON, for --snapshot of other commands
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
-    /// Read the captured /sys tree in DIR instead of the live system
+    /// Read a captured /sys tree instead of the live system
     #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR")]
     pub root: Option<PathBuf>,
-    /// Print the normal form, one line per fact: hosts whose network is equal print equal texts
+    /// Print what a restore compares, one fact a line
     #[arg(long, env = "RDMAPREP_NORMAL", value_parser = BoolishValueParser::new(), conflicts_with = "json")]
     pub normal: bool,
 }
 
-/// `rdmaprep prepare`.
 #[derive(Debug, Args)]
 pub struct PrepareArgs {
-    /// Name of the plan: 1 to 64 letters, digits, `_`, `.`, `-`, the first no dot
+    /// Name of the plan
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
-    /// Edit config.json in DIR: environment, hooks, device nodes, memlock. Editing twice equals editing once, and what
-    /// you set stays
+    /// Edit the config.json of this bundle
     #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
     pub bundle: Option<PathBuf>,
-    /// Timeout of the hooks that --bundle writes; their own deadline is this less the time that an undo takes
-    /// [default: 60, more for more than 225 NICs]
+    /// Timeout of each hook [default: 60 or more]
+    // More for more than 225 NICs.
     #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub hook_timeout: Option<u32>,
-    /// Store and write nothing; show what would be, with a diff of config.json. With --rendezvous on all nodes, or they do not agree
+    /// Store nothing; show the diff (all nodes or none)
     #[arg(long, env = "RDMAPREP_DRY_RUN", value_parser = BoolishValueParser::new())]
     pub dry_run: bool,
-    /// Print JSON instead of the summary
+    /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
-    /// Decide from this `snapshot --json` file instead of the live system
+    /// Decide from a file of `snapshot --json`
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
-    /// Which NICs.
     #[command(flatten)]
     pub select: SelectArgs,
-    /// With whom to agree on them.
     #[command(flatten)]
     pub rendezvous: RendezvousArgs,
 }
 
-/// `rdmaprep env`.
 #[derive(Debug, Args)]
 pub struct EnvArgs {
     /// Name of the plan
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME", default_value = "default")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub plan: String,
-    /// In which form
+    /// Print as sh, docker, json or conf
     #[arg(long, env = "RDMAPREP_FORMAT", value_name = "FORMAT", default_value = "sh")]
     pub format: Format,
-    /// For the container of this bundle: without what its own environment sets, and by the network namespace that it joins
+    /// Leave out what this bundle's config.json sets
     #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
     pub bundle: Option<PathBuf>,
-    /// Decide from this `snapshot --json` file instead of the live system and the stored plan
+    /// Decide from a file of `snapshot --json`
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
-    /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
 }
 
-/// `rdmaprep spec`.
 #[derive(Debug, Args)]
 pub struct SpecArgs {
-    /// The plan that this container uses; an annotation that names another one is refused
+    /// Plan to use; an annotation must name the same
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
     pub plan: Option<String>,
-    /// Timeout of the hooks that it writes; their own deadline is this less the time that an undo takes
-    /// [default: 60, more for more than 225 NICs]
+    /// Timeout of each hook [default: 60 or more]
     #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub hook_timeout: Option<u32>,
-    /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
 }
 
-/// `rdmaprep hook`.
 #[derive(Debug, Args)]
 pub struct HookArgs {
-    /// The moment in the container's life
+    /// prestart, createRuntime, poststart or poststop
     #[arg(value_name = "STAGE")]
     pub stage: Stage,
-    /// The plan that this container uses; an annotation that names another one is refused
+    /// Plan to use; an annotation must name the same
     #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
     pub plan: Option<String>,
-    /// Time to attach in; an undo comes on top, some 25 ms per NIC [default: what --hook-timeout leaves, at most 50 or what the
-    /// plan's NICs need; without that 10, and 0.1 for each of them]
+    /// Time to attach [default: by --hook-timeout]
+    // What --hook-timeout leaves, at most 50 or what the plan's NICs need; without that 10, and 0.1 for each of them.
+    // An undo takes some 25 ms per NIC on top.
     #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub deadline: Option<u32>,
-    /// When the engine ends this hook, which the state on stdin does not tell
+    /// When the engine kills this hook
     #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub hook_timeout: Option<u32>,
-    /// How much of the deadline to wait for NICs that other containers hold; `hook_wait_s` of the config file is its default,
-    /// else 0
+    /// Wait for busy NICs [default: hook_wait_s, or 0]
     #[arg(long, env = "RDMAPREP_WAIT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
     pub wait: Option<u32>,
-    /// Refuse any plan but the one with this digest, on which all nodes agreed; `prepare --bundle` says so here
+    /// Refuse a plan whose digest is another
+    // `prepare --bundle` writes the digest on which all nodes agreed.
     #[arg(long, env = "RDMAPREP_AGREED", value_name = "DIGEST")]
     pub agreed: Option<String>,
-    /// What the runtime's process keeps open for this hook, NAME=HANDLE each: `rdmaprep-runtime` says so here. The view of /sys
-    /// is read there, if it is the one that config.json mounts, and else from its file
+    /// NAME=HANDLE: files that the runtime keeps open
+    // `rdmaprep-runtime` passes them. The view of /sys is read there if config.json mounts the same one, else from its file.
     #[arg(long, env = "RDMAPREP_HANDLES", value_name = "HANDLES", value_delimiter = ',')]
     pub handles: Vec<String>,
-    /// Just this rail of the plan, NETDEV or hca:NAME, and those that the same flag of our other hooks in config.json names: the
-    /// first of them gives the container all of these or fails. `cdi generate` says so here
+    /// Take only this rail: NETDEV or hca:NAME
+    // `cdi generate` writes it. The first hook that runs attaches the rails of all hooks in config.json.
     #[arg(long, env = "RDMAPREP_RAIL", value_name = "RAIL")]
     pub rail: Vec<String>,
-    /// Which NICs, where no plan is stored.
     #[command(flatten)]
     pub select: SelectArgs,
 }
 
-/// `rdmaprep runtime`.
 #[derive(Debug, Args)]
 pub struct RuntimeArgs {
-    /// The runtime's own options, command and its arguments
+    /// The runtime's options, command and arguments
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<OsString>,
 }
 
-/// `rdmaprep status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// Print JSON
@@ -275,24 +284,35 @@ pub struct StatusArgs {
 }
 
 impl Cli {
-    /// Reads a command line and the environment. [`complaint`] tells an error from a wish for help.
+    /// Reads a command line and the environment. For errors and for help see [`complaint`].
     pub fn read<I, T>(args: I) -> Result<Cli, clap::Error>
     where
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        // An empty variable is none; clap takes it for a path that lacks its text.
-        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-        let command = command().mut_args(|arg| match arg.is_global_set() && arg.get_env().is_some_and(is_empty) {
-            true => arg.env(Resettable::Reset),
-            false => arg,
-        });
-        Cli::from_arg_matches(&command.try_get_matches_from(args)?)
+        Cli::from_arg_matches(&without_empty_variables(command()).try_get_matches_from(args)?)
     }
 }
 
-/// The whole command for clap, with the exit codes in its help.
+/// The whole command, with the exit codes in its help. `-h` and `--help` print the same: one line for each flag.
 pub fn command() -> clap::Command {
+    let whole = manual();
+    let global: Vec<Arg> = whole.get_arguments().filter(|arg| arg.is_global_set()).cloned().collect();
+    brief(whole).mut_subcommands(|below| without_global(below, &global))
+}
+
+/// An empty variable counts as unset; clap takes the empty text for a path.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let global = |arg: Arg| match arg.is_global_set() && arg.get_env().is_some_and(is_empty) {
+        true => arg.env(Resettable::Reset),
+        false => arg,
+    };
+    command.mut_args(global).mut_subcommands(without_empty_variables)
+}
+
+/// The whole command with its long texts, for manual pages.
+pub fn manual() -> clap::Command {
     // Help is documentation: it shows the variable's name, not what happens to be in it.
     fn quiet(command: clap::Command) -> clap::Command {
         command.mut_args(|a| a.hide_env_values(true)).mut_subcommands(quiet)
@@ -300,7 +320,46 @@ pub fn command() -> clap::Command {
     quiet(Cli::command()).after_help(exit_codes())
 }
 
-/// What is wrong with a command line, in one line as every error of ours; nothing where clap shows help or the version.
+/// What a command does below its first line, and a line for each flag. clap gives a flag three lines once any text is long.
+fn brief(mut command: clap::Command) -> clap::Command {
+    if let Some(long) = command.get_long_about().map(ToString::to_string) {
+        if let Some((_, rest)) = long.split_once("\n\n") {
+            command = command.before_help(rest.to_owned());
+        }
+        command = command.long_about(None);
+    }
+    command.help_template(HELP).mut_args(one_line).mut_subcommands(brief)
+}
+
+const HELP: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
+
+/// What a flag does, then its default and its variable.
+fn one_line(arg: Arg) -> Arg {
+    let Some(mut help) = arg.get_help().map(ToString::to_string) else { return arg };
+    let has_number = arg.get_num_args().is_none_or(|n| n.takes_values());
+    let (sets, takes_value) = (arg.get_action().takes_values(), arg.get_action().takes_values() && has_number);
+    for value in arg.get_default_values().iter().filter(|_| takes_value) {
+        help += &format!(" [default: {}]", value.to_string_lossy());
+    }
+    if let Some(variable) = arg.get_env() {
+        // A flag that unsets: `--no-nccl-topo` is `INCLUDE_NCCL_TOPO=0`.
+        let value = if sets && !takes_value { "=0" } else { "" };
+        help += &format!(" [${}{value}]", variable.to_string_lossy());
+    }
+    let arg = arg.help(help).long_help(None).hide_env(true);
+    if takes_value { arg.hide_default_value(true).hide_possible_values(true) } else { arg }
+}
+
+/// The same command, whose help names the global options in one line.
+fn without_global(command: clap::Command, global: &[Arg]) -> clap::Command {
+    let pointer = "Global options: rdmaprep --help";
+    let text = command.get_after_help().map_or_else(|| pointer.to_owned(), |text| format!("{text}\n\n{pointer}"));
+    // clap hands down an option unless the command has it.
+    let hidden = global.iter().map(|arg| arg.clone().hide(true));
+    command.args(hidden).after_help(text).mut_subcommands(|below| without_global(below, global))
+}
+
+/// What is wrong with a command line, in one line like every error; nothing if clap shows help or the version.
 pub fn complaint(error: &clap::Error) -> Option<String> {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
@@ -312,7 +371,6 @@ pub fn complaint(error: &clap::Error) -> Option<String> {
     Some(format!("{}; see --help", words.strip_prefix("error: ").unwrap_or(&words)))
 }
 
-/// The table of exit codes.
 fn exit_codes() -> String {
     let line = |f: ErrorClass| format!("\n  {}  {}", f.code(), f.meaning());
     ErrorClass::ALL.into_iter().map(line).fold("Exit codes:\n  0  done".to_owned(), |text, line| text + &line)

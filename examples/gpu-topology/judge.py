@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """judge.py DUMP TOPOLOGY [NET...]: does NCCL's dump put every GPU and these NICs below the bridges that our file says?
 
-DUMP is NCCL's (NCCL_TOPO_DUMP_FILE), TOPOLOGY that of `rdmaprep topo --xml`. One line for each; exits with 1 where they differ.
+DUMP is NCCL's (NCCL_TOPO_DUMP_FILE), TOPOLOGY that of `rdmaprep topo --nccl-xml`. One line for each; exits with 1 where they differ.
 """
 import sys
 import xml.etree.ElementTree as tree

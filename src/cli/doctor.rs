@@ -7,23 +7,21 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 
 use crate::config::select_args::{SelectArgsBut, Unused};
 
-/// `rdmaprep doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Examine this container from inside its namespaces: by its id, if it holds NICs, else by the pid of its init
+    /// Examine this container, by id or by its init's pid
     #[arg(long, env = "RDMAPREP_CONTAINER", value_name = "ID")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub container: Option<String>,
-    /// Read the captured /sys tree in DIR instead of the live system: what takes a live one is told as not checked
+    /// Read a captured /sys tree instead of the live system
     #[arg(long, env = "RDMAPREP_ROOT", value_name = "DIR", conflicts_with = "container")]
     pub root: Option<PathBuf>,
-    /// The same for this `snapshot --json` file
+    /// Read a file of `snapshot --json`
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE", conflicts_with_all = ["root", "container"])]
     pub snapshot: Option<PathBuf>,
     /// Print JSON
     #[arg(long, env = "RDMAPREP_JSON", value_parser = BoolishValueParser::new())]
     pub json: bool,
-    /// Which NICs are meant.
     #[command(flatten)]
     pub select: SelectArgsBut<DoctorUnused>,
 }
@@ -42,13 +40,13 @@ pub struct TryNodesArgs {
     /// A process of the container
     #[arg(value_name = "PID")]
     pub pid: i32,
-    /// Who opens them: UID:GID,GID,...
+    /// Identity that opens them: UID:GID,GID,...
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
-    /// Tell what NCCL is told there instead
+    /// Print NCCL's settings there instead
     #[arg(long, conflicts_with_all = ["user", "nodes"])]
-    pub told: bool,
-    /// NAME:MAJOR:MINOR
+    pub settings: bool,
+    /// NAME:MAJOR:MINOR of a device node
     #[arg(value_name = "NODE", requires = "user")]
     pub nodes: Vec<String>,
 }

@@ -7,27 +7,25 @@ use clap::{Args, Subcommand};
 
 use crate::handle::Handle;
 
-/// `rdmaprep handle`.
 #[derive(Debug, Subcommand)]
 pub enum HandleCommand {
-    /// Run a program with what a handle names as its descriptor 3, to be read from the beginning
+    /// Run a program with the file that a handle names as its descriptor 3
     ///
-    /// The number is in RDMAPREP_HANDLE_FD as well: it is the next free one where 3 is taken. Refused where the process
-    /// has gone, its pid is another's, or it has another object there by now.
+    /// RDMAPREP_HANDLE_FD has the number: the next free one if 3 is taken. Refused if the process has ended, if its pid is
+    /// another's, or if the descriptor is another object now.
     Open(HandleOpenArgs),
 }
 
-/// `rdmaprep handle open`.
 #[derive(Debug, Args)]
 pub struct HandleOpenArgs {
-    /// What `hold` prints and `status --json` shows
+    /// Handle, from `hold` or `status --json`
     #[arg(value_name = "HANDLE", env = "RDMAPREP_HANDLE")]
     pub handle: Handle,
-    /// Open FILE instead, unchecked, where the kernel does not let us have the descriptor. A handle of the past is refused
-    /// all the same
+    /// Open FILE if the kernel forbids the descriptor
+    // FILE is not checked; a handle whose process has ended is refused all the same.
     #[arg(long, env = "RDMAPREP_HANDLE_FILE", value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(value_name = "CMD", required = true, last = true)]
     pub program: Vec<OsString>,
 }

@@ -147,7 +147,7 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
 
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
 pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
-    if args.told {
+    if args.settings {
         return say(&report::json(&container::container_settings(args.pid)?)?);
     }
     let device = |word: &String| {

@@ -1,7 +1,6 @@
 //! The only composition: one short function per command.
 
 mod cdi;
-mod check;
 mod config_file;
 mod decision;
 mod doctor;
@@ -18,6 +17,7 @@ mod spec;
 mod stale_records;
 mod status;
 mod sysfs;
+mod test_bootstrap;
 mod topo;
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
 
-use crate::cli::{Cli, Command, Global, HandleCommand, HookArgs, SelectArgs, SnapshotArgs};
+use crate::cli::{CheckCommand, Cli, Command, Global, HandleCommand, HookArgs, NcclCommand, SelectArgs, SnapshotArgs};
 use crate::config::device_request::DeviceRequest;
 use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
@@ -70,12 +70,16 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Restore(args) => restore::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
-        Command::Nccl(args) => nccl::run(args),
-        Command::Check(args) => check::run(args),
+        Command::Nccl(NcclCommand::Explain(args)) => nccl::explain(args),
+        Command::Nccl(NcclCommand::TestBootstrap(args)) => test_bootstrap::run(args),
+        Command::Check(old) => {
+            let CheckCommand::Bootstrap(args) = &**old;
+            test_bootstrap::run(args)
+        }
         Command::Doctor(args) => doctor::run(global, args),
         Command::TryNodes(args) => doctor::try_nodes(args),
         Command::Topo(args) => topo::run(global, args),
-        Command::Peers(args) => peers::show(args),
+        Command::JobStatus(args) => peers::show(args),
         Command::Install(args) => install::install(global, args),
         Command::Uninstall(args) => install::uninstall(global, args),
     }

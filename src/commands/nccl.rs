@@ -3,34 +3,27 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use nccl_rules::explain::explain;
+use nccl_rules::explain;
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::prepare::read_config;
 use super::{load_snapshot, say};
-use crate::cli::{ExplainArgs, NcclCommand};
+use crate::cli::{ExplainArgs, NcclSettingsArgs};
 use crate::kernel::host::{files, home_and_hosts};
 use crate::oci::edit;
 use crate::report;
 
-/// Runs one.
-pub(super) fn run(command: &NcclCommand) -> Result<()> {
-    match command {
-        NcclCommand::Explain(args) => explanation(args),
-    }
-}
-
-fn explanation(args: &ExplainArgs) -> Result<()> {
-    let settings = settings(args)?;
+pub(super) fn explain(args: &ExplainArgs) -> Result<()> {
+    let settings = settings(&args.settings, args.snapshot.is_none())?;
     let snapshot = load_snapshot(None, args.snapshot.as_deref())?;
-    let explanation = explain(&settings, &snapshot, args.nccl_version, &home_and_hosts::address_of);
+    let explanation = explain::explain(&settings, &snapshot, args.settings.nccl_version, &home_and_hosts::address_of);
     if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
 }
 
-/// The environment that is asked about, and the config files that NCCL adds to it.
-pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
+/// The environment in question, and the config files that NCCL adds to it: by default, if `is_live`, those of this host.
+pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Settings> {
     // An empty variable counts as unset.
     let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
     let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
@@ -43,15 +36,15 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
         }
         (pairs, file, _) => given(pairs, file.as_deref())?,
     };
-    let files: Vec<PathBuf> = match (args.conf.as_slice(), &args.snapshot) {
-        ([], Some(_)) => Vec::new(),
-        ([], None) => settings.files(home_and_hosts::home_dir().as_deref(), args.nccl_version),
+    let files: Vec<PathBuf> = match (args.conf.as_slice(), is_live) {
+        ([], false) => Vec::new(),
+        ([], true) => settings.files(home_and_hosts::home_dir().as_deref(), args.nccl_version),
         (asked, _) => asked.to_vec(),
     };
     for path in files {
         match home_and_hosts::config(&path) {
             Ok(Some(text)) => settings.add(&path, &text, args.nccl_version),
-            // NCCL says nothing of a file that it cannot open; who names one means it.
+            // NCCL ignores a file that it cannot open; one that --conf names must exist.
             Ok(None) | Err(_) if args.conf.is_empty() => {}
             Ok(None) => return Err(ErrorClass::Usage.error(format!("there is no {}", path.display()))),
             Err(e) => return Err(e).class(ErrorClass::Usage, format!("reading {}", path.display())),
@@ -62,8 +55,7 @@ pub(super) fn settings(args: &ExplainArgs) -> Result<Settings> {
 
 /// What NCCL would find here, by this process's environment and the config files of this host.
 pub(super) fn own_settings() -> Result<Settings> {
-    let args = ExplainArgs { nccl_version: Version::NEWEST, ..ExplainArgs::default() };
-    settings(&args)
+    settings(&NcclSettingsArgs { nccl_version: Version::NEWEST, ..NcclSettingsArgs::default() }, true)
 }
 
 /// What NCCL looks at in this process's environment.

@@ -22,7 +22,7 @@ use rdma_model::values::Family;
 
 use super::{say, warn};
 use crate::agreement::{RailNames, fill_offer};
-use crate::cli::{MeetArgs, PeersArgs, RendezvousArgs};
+use crate::cli::{JobStatusArgs, MeetArgs, RendezvousArgs};
 use crate::kernel::host::{files, random};
 use crate::kernel::links::RouteSocket;
 use crate::plan::Plan;
@@ -181,8 +181,8 @@ fn host() -> HostName {
     HostName::sanitized(name.trim())
 }
 
-/// `rdmaprep peers`: what is in the store, once or until all have published.
-pub(super) fn show(args: &PeersArgs) -> Result<()> {
+/// `rdmaprep job-status`: what is in the store, once or until all have published.
+pub(super) fn show(args: &JobStatusArgs) -> Result<()> {
     let Some(asked) = Options::for_observer(&settings(&args.meet), |name| std::env::var(name).ok())? else {
         return Err(ErrorClass::Usage.error("--rendezvous: where do they meet?"));
     };

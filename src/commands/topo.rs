@@ -18,22 +18,21 @@ use crate::{report, select};
 
 const TOPO_FILE: &str = "NCCL_TOPO_FILE";
 
-/// Runs it.
 pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     let snapshot = load_snapshot(args.root.as_deref(), args.snapshot.as_deref())?;
     let fates = fates(global, args, &snapshot)?;
     let output = &args.output;
-    if args.strict && !(output.xml || output.exec) {
-        return Err(ErrorClass::Usage.error("--strict is about a topology file: --xml or --exec"));
+    if args.strict && !(output.nccl_xml || output.run) {
+        return Err(ErrorClass::Usage.error("--strict needs a topology file: give --nccl-xml or --run"));
     }
-    if output.xml {
+    if output.nccl_xml {
         return say(xml(args, &snapshot, &fates)?.trim_end());
     }
-    if output.exec {
+    if output.run {
         return exec(args, &snapshot, &fates);
     }
     let picture = picture(&snapshot, &fates);
-    match &output.svg {
+    match &output.draw {
         Some(file) if file == Path::new("-") => say(drawing::svg(&picture).trim_end()),
         Some(file) => files::write(file, drawing::svg(&picture).as_bytes()),
         None if output.json => say(&report::json(&picture)?),
@@ -87,6 +86,7 @@ fn exec(args: &TopoArgs, snapshot: &Snapshot, fates: &Fates) -> Result<()> {
         warn(&[format!("no topology file: {}", wanted.why)]);
         return memfd::become_program(&args.program, None);
     }
-    let file = memfd::sealed("nccl-topology", xml(args, snapshot, fates)?.as_bytes()).context("for --exec")?;
+    let file = memfd::sealed("nccl-topology", xml(args, snapshot, fates)?.as_bytes())
+        .context("--run: writing the topology file into memory")?;
     memfd::become_program(&args.program, Some((TOPO_FILE, &memfd::path(&file))))
 }

@@ -15,18 +15,21 @@ use serde::{Deserialize, Deserializer};
 use crate::config::pattern::Exclusion;
 use crate::config::sysfs_mode::SysfsMode;
 
-/// Flags of every command.
+/// The flags that every command has.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub struct Global {
-    /// The host's config file; without this flag a missing file means the defaults
-    /// [default: /etc/rdmaprep/config.toml]
+    /// Config file [default: /etc/rdmaprep/config.toml]
+    ///
+    /// If the flag is given, the file must exist.
     #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where the records of NICs that are away are kept: it must survive a reboot [default: /var/lib/rdmaprep]
+    /// Records of moved NICs [default: /var/lib/rdmaprep]
+    ///
+    /// The directory must survive a reboot.
     #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Where plans, reports, the lock and the pins of network namespaces are kept [default: /run/rdmaprep]
+    /// Plans, reports, lock, pins [default: /run/rdmaprep]
     #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }
@@ -38,96 +41,131 @@ pub struct Global {
 #[group(skip)]
 #[serde(deny_unknown_fields, default)]
 pub struct SelectOptions {
-    /// Only these netdevs (comma- or space-separated). Overrides --exclude, never the guard of uplinks and of the
-    /// bootstrap interface. On a machine without any RDMA device the named netdevs are taken as they are
+    /// Take only these netdevs
+    ///
+    /// Names are separated by commas or spaces. Overrides --exclude, but never the protection of uplinks and of the
+    /// bootstrap interface. On a host without RDMA devices the named netdevs are taken as they are.
     #[arg(long, env = "RDMA_IFACES", value_name = "NAMES")]
     #[arg(value_parser = names::<IfName>, action = ArgAction::Append)]
     pub ifaces: Names<IfName>,
-    /// Only NICs of these RDMA devices (comma- or space-separated), InfiniBand HCAs with --ib. Overrides --exclude
+    /// Take only NICs of these RDMA devices
+    ///
+    /// Names are separated by commas or spaces; InfiniBand HCAs need --ib. Overrides --exclude.
     #[arg(long, env = "RDMA_HCA", value_name = "NAMES")]
     #[arg(value_parser = names::<HcaName>, action = ArgAction::Append)]
     pub hca: Names<HcaName>,
-    /// Leave out netdevs, and HCAs that have none, whose name matches REGEX, with a warning for each; empty excludes none
-    /// [default: ^eth[0-9]+$]
+    /// Leave out NICs [default: ^eth[0-9]+$]
+    ///
+    /// REGEX matches names of netdevs, and of HCAs without a netdev. Each one left out gets a warning. An empty REGEX
+    /// excludes none.
     #[arg(long, env = "RDMA_EXCLUDE_REGEX", value_name = "REGEX", allow_hyphen_values = true)]
     pub exclude: Exclusion,
-    /// Only netdevs that the peer has, too: paste the last line of the peer's `prepare`
+    /// Take only netdevs that the peer has too
+    ///
+    /// Paste the last line of the peer's `prepare`.
     #[arg(long, env = "RDMA_PEER_IFACES", value_name = "NAMES")]
     #[arg(value_parser = names::<IfName>, action = ArgAction::Append)]
     pub peer_ifaces: Names<IfName>,
-    /// Never take the interface that owns this address: the job's bootstrap runs over it
+    /// Never take the NIC that has this address
+    ///
+    /// The job's bootstrap uses that NIC.
     #[arg(long, env = "LOCAL_IP", value_name = "ADDRESS")]
     #[arg(value_parser = address)]
     #[serde(deserialize_with = "canonical")]
     pub bootstrap_address: Option<IpAddr>,
-    /// Never take the interface that leads to this address: the job's master, or the peer
+    /// Never take the NIC that leads to this address
+    ///
+    /// The address is that of the job's master, or of the peer.
     #[arg(long, env = "REMOTE_IP", value_name = "ADDRESS")]
     #[arg(value_parser = address)]
     #[serde(deserialize_with = "canonical")]
     pub peer_address: Option<IpAddr>,
-    /// Take an uplink or the bootstrap interface, if --ifaces names it as well: the host may lose its network
+    /// Take uplinks named by --ifaces
+    ///
+    /// The same for the bootstrap interface. The host may lose its network.
     #[arg(long, env = "ALLOW_BOOTSTRAP_RDMA_IFACE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub allow_bootstrap_iface: bool,
-    /// A NIC without an address of the wanted family is an error instead of being left out (variable: 0)
+    /// Fail on NICs without an address
+    ///
+    /// Without this flag they are left out. An address counts if it is of --family.
     #[arg(long, env = "RDMA_AUTO_SKIP_NO_IPV4", num_args = 0, default_missing_value = "0")]
     #[arg(action = ArgAction::Set, value_parser = negation)]
     #[serde(rename = "auto_skip_no_ipv4", deserialize_with = "negated")]
     pub no_auto_skip: bool,
-    /// Which addresses count, for "has an address" and for the GID: 4, 6 or any [default: 4]
+    /// Addresses: 4, 6 or any [default: 4]
+    ///
+    /// The addresses that count for "has an address" and for the GID.
     #[arg(long, env = "RDMAPREP_FAMILY", value_name = "FAMILY")]
     pub family: Family,
-    /// Prepare InfiniBand HCAs as well: device nodes and NCCL_IB_HCA, no move. An IPoIB netdev moves only if --ifaces
-    /// names it
+    /// Add InfiniBand HCAs, which are not moved
+    ///
+    /// They get device nodes and NCCL_IB_HCA. An IPoIB netdev moves only if --ifaces names it.
     #[arg(long, env = "RDMAPREP_IB", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub ib: bool,
-    /// Take NICs with addresses of finite lifetime (DHCP, SLAAC) and make those permanent inside: nobody renews them
-    /// there
+    /// Make DHCP addresses permanent
+    ///
+    /// Takes NICs whose addresses have a finite lifetime (DHCP, SLAAC), and makes these addresses permanent in the
+    /// container, where no DHCP client or router renews them.
     #[arg(long, env = "RDMAPREP_FREEZE_LIFETIMES", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub freeze_lifetimes: bool,
-    /// How the NICs answer ARP inside: strict (2/1/1/1, and where NICs share a subnet or a destination, or have a default
-    /// route, a routing table with rules for each), loose (2/1/0/2, no tables), auto (strict, or loose where `rail_tables` of
-    /// the config file, by default 29000-29255, leaves no number for a table), off (as the kernel does), or values of
-    /// arp_announce/arp_ignore/arp_filter/rp_filter [default: auto]
+    /// How NICs answer ARP [default: auto]
+    ///
+    /// strict: 2/1/1/1, and where NICs share a subnet or a destination, or have a default route, a routing table with
+    /// rules for each. loose: 2/1/0/2, no tables. auto: strict, or loose if `rail_tables` of the config file (default
+    /// 29000-29255) has no free table number. off: as the kernel does. Or values of
+    /// arp_announce/arp_ignore/arp_filter/rp_filter.
     #[arg(long, env = "RDMAPREP_ARP_PROFILE", value_name = "PROFILE")]
     pub arp_profile: ArpChoice,
-    /// How many seconds a port that is ACTIVE inside may take to show the RoCE v2 GID of its NIC's address, within the
-    /// hook's own timeout; without it the container does not start [default: 5]
+    /// Time limit for GIDs [default: 5]
+    ///
+    /// How long an ACTIVE port may take in the container to show the RoCE v2 GID of its NIC's address, within the
+    /// hook's own timeout. If the GID stays missing, the container does not start.
     #[arg(long, env = "RDMAPREP_GID_TIMEOUT", value_name = "SECONDS")]
     pub gid_timeout: GidTimeout,
-    /// Bring the default route that the NICs have in the host's main table along, per family the one with the lowest metric,
-    /// where the container has none when the hook runs. Without this flag none comes along: a rail's own default route
-    /// serves in its own table, for what is sent from its addresses
+    /// Move the NICs' default route too
+    ///
+    /// Per family, the one with the lowest metric in the host's main table, if the container has none when the hook
+    /// runs. With or without this flag, a rail's own default route is in the rail's table, for packets from its
+    /// addresses.
     #[arg(long, env = "RDMAPREP_DEFAULT_ROUTE", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub default_route: bool,
-    /// What the container's /sys shows: auto, live (the kernel's, without the other NICs), snapshot (a tree of files, for
-    /// sandboxes with a kernel of their own), off (all) [default: auto]
+    /// /sys: live, snapshot, off [default: auto]
+    ///
+    /// live: the kernel's, without the other NICs. snapshot: a tree of files, for sandboxes with a kernel of their own.
+    /// off: all of the host's. auto: what the container can have.
     #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]
     #[arg(value_parser = SysfsMode::from_str)]
     pub sysfs: SysfsMode,
-    /// Set NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's debug log and strace;
-    /// each one that you set wins. It costs: strace slows a sandbox 5 to 10 times
+    /// Make NCCL and runsc write debug logs
+    ///
+    /// Sets NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE, NCCL_TOPO_DUMP_FILE and runsc's debug log and strace;
+    /// a value that you set wins. strace slows a sandbox 5 to 10 times.
     #[arg(long, env = "DEBUG_ALL", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub debug_all: bool,
-    /// Give the container a topology file of this host for NCCL_TOPO_FILE, mounted by its config.json
-    /// [default: only where its /sys cannot show where its NICs are; never on EFA, nor over a file that is set]
+    /// Mount a topology file for NCCL_TOPO_FILE
+    ///
+    /// By default only if the container's /sys cannot show where its NICs are; never on EFA, nor over a file that is
+    /// set. config.json has the mount.
     #[arg(long, env = "RDMAPREP_TOPO", value_name = "BOOL")]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub topo: Option<bool>,
-    /// A topology file for NCCL_TOPO_FILE, used if it exists
+    /// Set NCCL_TOPO_FILE, if FILE exists
     #[arg(long, env = "NCCL_TOPO_FILE", value_name = "FILE")]
     pub nccl_topo: Option<PathBuf>,
-    /// Give the container no NCCL_TOPO_FILE, and do not warn about it (variable: 0)
+    /// Leave NCCL_TOPO_FILE unset
+    ///
+    /// And do not warn about it.
     #[arg(long, env = "INCLUDE_NCCL_TOPO", num_args = 0, default_missing_value = "0")]
     #[arg(action = ArgAction::Set, value_parser = negation)]
     #[serde(rename = "include_nccl_topo", deserialize_with = "negated")]

@@ -121,7 +121,7 @@ pub(super) fn numa(context: &CheckContext) -> Vec<Finding> {
     if !silent.is_empty() && context.of.snapshot.numa_nodes.len() > 1 {
         let seen = format!("of {}, or of the rails, the platform does not tell the NUMA node", join(&silent));
         let why = "NCCL takes each such pair for one across the processors";
-        let fix = "update the BIOS, or give NCCL a topology file: rdmaprep topo --xml";
+        let fix = "update the BIOS, or give NCCL a topology file: rdmaprep topo --nccl-xml";
         found.push(Finding::new(Check::Numa, Severity::Unknown, seen, why, fix));
     }
     found

@@ -49,7 +49,7 @@ fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
     judged.iter().map(|j| vec![printable(&j.name), verdict(j), printable(&j.why)]).collect()
 }
 
-/// What `check bootstrap` is going to try.
+/// What `nccl test-bootstrap` is going to try.
 pub fn call(call: &Call) -> String {
     let from = match call.from {
         Some(from) => format!("{from} ({})", listed(&call.over, "no interface owns it")),
@@ -73,11 +73,11 @@ pub fn tried(tried: &Tried) -> String {
     remarks(vec![(tried.call.to.to_string(), text)])
 }
 
-/// Where `check bootstrap --listen` waits.
+/// Where `nccl test-bootstrap --listen` waits.
 pub fn wait(wait: &Wait) -> String {
     remarks(vec![
         ("bootstrap".to_owned(), bootstrap(&wait.bootstrap)),
         ("listening".to_owned(), wait.at.to_string()),
-        ("elsewhere".to_owned(), format!("rdmaprep check bootstrap {}", wait.at)),
+        ("elsewhere".to_owned(), format!("rdmaprep nccl test-bootstrap {}", wait.at)),
     ])
 }

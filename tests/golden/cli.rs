@@ -15,7 +15,7 @@ fn rdmaprep(args: &[&str]) -> Said {
 }
 
 #[test]
-fn help_fits_a_terminal_and_tells_the_exit_codes() {
+fn help_fits_a_terminal_and_has_the_exit_codes() {
     let help = rdmaprep(&["--help"]).ok().out;
     // What follows it is the runtime's, `--help` as well.
     assert!(help.contains("\n  runtime ") && rdmaprep(&["help", "runtime"]).ok().out.contains("Usage: rdmaprep"));
@@ -36,15 +36,18 @@ fn help_fits_a_terminal_and_tells_the_exit_codes() {
         "nccl",
         "doctor",
         "topo",
-        "peers",
+        "job-status",
         "cdi",
         "install",
         "uninstall",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in\n{help}");
+        let long_flag = rdmaprep(&[command, "--help"]).ok().out;
+        assert_eq!(long_flag, rdmaprep(&["help", command]).ok().out);
         for flag in ["--help", "-h"] {
             let mut wide = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
             let text = run(wide.env_clear().env("COLUMNS", "300").args([command, flag]), "").ok().out;
+            assert_eq!(text, long_flag);
             let long: Vec<&str> = text.lines().filter(|l| l.chars().count() > 100).collect();
             assert!(long.is_empty() && text.contains("Usage: rdmaprep"), "{command} {flag}: {long:?}");
         }

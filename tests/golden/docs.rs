@@ -116,7 +116,7 @@ fn flags<T: Args>(keys: &toml::Table) -> String {
         let variable = arg.get_env().map(|v| format!("`{}`", v.to_str().unwrap())).unwrap_or_default();
         let key = keys.keys().find(|k| *k == id || k.strip_prefix(id) == Some("_no_ipv4"));
         let key = key.map(|k| format!("`{k}`")).unwrap_or_default();
-        let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
+        let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string().replace("\n\n", ". ");
         table += &format!("| `--{long}` | {variable} | {key} | {} |\n", cell(&help));
     }
     table
@@ -134,16 +134,9 @@ fn settings_in_docs_are_those_of_the_program() {
     section_is("docs/configuration.md", "config-file", &format!("```toml\n{example}```\n"));
 }
 
-/// The help of a command, and of those below it. Flags of every command are in the first one alone.
+/// The help of a command, and of those below it.
 fn help(command: &clap::Command, name: &str, page: &mut String) {
-    let mut shown = command.clone().term_width(100).bin_name(name);
-    if let Some(about) = command.get_long_about().cloned() {
-        shown = shown.about(about);
-    }
-    if name != "rdmaprep" {
-        shown = shown.mut_args(|a| if a.is_global_set() { a.hide(true) } else { a });
-    }
-    let text = shown.render_help().to_string();
+    let text = command.clone().bin_name(name).render_help().to_string();
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     *page += &format!("\n## {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end());
     for below in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
@@ -155,8 +148,8 @@ fn help(command: &clap::Command, name: &str, page: &mut String) {
 fn help_in_docs_is_that_of_the_program() {
     let mut command = cli::command();
     command.build();
-    let intro = "The help of every command: `rdmaprep help COMMAND` prints it, with more room. The flags of every command are in \
-                 the first block alone.";
+    let intro = "The help of every command, as `rdmaprep COMMAND --help` prints it. Behind what a flag does are its default and its \
+                 variable. [Configuration](configuration.md) says more of the flags that select NICs, and of the global options.";
     let mut page = format!("# Command line\n\n{intro}\n");
     help(&command, "rdmaprep", &mut page);
     compare("docs/cli.md", &fs::read_to_string(format!("{ROOT}/docs/cli.md")).unwrap_or_default(), &page);

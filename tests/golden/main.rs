@@ -12,6 +12,7 @@ mod cli;
 mod docs;
 mod doctor;
 mod examples;
+mod help;
 mod inject;
 mod install;
 mod journal;

@@ -142,7 +142,7 @@ fn each_kind_of_master_has_advice_of_its_own() {
 }
 
 #[test]
-fn every_flag_has_a_variable_and_help_fits() {
+fn every_flag_has_a_variable_and_help_the_exit_codes() {
     let mut command = cli::command();
     command.build();
     // One that is hidden is called by ourselves.
@@ -155,12 +155,8 @@ fn every_flag_has_a_variable_and_help_fits() {
         for flag in flags {
             assert!(flag.get_env().is_some(), "{} {flag}", sub.get_name());
         }
-        let mut sub = sub.clone().term_width(100);
-        let help = sub.render_long_help().to_string();
-        assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
     }
-    let help = command.clone().term_width(100).render_help().to_string();
-    assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
+    let help = command.render_help().to_string();
     for fault in ErrorClass::ALL {
         assert!(help.contains(fault.meaning()), "{help}");
     }

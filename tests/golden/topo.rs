@@ -80,7 +80,7 @@ fn golden_cases() {
         let (dir, kept) = made(&case);
         let root = dir.path().to_str().unwrap();
         let topo = |what: &[&str]| rdmaprep(&[&["topo", "--root", root, "--hca", &kept], what].concat());
-        let file = topo(&["--xml"]).ok();
+        let file = topo(&["--nccl-xml"]).ok();
         testkit::topo_xml::read(&file.out).unwrap_or_else(|e| panic!("{}: {e}\n{}", case.display(), file.out));
         let text = topo(&[]).ok().out;
         assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
@@ -88,7 +88,7 @@ fn golden_cases() {
         wrong.extend(golden(&case.join("topo.err"), &file.err));
         wrong.extend(golden(&case.join("topo.txt"), &text));
         if case.join("topo.svg").exists() {
-            wrong.extend(golden(&case.join("topo.svg"), &topo(&["--svg", "-"]).ok().out));
+            wrong.extend(golden(&case.join("topo.svg"), &topo(&["--draw", "-"]).ok().out));
         }
     }
     assert!(wrong.is_empty(), "run once with UPDATE_GOLDEN=1 and read the diff\n{}", wrong.join("\n"));
@@ -170,32 +170,32 @@ fn two() -> (TempDir, String) {
 #[test]
 fn a_nic_without_a_place_is_left_out_or_refused() {
     let (_dir, root) = two();
-    let file = rdmaprep(&["topo", "--xml", "--root", &root]).ok();
+    let file = rdmaprep(&["topo", "--nccl-xml", "--root", &root]).ok();
     assert!(file.err.contains("left out of the topology file: rxe0: no PCI function"), "{}", file.err);
     assert!(file.out.contains("mlx5_0") && !file.out.contains("rxe0"), "{}", file.out);
-    rdmaprep(&["topo", "--xml", "--strict", "--root", &root]).fails(3, &["--strict", "rxe0"]);
-    rdmaprep(&["topo", "--xml", "--strict", "--root", &root, "--hca", "mlx5_0"]).ok();
-    rdmaprep(&["topo", "--strict", "--root", &root, "--exec", "true"]).fails(3, &["rxe0"]);
+    rdmaprep(&["topo", "--nccl-xml", "--strict", "--root", &root]).fails(3, &["--strict", "rxe0"]);
+    rdmaprep(&["topo", "--nccl-xml", "--strict", "--root", &root, "--hca", "mlx5_0"]).ok();
+    rdmaprep(&["topo", "--strict", "--root", &root, "--run", "true"]).fails(3, &["rxe0"]);
 }
 
 #[test]
 fn a_program_gets_a_file_that_nobody_changes() {
     let (_dir, root) = two();
-    let file = rdmaprep(&["topo", "--xml", "--root", &root]).ok().out;
+    let file = rdmaprep(&["topo", "--nccl-xml", "--root", &root]).ok().out;
     let script = "cat \"$NCCL_TOPO_FILE\"; echo x >> \"$NCCL_TOPO_FILE\" || echo sealed; \
                   echo y 1<> \"$NCCL_TOPO_FILE\" || echo sealed; echo \"$0 $@\"; exit 7";
-    let said = rdmaprep(&["topo", "--root", &root, "--exec", "sh", "-c", script, "--hca", "-x", "--", "y"]);
+    let said = rdmaprep(&["topo", "--root", &root, "--run", "sh", "-c", script, "--hca", "-x", "--", "y"]);
     assert_eq!((said.code, said.out), (Some(7), format!("{file}sealed\nsealed\n--hca -x -- y\n")), "{}", said.err);
     // Read again by a child of the child.
-    let said = rdmaprep(&["topo", "--root", &root, "--exec", "sh", "-c", "sh -c 'cat $NCCL_TOPO_FILE'; true"]).ok();
+    let said = rdmaprep(&["topo", "--root", &root, "--run", "sh", "-c", "sh -c 'cat $NCCL_TOPO_FILE'; true"]).ok();
     assert_eq!(said.out, file);
     let mut own = program();
-    own.env("NCCL_TOPO_FILE", "/own.xml").args(["topo", "--root", &root, "--exec", "sh", "-c", "echo $NCCL_TOPO_FILE"]);
+    own.env("NCCL_TOPO_FILE", "/own.xml").args(["topo", "--root", &root, "--run", "sh", "-c", "echo $NCCL_TOPO_FILE"]);
     let said = run(&mut own, "").ok();
     assert!(said.out == "/own.xml\n" && said.err.contains("/own.xml is set already"), "{said:?}");
-    rdmaprep(&["topo", "--exec"]).fails(2, &["CMD"]);
-    rdmaprep(&["topo", "--root", &root, "true"]).fails(2, &["--exec"]);
-    rdmaprep(&["topo", "--root", &root, "--exec", "/nonexistent/program"]).fails(2, &["/nonexistent/program"]);
+    rdmaprep(&["topo", "--run"]).fails(2, &["CMD"]);
+    rdmaprep(&["topo", "--root", &root, "true"]).fails(2, &["--run"]);
+    rdmaprep(&["topo", "--root", &root, "--run", "/nonexistent/program"]).fails(2, &["/nonexistent/program"]);
 }
 
 #[test]
@@ -206,7 +206,14 @@ fn more_than_nccl_reads_is_refused_with_the_number() {
         let pci: Vec<Value> = (0..gpus).map(gpu).collect();
         let machine = json!({"schema": 1, "netdevs": [], "hcas": [], "pci": pci});
         fs::write(dir.path().join("machine.json"), machine.to_string()).unwrap();
-        rdmaprep(&["topo", "--xml", "--hca", "all", "--snapshot", dir.path().join("machine.json").to_str().unwrap()])
+        rdmaprep(&[
+            "topo",
+            "--nccl-xml",
+            "--hca",
+            "all",
+            "--snapshot",
+            dir.path().join("machine.json").to_str().unwrap(),
+        ])
     };
     // system, cpu, and the GPUs.
     assert!(!topo(229).ok().err.contains("elements:"));
@@ -238,14 +245,14 @@ fn fates_come_from_the_selection_or_from_a_list() {
     assert!(none["nics"][0]["dropped"]["why"].as_str().unwrap().contains("rdma0"), "{none}");
     assert_eq!(dropped(&read(&["--hca", "rxe1"])), pairs("excluded", "kept"));
     rdmaprep(&["topo", "--snapshot", example, "--hca", "rxe7"]).fails(2, &["rxe7", "rxe0, rxe1"]);
-    rdmaprep(&["topo", "--snapshot", example, "--xml", "--json"]).fails(2, &["--xml"]);
+    rdmaprep(&["topo", "--snapshot", example, "--nccl-xml", "--json"]).fails(2, &["--nccl-xml"]);
 }
 
 #[test]
 fn a_picture_is_written_where_it_was_asked_for() {
     let (dir, root) = two();
     let file = dir.path().join("picture.svg");
-    rdmaprep(&["topo", "--root", &root, "--svg", file.to_str().unwrap()]).ok();
+    rdmaprep(&["topo", "--root", &root, "--draw", file.to_str().unwrap()]).ok();
     let drawn = fs::read_to_string(&file).unwrap();
     assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n") && drawn.contains("prefers-color-scheme: dark"));
     // A netdev's name may hold what XML does not take, and what turns the reading direction.
@@ -254,5 +261,5 @@ fn a_picture_is_written_where_it_was_asked_for() {
     let drawn = picture(&serde_json::from_str(&machine).unwrap(), &drawing::Fates::new());
     assert!(drawing::svg(&drawn).contains(">a&lt;b&amp;\\u{202e}c</text>"), "{}", drawing::svg(&drawn));
     assert!(drawing::text(&drawn).contains("NIC mlx5_0 a<b&\\u{202e}c"), "{}", drawing::text(&drawn));
-    rdmaprep(&["topo", "--root", &root, "--svg", "/nonexistent/x.svg"]).fails(2, &["/nonexistent/x.svg"]);
+    rdmaprep(&["topo", "--root", &root, "--draw", "/nonexistent/x.svg"]).fails(2, &["/nonexistent/x.svg"]);
 }

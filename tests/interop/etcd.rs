@@ -23,7 +23,8 @@ fn the_program_takes_the_url_and_never_a_password() {
     let peers = |url: &str, env: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
         command.env_clear().envs(env.iter().copied());
-        let said = command.args(["peers", "--nodes", "2", "--run-id", "job.1", "--rendezvous", url]).output().unwrap();
+        let said =
+            command.args(["job-status", "--nodes", "2", "--run-id", "job.1", "--rendezvous", url]).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (said.status.code(), text(&said.stdout), text(&said.stderr))
     };

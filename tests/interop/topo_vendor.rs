@@ -1,5 +1,5 @@
 //! What vendors ship as topology files, against what we write of the same machine: each file is built as a /sys, with two
-//! bridges for each of its switches, and what `topo --xml` writes of that has every GPU and NIC below the same switches. The one
+//! bridges for each of its switches, and what `topo --nccl-xml` writes of that has every GPU and NIC below the same switches. The one
 //! captured tree of such a machine is compared with the files of machines with the same board.
 
 use std::collections::BTreeMap;

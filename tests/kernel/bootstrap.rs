@@ -1,4 +1,4 @@
-//! `check bootstrap` on the real kernel: two network namespaces with a cable between them.
+//! `nccl test-bootstrap` on the real kernel: two network namespaces with a cable between them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -34,19 +34,19 @@ fn inside(there: &Container, line: &str) {
 }
 
 fn check(host: &Host, args: &[&str]) -> Said {
-    host.rdmaprep(&[&["check", "bootstrap"], args].concat())
+    host.rdmaprep(&[&["nccl", "test-bootstrap"], args].concat())
 }
 
 /// Listens there, and gives the rest of what was said when it has ended.
 fn listening(host: &Host, there: &Container, args: &[&str]) -> impl FnOnce() -> (Option<i32>, String) + use<> {
-    let program = host.command(&[&["check", "bootstrap", "--listen"], args].concat());
+    let program = host.command(&[&["nccl", "test-bootstrap", "--listen"], args].concat());
     let mut command = enter(there);
     command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").arg("--");
     command.arg(program.get_program()).args(program.get_args());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let mut first = String::new();
-    while !first.contains("rdmaprep check bootstrap") && out.read_line(&mut first).unwrap() > 0 {}
+    while !first.contains("rdmaprep nccl test-bootstrap") && out.read_line(&mut first).unwrap() > 0 {}
     move || {
         std::io::Read::read_to_string(&mut out, &mut first).unwrap();
         (child.wait().unwrap().code(), first)

@@ -626,7 +626,10 @@ fn peers_tells_who_has_published_and_what_they_have() {
         let url = format!("c10d://{}", server.address);
         let look = |more: &[&str]| {
             let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-            command.env_clear().args(["peers", "--rendezvous", &url, "--nodes", "3", "--run-id", "job.7"]).args(more);
+            command
+                .env_clear()
+                .args(["job-status", "--rendezvous", &url, "--nodes", "3", "--run-id", "job.7"])
+                .args(more);
             run(&mut command, "")
         };
         let nobody = "run job.7: 0 of 3 nodes have published\nmissing: ranks 0-2\n";
@@ -665,10 +668,10 @@ fn peers_tells_who_has_published_and_what_they_have() {
         );
     }
     let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    run(bare.env_clear().arg("peers"), "").fails(2, &["--rendezvous: where do they meet?"]);
+    run(bare.env_clear().arg("job-status"), "").fails(2, &["--rendezvous: where do they meet?"]);
     // Of a step's socket not a word is taken: this one is none.
     let mut step = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    step.env_clear().env("PMI_FD", "99").args(["peers", "--rendezvous", "pmi", "--nodes", "2"]);
+    step.env_clear().env("PMI_FD", "99").args(["job-status", "--rendezvous", "pmi", "--nodes", "2"]);
     run(&mut step, "").fails(2, &["only its own processes can look into a step"]);
 }
 
@@ -680,7 +683,7 @@ fn peers_only_looks_into_a_file() {
     let url = format!("file://{}", at.display());
     let look = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        command.env_clear().args(["peers", "--rendezvous", &url, "--nodes", "2", "--run-id", "job.7"]);
+        command.env_clear().args(["job-status", "--rendezvous", &url, "--nodes", "2", "--run-id", "job.7"]);
         run(&mut command, "")
     };
     assert_eq!(look().ok().out, "run job.7: 0 of 2 nodes have published\nmissing: ranks 0-1\n");
@@ -695,6 +698,14 @@ fn peers_only_looks_into_a_file() {
     look().ok();
     assert_eq!(before, fs::read(&at).unwrap());
     let mut nowhere = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    nowhere.env_clear().args(["peers", "--rendezvous", "file:///nonexistent/store", "--nodes", "2", "--run-id", "a"]);
+    nowhere.env_clear().args([
+        "job-status",
+        "--rendezvous",
+        "file:///nonexistent/store",
+        "--nodes",
+        "2",
+        "--run-id",
+        "a",
+    ]);
     run(&mut nowhere, "").fails(10, &["the folder /nonexistent does not exist"]);
 }

@@ -37,7 +37,7 @@ pub struct Call {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Reached {
-        /// From where the other side was called, if it is a `check bootstrap --listen`, which reports it.
+        /// From where the other side was called, if it is a `nccl test-bootstrap --listen`, which reports it.
         seen_as: Option<SocketAddr>,
     },
     /// There is none.

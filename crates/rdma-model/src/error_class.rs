@@ -74,12 +74,12 @@ impl ErrorClass {
             ErrorClass::Refused => "refused by the host's policy or a safety rule",
             ErrorClass::Nothing => "no NIC is left to move; the table says why",
             ErrorClass::State => "the runtime's state or the bundle's config.json cannot be used",
-            ErrorClass::Kernel => "the kernel refused a change; what came before it is undone",
-            ErrorClass::Timeout => "the deadline passed; everything done is undone",
-            ErrorClass::Incomplete => "undo or restore incomplete; the message says what to run",
-            ErrorClass::Locked => "another rdmaprep holds the lock, or another container a NIC",
+            ErrorClass::Kernel => "the kernel rejected a change; earlier changes were rolled back",
+            ErrorClass::Timeout => "the deadline passed; all changes were rolled back",
+            ErrorClass::Incomplete => "undo or restore is incomplete; the message says what to run",
+            ErrorClass::Locked => "another rdmaprep holds the lock, or another container holds a NIC",
             ErrorClass::Disagreed => "the nodes did not agree on their rails, or lost their store; nothing changed",
-            ErrorClass::Sick => "doctor found what breaks a job",
+            ErrorClass::Sick => "doctor found a failure that breaks jobs",
         }
     }
 

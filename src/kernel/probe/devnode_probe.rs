@@ -76,12 +76,12 @@ pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
     }
 }
 
-/// NCCL's settings there, as `rdmaprep try-nodes --told` prints them.
+/// NCCL's settings there, as `rdmaprep try-nodes --settings` prints them.
 ///
 /// # Errors
 /// It cannot be read, or not in time.
 pub fn settings<T: DeserializeOwned>(pid: i32) -> Result<T> {
-    run_probe([pid.to_string(), "--told".to_owned()])?
+    run_probe([pid.to_string(), "--settings".to_owned()])?
         .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
 }
 

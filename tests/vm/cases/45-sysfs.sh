@@ -202,7 +202,7 @@ case_a_topology_file() {
   # shellcheck disable=SC2016 # the container's shell expands it
   local look='cat "$NCCL_TOPO_FILE"; echo ready; exec sleep infinity' runtime
   nics
-  rdmaprep topo --hca "roce0 roce3" --xml --strict > /tmp/topology
+  rdmaprep topo --hca "roce0 roce3" --nccl-xml --strict > /tmp/topology
   for runtime in runc crun; do
     by_config t --topo
     start "$runtime" t

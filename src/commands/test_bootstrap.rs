@@ -1,4 +1,4 @@
-//! `rdmaprep check`: what NCCL will find, tried.
+//! `rdmaprep nccl test-bootstrap`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,29 +12,23 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::Snapshot;
 
 use super::{load_snapshot, nccl, say, warn};
-use crate::cli::{BootstrapArgs, CheckCommand, ExplainArgs};
+use crate::cli::TestBootstrapArgs;
 use crate::kernel::host::home_and_hosts;
 use crate::kernel::probe::tcp_probe;
 use crate::report;
 
-/// Runs one.
-pub(super) fn run(command: &CheckCommand) -> Result<()> {
-    match command {
-        CheckCommand::Bootstrap(args) => bootstrap(args),
-    }
-}
-
-fn bootstrap(args: &BootstrapArgs) -> Result<()> {
-    // What cannot be meant is told before anything is looked at.
+pub(super) fn run(args: &TestBootstrapArgs) -> Result<()> {
+    // A wrong HOST fails before anything is observed.
     args.host.as_deref().map(bootstrap::split).transpose().class(ErrorClass::Usage, "HOST")?;
-    let settings = nccl::settings(&explain_args(args))?;
+    let version = args.settings.nccl_version;
+    let settings = nccl::settings(&args.settings, true)?;
     let seen = load_snapshot(None, None)?;
-    let explanation = explain(&settings, &seen, args.nccl_version, &home_and_hosts::address_of);
+    let explanation = explain(&settings, &seen, version, &home_and_hosts::address_of);
     if let Bootstrap::Fails(failure) = &explanation.bootstrap {
         let text = format!("NCCL does not start in this network namespace: {}", failure.why);
         return Err(ErrorClass::Other.error(text));
     }
-    let id = bootstrap::comm_id(&settings, args.nccl_version, &seen, &home_and_hosts::address_of);
+    let id = bootstrap::comm_id(&settings, version, &seen, &home_and_hosts::address_of);
     let until = Instant::now() + Duration::from_secs(args.timeout.into());
     match args.listen {
         Some(port) => listen(args, &seen, &explanation, id, port, until),
@@ -42,15 +36,8 @@ fn bootstrap(args: &BootstrapArgs) -> Result<()> {
     }
 }
 
-/// The settings are found as `nccl explain` finds them.
-fn explain_args(args: &BootstrapArgs) -> ExplainArgs {
-    let BootstrapArgs { env, env_file, bundle, conf, nccl_version, json, .. } = args;
-    let (env, env_file, bundle, conf) = (env.clone(), env_file.clone(), bundle.clone(), conf.clone());
-    ExplainArgs { env, env_file, bundle, conf, nccl_version: *nccl_version, snapshot: None, json: *json }
-}
-
 fn connect(
-    args: &BootstrapArgs,
+    args: &TestBootstrapArgs,
     settings: &Settings,
     seen: &Snapshot,
     explanation: &Explanation,
@@ -100,7 +87,7 @@ fn attempt(call: Call, until: Instant) -> Tried {
 }
 
 fn listen(
-    args: &BootstrapArgs,
+    args: &TestBootstrapArgs,
     seen: &Snapshot,
     explanation: &Explanation,
     id: Option<SocketAddr>,
