@@ -30,7 +30,6 @@ pub use outcome::{Ended, Failure, Outcome};
 
 /// What every hook works with.
 pub struct Hook<'a> {
-    /// The container.
     pub state: &'a State,
     /// Where plans and records live.
     pub store: &'a Store,

@@ -26,7 +26,6 @@ use crate::planner::{observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
 use crate::select::{BusyNic, Selection, left_out};
 
-/// What `generate --json` prints.
 #[derive(Serialize)]
 struct Generated<'a> {
     path: &'a Path,
@@ -42,7 +41,6 @@ struct Source {
     selection: Option<Selection>,
 }
 
-/// `rdmaprep cdi`.
 pub(super) fn run(global: &Global, command: &CdiCommand) -> Result<()> {
     match command {
         CdiCommand::Generate(args) => generate(global, args),
@@ -55,8 +53,8 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     let store = store(&request.host);
     let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &request.job())?;
     let source = source(&request, args, &seen, &store)?;
-    let (spec, told) = Spec::from_rails(&source.rails, &source.hooks);
-    warn(&told);
+    let (spec, warnings) = Spec::from_rails(&source.rails, &source.hooks);
+    warn(&warnings);
     let text = report::json(&spec)? + "\n";
     if args.output == Path::new("-") {
         return say(text.trim_end());
@@ -79,11 +77,11 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
         return say(&report::json(&Generated { path, changed, spec: &spec })?);
     }
     let lines = lines(&spec, &seen, &busy_nics(&store)?);
-    say(&told_of(args, before.as_deref().unwrap_or_default(), &text, &lines))
+    say(&summary(args, before.as_deref().unwrap_or_default(), &text, &lines))
 }
 
-/// What `generate` says to people.
-fn told_of(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine]) -> String {
+/// What `generate` prints without --json.
+fn summary(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine]) -> String {
     let path = args.output.display();
     let (done, diff) = match (before == text, args.dry_run) {
         (true, _) => ("is as it should be", String::new()),
@@ -125,7 +123,7 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
         selection.some()?;
     }
     let mut hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
-    // The hook makes the plan anew, of just what was asked here and the rails that it is told.
+    // No plan is stored: the hook makes one, from the flags given here and the rails of its own flags.
     let flags = args.select.without("ifaces").flags();
     hooks.iter_mut().for_each(|hook| hook.args.extend_from_slice(&flags));
     Ok(Source { rails, hooks, selection: Some(selection) })
@@ -147,7 +145,7 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
     Ok(given.flat_map(|plan| Rail::rails_of_plan(plan, seen)).filter(chosen).collect())
 }
 
-/// What we wrote, or somebody else.
+/// The CDI file, whether `generate` wrote it or a person did.
 fn ours(path: &Path, text: &str) -> Result<Spec> {
     Spec::parse(text).map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display())))
 }
@@ -167,7 +165,7 @@ fn program(args: &CdiGenerateArgs) -> Result<String> {
     Ok(own.to_owned())
 }
 
-/// That no device is lost.
+/// Fails if a device of the older file would be lost.
 fn keeps(older: &Spec, newer: &Spec, selection: &Selection, path: &Path) -> Result<()> {
     let why = |name: &str| {
         let dropped =

@@ -24,12 +24,11 @@ fn read<T: Default>(named: Option<&Path>, read: impl FnOnce(&ConfigFile) -> Resu
     }
 }
 
-/// The host's config file.
 pub(super) fn config(global: &Global) -> Result<Config> {
     read(global.config.as_deref(), |file| file.config())
 }
 
-/// NICs have to come home whatever somebody has written into the config file since they left.
+/// For stop hooks: a config file that was broken since the NICs left must not keep them from returning.
 pub(super) fn config_or_default(global: &Global) -> Config {
     homeward(global).unwrap_or_else(|e| {
         warn(&[format!("{e:#}; the defaults are used")]);
@@ -37,7 +36,7 @@ pub(super) fn config_or_default(global: &Global) -> Config {
     })
 }
 
-/// For who brings NICs home, whatever is wrong in the config file: of one that cannot be used its folders are taken.
+/// For commands that restore NICs: of a config file with errors, only the folders are used.
 pub(super) fn homeward(global: &Global) -> Result<Config> {
     let mut folders = None;
     let strict = |file: &ConfigFile| {

@@ -49,7 +49,7 @@ pub(super) fn decide(
 }
 
 impl Decision {
-    /// With the view.
+    /// Adds the view of /sys.
     fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
         let mut view = view_of(&self.plan, others, &self.host, live)?;
@@ -71,14 +71,14 @@ impl Decision {
         if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
             return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}", trap.text)));
         }
-        let mut told: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
+        let mut notes: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
         if let Some(peer) = request.select.peer_address.filter(|peer| !protected_ifaces::leads(&inside, *peer)) {
-            told.push(format!(
+            notes.push(format!(
                 "nothing in this container leads to the peer address {peer}: it is in no rail's subnet, and no route of a rail, \
                  or of the namespace as it is now, goes there"
             ));
         }
-        Ok(told)
+        Ok(notes)
     }
 
     /// Stores it, the plan last: a plan speaks of the view.

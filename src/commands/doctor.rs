@@ -1,4 +1,4 @@
-//! `rdmaprep doctor`: looks at the node, or into a container, and tells what is wrong.
+//! `rdmaprep doctor`: examines the host, or a container, and reports known failures.
 
 mod container;
 
@@ -28,7 +28,6 @@ use crate::plan::Plan;
 use crate::planner;
 use crate::report;
 
-/// Runs it.
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     let request = request(global, None, &args.select)?;
     let diagnosis = match &args.container {
@@ -92,7 +91,7 @@ fn plans(store: &Store) -> Result<(Vec<Plan>, Vec<Unread>)> {
     Ok((plans, unread))
 }
 
-/// Records, of which one that seems to be nobody's may be that of a hook at work: who is, has the lock.
+/// Records. One that looks stale may belong to a hook that is still running; such a hook holds the lock.
 fn traces(store: &Store) -> Result<Vec<Trace>> {
     let mut traces = recorded_traces(store)?;
     let doubtful = |t: &Trace| !matches!(t.stale, None | Some(Stale::Damaged));

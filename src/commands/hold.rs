@@ -47,7 +47,6 @@ struct Ready<'a> {
     handles: &'a BTreeMap<String, Handle>,
 }
 
-/// `rdmaprep hold`.
 pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
     let signals = Signals::block()?;
     files::private_umask();
@@ -113,7 +112,7 @@ struct Made {
     _kept: Vec<KeptFile>,
 }
 
-/// Everything but the NICs.
+/// Makes the namespace and its record.
 fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) -> Result<Made> {
     let (plan, kept) = render(hook, request, notes)?;
     let own = Process::current()?;

@@ -24,7 +24,7 @@ struct Site {
     /// The folder of the records, within the tree.
     state: String,
     manifest: Manifest,
-    /// That nobody else changes the tree meanwhile.
+    /// Keeps other runs of `install` and `uninstall` out.
     _lock: Option<files::Lock>,
 }
 
@@ -135,7 +135,6 @@ impl Site {
     }
 }
 
-/// `rdmaprep install`.
 pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     let site = Site::new(&args.tree, &state_dir(global, &args.tree)?)?;
     let found = install::found(&site.etc);
@@ -168,11 +167,10 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     print_outcome(&args.tree, &Installed::new(&found, &installation.changes, &installation.notes, &installation.next))
 }
 
-/// `rdmaprep uninstall`.
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let state = state_dir(global, &args.tree)?;
     let site = Site::new(&args.tree, &state)?;
-    let _lock = if site.is_host { nobody_is_away(global)? } else { None };
+    let _lock = if site.is_host { no_nic_is_away(global)? } else { None };
     if site.is_host {
         nobody_calls(install::is_runtime)?;
     }
@@ -225,8 +223,9 @@ fn state_dir(global: &Global, args: &TreeArgs) -> Result<PathBuf> {
     }
 }
 
-/// Whoever has NICs away needs the hooks, the units and the program to get them back. Nobody can take some while this is held.
-fn nobody_is_away(global: &Global) -> Result<Option<files::Lock>> {
+/// Fails if containers hold NICs: they need the hooks, the units and the program to return them. While the lock is held, no
+/// hook can move a NIC.
+fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
     let host = Host::new(global, &homeward(global)?);
     let store = store(&host);
     let lock = match host.run_dir.exists() {
@@ -281,7 +280,6 @@ fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
     Ok((program, vec![missing]))
 }
 
-/// The containers of `--command`.
 fn command(args: &InstallArgs) -> Result<Option<Command>> {
     let Some(regex) = &args.command else { return Ok(None) };
     let good = regex::Regex::new(regex).is_ok();
@@ -297,7 +295,7 @@ fn nic(name: &str, is_host: bool) -> Result<Nic> {
     Ok(Nic { name, pci })
 }
 
-/// What to know of a NIC that somebody configures.
+/// A warning about a NIC that a network manager configures.
 fn managed(nic: &Nic) -> Option<String> {
     let root = Path::new("/");
     let by = link_managers::manager_of(root, &nic.name, link_managers::index(root, &nic.name)?)

@@ -54,7 +54,6 @@ use crate::shim::Call;
 use crate::verify;
 use config_file::{config, config_or_default, homeward};
 
-/// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
     match &cli.command {
@@ -129,7 +128,6 @@ fn recorded(file: &Path) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-/// `rdmaprep snapshot`.
 fn snapshot(args: &SnapshotArgs) -> Result<()> {
     let snapshot = load_snapshot(args.root.as_deref(), None)?;
     if args.normal {
@@ -142,8 +140,8 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
     say(&report::snapshot_table(&snapshot))
 }
 
-/// `rdmaprep hook`. Nothing of ours must fail a container that did not opt in, and nothing but the record decides what goes
-/// home: what selects NICs is read for create alone.
+/// `rdmaprep hook`. It must not fail a container that did not opt in. Options that select NICs count at create alone: which NICs
+/// return to the host, only the record decides.
 fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
@@ -162,7 +160,7 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         Stage::Prestart | Stage::CreateRuntime => match device_request(global, args, &state) {
             // A broken config file or a stray variable of the host must not keep every container from starting.
             Err((e, _)) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
-            // A runtime may show nobody what its hooks say: the log has it, where it is known.
+            // Some runtimes drop what hooks print: if the config file is readable, the log has the error as well.
             Err((e, Some(host))) => (*host, Outcome::since(begun).end(Err(e))),
             Err((e, None)) => return Err(e),
             Ok(None) => return Ok(()),
@@ -252,7 +250,7 @@ fn read_state() -> Result<State> {
     State::parse(&text)
 }
 
-/// A report that cannot be written must not fail a hook that did its work.
+/// A report that cannot be written must not fail a hook that succeeded.
 fn keep(report: &Report, host: &Host, store: &Store) {
     let log = &host.hook_log;
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
@@ -263,7 +261,7 @@ fn keep(report: &Report, host: &Host, store: &Store) {
     }
 }
 
-/// Prints to stdout; a reader that went away is no error of ours.
+/// Prints to stdout. A reader that closed the pipe is no error.
 fn say(text: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{text}") {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(e).context("writing to stdout"),
@@ -271,15 +269,15 @@ fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Warnings that stderr must not have: that of a runtime is its container's. See [`aside`].
+/// Warnings that must not go to stderr: the stderr of a runtime is that of its container. See [`aside`].
 static ASIDE: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Has them kept from now on.
+/// Collects warnings from now on, instead of printing them.
 fn aside() {
     *ASIDE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
 }
 
-/// What was kept until now; none are any more.
+/// The collected warnings. Ends the collection.
 fn taken() -> Vec<String> {
     ASIDE.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
 }

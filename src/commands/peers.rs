@@ -1,4 +1,4 @@
-//! The meeting of all nodes, between a node's own decision and anything that is written.
+//! The agreement of all nodes, after this node's own decision and before anything is written; and `rdmaprep job-status`.
 
 use std::io::{IsTerminal, Write};
 use std::net::IpAddr;
@@ -45,7 +45,7 @@ pub(super) struct Meeting {
     store: Box<dyn Store>,
     nonce: Nonce,
     deadline: Instant,
-    /// How the store is reached, where that can be told: what leads there must not be moved.
+    /// How the store is reached, if known: an interface on that way must not be moved.
     pub(super) way: Option<StoreRoute>,
 }
 
@@ -70,7 +70,7 @@ pub(super) fn enter(asked: Options, dry: bool) -> Result<Meeting> {
     Ok(Meeting { asked, dry, store, nonce: Nonce::from_bits(bits), deadline, way })
 }
 
-/// Opens a store, and tells how it is reached. Of a file system's own connections, and a launcher's, nobody knows.
+/// Opens a store. Also returns how it is reached, unless a file system or a launcher makes the connection.
 fn connect(url: &StoreUrl, deadline: Instant, jitter: Duration) -> Result<(Box<dyn Store>, Option<StoreRoute>)> {
     const DOING: &str = "the rendezvous store";
     let limit = deadline + GRACE;
@@ -130,7 +130,6 @@ impl Meeting {
         self.with_offer(offer)
     }
 
-    /// An offer without rails.
     fn offer(&self, family: Family) -> Offer {
         Offer::new(self.nonce.clone(), host(), self.asked.nodes, self.policy(family))
     }
@@ -153,24 +152,24 @@ impl Meeting {
         }
     }
 
-    /// Tells the others why this node takes no part, and gives back the reason, which is what it ends with itself.
+    /// Publishes why this node takes no part, and returns that reason as this node's own error.
     pub(super) fn refuse(self, why: anyhow::Error) -> anyhow::Error {
         self.announce(&why);
         let setup = self.with_offer(self.offer(Family::default()).refusing(&format!("{why:#}")));
-        // What becomes of the others is theirs to tell.
+        // The other nodes report their own outcome.
         let _ = self.agree(setup, &mut |_| Ok(()));
         why
     }
 
     /// Agrees with all other nodes on a part of that which `judge` says yes to. The store is closed then.
     pub(super) fn agree(mut self, setup: Setup, judge: &mut dyn FnMut(&Agreement) -> Result<()>) -> Result<Agreement> {
-        let mut told = |waiting: Waiting| {
+        let mut print = |waiting: Waiting| {
             let line = report::printable(&waiting.line());
-            // Nobody may be looking any more.
+            // stderr may be closed.
             let _ = writeln!(std::io::stderr(), "rdmaprep: {line}");
         };
         let watch: Option<&mut dyn FnMut(Waiting)> =
-            if std::io::stderr().is_terminal() { Some(&mut told) } else { None };
+            if std::io::stderr().is_terminal() { Some(&mut print) } else { None };
         agree(self.store.as_mut(), setup, self.deadline, judge, watch)
     }
 }
@@ -184,15 +183,15 @@ fn host() -> HostName {
 /// `rdmaprep job-status`: what is in the store, once or until all have published.
 pub(super) fn show(args: &JobStatusArgs) -> Result<()> {
     let Some(asked) = Options::for_observer(&settings(&args.meet), |name| std::env::var(name).ok())? else {
-        return Err(ErrorClass::Usage.error("--rendezvous: where do they meet?"));
+        return Err(ErrorClass::Usage.error("--rendezvous: no store given; give the URL that the nodes gave `prepare`"));
     };
-    // Not even a word may be said on PMI_FD: the step counts on it.
+    // Any request on PMI_FD would count as the job step's own.
     if asked.store == StoreUrl::Pmi {
-        return Err(ErrorClass::Usage.error("--rendezvous pmi: only its own processes can look into a step"));
+        return Err(ErrorClass::Usage.error("--rendezvous pmi: only processes of the job step can read its store"));
     }
     let (run, nodes, deadline, mut before) = (asked.run.clone(), asked.nodes, Instant::now() + asked.timeout, None);
     let mut store: Box<dyn Store> = match &asked.store {
-        // Who looks makes no file.
+        // An observer must not create the file.
         StoreUrl::File(path) => Box::new(
             FileStore::open_read_only(path, deadline + GRACE).class(ErrorClass::Disagreed, "the rendezvous store")?,
         ),

@@ -18,7 +18,6 @@ use crate::plan::Plan;
 use crate::report;
 use crate::select::Selection;
 
-/// What `prepare --json` prints.
 #[derive(Serialize)]
 struct Prepared<'a> {
     plan: &'a Plan,
@@ -26,11 +25,10 @@ struct Prepared<'a> {
     bundle: Option<&'a Injected>,
 }
 
-/// `rdmaprep prepare`.
 pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     let asked = peers::peer_options(&args.rendezvous)?;
     let meet = asked.map(|asked| peers::enter(asked, args.dry_run)).transpose();
-    // Whatever keeps this node from taking part, the others are told: they would wait for it in vain.
+    // If this node cannot take part, it publishes the reason: the others would wait for it until their deadline.
     let ((mut request, config), meeting) = match (wanted(global, args), meet) {
         (Err(e), Ok(Some(meeting))) => return Err(meeting.refuse(e)),
         (wanted, meet) => (wanted?, meet?),

@@ -18,7 +18,6 @@ use crate::report::{self, PhaseName, Report, Stopwatch};
 use crate::restore::nic_names;
 use crate::restore::run;
 
-/// `rdmaprep restore`.
 pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     capabilities::shed()?;
     let host = Host::new(global, &homeward(global)?);
@@ -126,9 +125,9 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
 /// What `restore` is about: one container's records, or all.
 #[derive(Default)]
 struct Found {
-    /// Of this boot.
+    /// Paths of records of this boot.
     now: Vec<PathBuf>,
-    /// Of an earlier one.
+    /// Records of earlier boots.
     past: Vec<(PathBuf, Record)>,
     /// Those that cannot be read, in words.
     damaged: Vec<(PathBuf, String)>,
@@ -146,7 +145,7 @@ impl Found {
                 Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
                 Ok(r) if r.boot_id != machine.boot_id() => found.past.push((path.to_owned(), r.clone())),
                 Ok(_) => found.now.push(path.to_owned()),
-                // One that cannot be read is a plan's if it says so: a job's end is not to fail for what is nobody's of its own.
+                // With --plan, a damaged record counts only if it names that plan: an epilogue must not fail for another job's.
                 Err(_) if args.plan.as_ref().is_some_and(|plan| !store.remains(path).plans.contains(plan)) => {}
                 Err(e) if asked(&|id| store.remains(path).ids.contains(id)) => {
                     found.damaged.push((path.to_owned(), unreadable(store, path, e)));
@@ -155,8 +154,8 @@ impl Found {
             }
         }
         if let Some(id) = args.id.as_ref().filter(|_| found.is_empty()) {
-            let told = format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do");
-            return Err(ErrorClass::Usage.error(told));
+            let text = format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do");
+            return Err(ErrorClass::Usage.error(text));
         }
         if args.how.stale {
             // A record of an earlier boot is for a person to decide on, not for a timer.

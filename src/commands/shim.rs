@@ -1,4 +1,4 @@
-//! `rdmaprep-runtime`: what `spec` does, for engines that know nothing but a runtime.
+//! `rdmaprep-runtime`: what `spec` does, for engines whose only hook is the path of a runtime.
 
 use crate::config::sysfs_mode::SysfsMode;
 use std::ffi::OsString;
@@ -25,7 +25,8 @@ use crate::shim::{self, Call, RuntimeCommand, exec};
 /// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
 const LIKELIEST: &str = "runc";
 
-/// Edits, and becomes the runtime. Returns only with an error, of which its engine has been told; nothing is changed then.
+/// Edits config.json and executes the runtime. Returns only with an error, after writing it to the engine's log and undoing the
+/// edit.
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
     // Nothing of ours is asked for, and our name says which runtime is, or a line of the file: whatever that has become, containers
@@ -83,8 +84,8 @@ fn edited(
     auto: Option<SysfsMode>,
 ) -> Result<Option<Edited>> {
     let Some(path) = &asked.config else { return Ok(None) };
-    // A container that asks must not start without its NICs, and of one that cannot be read nobody knows whether it does.
-    // Where there is none, the runtime says what it thinks of that.
+    // A container that asks must not start without its NICs, so an unreadable config.json is an error. A missing one is for
+    // the runtime to report.
     let Some(before) = files::read(path).class(ErrorClass::State, "reading the bundle")? else { return Ok(None) };
     let asks = oci::edit::annotations(&before).keys().any(|key| key.starts_with(ANNOTATION));
     let given = own.has_plan || std::env::var_os("RDMAPREP_PLAN").is_some_and(|plan| !plan.is_empty());
@@ -115,7 +116,7 @@ fn edit(global: &Global, path: &Path, before: String, auto: Option<SysfsMode>) -
     Ok(Some(edited))
 }
 
-/// What `rdmaprep spec` would be told in this environment: a runtime's command line has no room for flags of ours.
+/// The arguments of `rdmaprep spec` by the environment alone: a runtime's command line has no room for rdmaprep's flags.
 fn spec() -> Result<(Global, SpecArgs)> {
     let cli = Cli::read(["rdmaprep", "spec"]);
     let cli = cli.map_err(|e| ErrorClass::Usage.error(cli::complaint(&e).unwrap_or_else(|| e.to_string())))?;
@@ -126,7 +127,6 @@ fn spec() -> Result<(Global, SpecArgs)> {
 }
 
 impl Edited {
-    /// As if nothing had been.
     fn undo(&self) -> Result<()> {
         match self.ready.json() == self.before {
             true => Ok(()),
@@ -139,8 +139,8 @@ fn incomplete(e: &anyhow::Error, undo: &anyhow::Error) -> anyhow::Error {
     ErrorClass::Incomplete.error(format!("{e:#}; and the undo is incomplete: {undo:#}"))
 }
 
-/// Becomes the runtime. What it mounts of ours stays open in its process: whoever may look into that finds it there, whatever
-/// becomes of the files. For others the files have to do.
+/// Executes the runtime. Files that it mounts for rdmaprep stay open in its process, so that a process with access to it finds
+/// them there even if the files change.
 fn run(program: &Path, call: &Call, depth: u32, edited: Option<&Edited>, mention: impl FnOnce()) -> Result<()> {
     let kept = edited
         .filter(|_| shim::is_discreet(program))
@@ -156,7 +156,7 @@ fn run(program: &Path, call: &Call, depth: u32, edited: Option<&Edited>, mention
     exec::become_it(program, &call.args, &handles, depth)
 }
 
-/// `sysfs=h1.…,topology=h1.…`.
+/// The value of `hook --handles`: `sysfs=h1.…,topology=h1.…`.
 fn handles(kept: &[KeptFile]) -> Result<String> {
     let own = Process::current()?;
     let named = |kept: &KeptFile| Ok(format!("{}={}", kept.name(), pidfd_getfd::handle_for(&own, kept)?));
@@ -169,16 +169,16 @@ fn report_error(asked: &RuntimeCommand, e: &anyhow::Error) {
     let _ = files::append(log, &line(asked, "error", &format!("{e:#}")));
 }
 
-/// What the user should hear although it works: in the engine's log, else in that of the hooks. Never on stderr, which is the
-/// container's own, as it may quote the environment of a container.
+/// Writes warnings to the engine's log, else to that of the hooks. Never to stderr: the container owns that, and a warning may
+/// quote its environment.
 fn mention(own: &ShimConfig, asked: &RuntimeCommand) {
-    let told = taken();
-    let lines: Vec<String> = told.iter().map(|text| line(asked, "warning", text)).collect();
-    if told.is_empty() || asked.log.as_ref().is_some_and(|log| files::append(log, &lines.join("\n")).is_ok()) {
+    let warnings = taken();
+    let lines: Vec<String> = warnings.iter().map(|text| line(asked, "warning", text)).collect();
+    if warnings.is_empty() || asked.log.as_ref().is_some_and(|log| files::append(log, &lines.join("\n")).is_ok()) {
         return;
     }
     let mut report = Report::new("runtime");
-    report.notes = told;
+    report.notes = warnings;
     let _ = own.log.as_ref().map(|log| files::append(log, &report.line()));
 }
 

@@ -35,7 +35,6 @@ use crate::view;
 
 const TOPO_VARIABLE: &str = "NCCL_TOPO_FILE";
 
-/// `rdmaprep spec`.
 pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let watch = Stopwatch::start();
     let text = files::read_or_stdin(Path::new("-")).class(ErrorClass::State, "reading config.json from stdin")?;
@@ -43,7 +42,7 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let asked = args.plan.is_some() || edit::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
     match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
         Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
-        // A container that asks for nothing itself starts whatever we think of its config.json.
+        // A container that asks for nothing itself starts, whatever is wrong with its config.json.
         Err(e) if !asked => {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
             pass(&text)
@@ -56,7 +55,7 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     }
 }
 
-/// podman shows nobody what its precreate hooks say: the log of the other hooks has it, too.
+/// podman drops what its precreate hooks print, so the hooks' log has it as well.
 fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
     let own = shim_config(global).map(|(own, _)| own).unwrap_or_default();
     let mut report = Report::new("spec");
@@ -65,7 +64,7 @@ fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
     let _ = own.log.map(|log| files::append(&log, &report.line()));
 }
 
-/// What the engine reads: not a byte more than that.
+/// Prints config.json without adding a newline.
 fn pass(config: &str) -> Result<()> {
     std::io::stdout().write_all(config.as_bytes()).context("writing config.json to stdout")
 }
@@ -166,15 +165,14 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
     Ok(record.given.as_deref().cloned())
 }
 
-/// What the hook that moves the NICs is told of a plan that nobody stored: which these are, and all that was asked here. It makes
-/// the plan anew, of just that.
+/// The flags of the create hook if no plan is stored: the NICs of this plan, and all flags given here. The hook makes the plan
+/// again, of these NICs.
 fn flags(asked: &SelectArgs, plan: &Plan) -> Vec<String> {
     let chosen: Vec<&str> = plan.nics.iter().map(|nic| nic.identity.name.as_str()).collect();
     if chosen.is_empty() { asked.flags() } else { asked.with("ifaces", &chosen.join(",")).flags() }
 }
 
 impl Ready {
-    /// The edited text.
     pub(super) fn json(&self) -> &str {
         &self.edited.injected.json
     }
@@ -187,8 +185,7 @@ impl Ready {
         Ok(self)
     }
 
-    /// What a hook, or somebody else, may want of it while the runtime's process lives: what it shows of /sys as JSON, and the
-    /// topology file.
+    /// The view of /sys as JSON and the topology file, for hooks and other readers while the runtime's process lives.
     pub(super) fn memory(&self) -> Result<Vec<KeptFile>> {
         let mut kept = Vec::new();
         if let Some(view) = &self.decision.view {
@@ -228,7 +225,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
-    // An earlier edit's file is made anew, or goes.
+    // The topology file of an earlier edit is written again, or removed.
     let (place, mut own) = (topo_file::PLACE.to_owned(), edit::environment(text));
     if own.get(TOPO_VARIABLE) == Some(&place) {
         own.remove(TOPO_VARIABLE);

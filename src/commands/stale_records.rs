@@ -1,4 +1,4 @@
-//! Records that bring nothing home: of an earlier boot, torn, or of NICs that have gone for good.
+//! Records that restore no NIC: those of an earlier boot, damaged ones, and those of NICs that are gone for good.
 
 use rdma_model::moved_nic::MovedNic;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
 
 fn describe_record(record: &Record) -> String {
     let nics = record.names().map(IfName::as_str).collect::<Vec<_>>().join(" ");
-    format!("of an earlier boot, {}: {nics} never left after the reboot, nothing is brought home", record.boot_id)
+    format!("of an earlier boot, {}: {nics} never left after the reboot; there is nothing to restore", record.boot_id)
 }
 
 fn reboot_plan(world: &mut dyn World, record: &Record) -> Result<RebootPlan> {
@@ -94,7 +94,8 @@ pub(super) fn forget(
         );
     }
     if machine.host_netns()? != record.host_netns {
-        return Err(ErrorClass::Refused.error("the NICs belong to another namespace than this one: run it there"));
+        return Err(ErrorClass::Refused
+            .error("the NICs belong to another network namespace than this one: run `rdmaprep restore` in that one"));
     }
     let mut world = machine.open(record, &records.store().pin(record.netns))?;
     let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
@@ -134,7 +135,7 @@ fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     let untried = record.phase != Phase::Restoring && !way.steps.is_empty();
     let whole = way.missing == 0 && way.steps.is_empty();
     let rest: Vec<String> = record.held.iter().filter(|h| !gone(h)).map(|h| name(h).to_string()).collect();
-    (untried || whole || way.steps.iter().any(away)).then(|| format!("{} can still be brought home", rest.join(" ")))
+    (untried || whole || way.steps.iter().any(away)).then(|| format!("{} can still be restored", rest.join(" ")))
 }
 
 /// What goes with a NIC.

@@ -15,7 +15,6 @@ use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, Holder, Keeping};
 
-/// `rdmaprep status`.
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let host = Host::new(global, &config(global)?);
     let store = store(&host);

@@ -18,7 +18,6 @@ use crate::kernel::sysfs::{self, Scope, Survey};
 use crate::report;
 use crate::view::{self, Keep};
 
-/// Runs one.
 pub(super) fn run(command: &SysfsCommand) -> Result<()> {
     match command {
         SysfsCommand::Export(args) => export(args),

@@ -13,7 +13,6 @@ use crate::report::{Report, Stopwatch};
 /// What a hook did. Each field is that of the same name in [`Report`].
 #[derive(Debug)]
 pub struct Outcome {
-    /// Name of the plan.
     pub plan: Option<String>,
     /// NICs that were moved.
     pub nics: Vec<IfName>,
@@ -27,20 +26,17 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Where the outcome differs from the plan.
     pub drift: Vec<String>,
-    /// Where the time went.
     pub watch: Stopwatch,
 }
 
 /// A hook that failed, and what it had done and noted until then.
 #[derive(Debug)]
 pub struct Failure {
-    /// Why.
     pub error: anyhow::Error,
     /// What was done until then.
     pub outcome: Outcome,
 }
 
-/// How a hook ended.
 pub type Ended = Result<Outcome, Box<Failure>>;
 
 impl Outcome {
@@ -58,7 +54,6 @@ impl Outcome {
         }
     }
 
-    /// The end.
     pub fn end(self, result: Result<()>) -> Ended {
         match result {
             Ok(()) => Ok(self),

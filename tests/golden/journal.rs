@@ -479,7 +479,7 @@ fn only_what_can_never_come_home_is_forgotten() {
         c.sh("ip link delete r0");
         c.kill();
         host.rdmaprep(&["restore", "hurt", "--forget"])
-            .fails(3, &["r1 can still be brought home", "rdmaprep restore hurt"]);
+            .fails(3, &["r1 can still be restored", "rdmaprep restore hurt"]);
         assert!(path.exists() && pause.sh("ip -br link").contains("r1@"));
         host.rdmaprep(&["restore", "hurt"]).fails(8, &["r0 is neither in the container's namespace nor on the host"]);
         assert!(sh("ip -br link").contains("r1@"), "the other NIC must not wait");

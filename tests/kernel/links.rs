@@ -31,7 +31,7 @@ fn nic_with_hundreds_of_altnames_comes_back() {
             } else {
                 c.kill();
                 // It is there, so it is not given up.
-                host.rdmaprep(&["restore", "--forget", how]).fails(3, &["can still be brought home"]);
+                host.rdmaprep(&["restore", "--forget", how]).fails(3, &["can still be restored"]);
                 host.rdmaprep(&["restore", "--all"]).ok();
             }
             host.is_as(&before);

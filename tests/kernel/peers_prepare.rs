@@ -668,11 +668,11 @@ fn peers_tells_who_has_published_and_what_they_have() {
         );
     }
     let mut bare = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-    run(bare.env_clear().arg("job-status"), "").fails(2, &["--rendezvous: where do they meet?"]);
+    run(bare.env_clear().arg("job-status"), "").fails(2, &["--rendezvous: no store given"]);
     // Of a step's socket not a word is taken: this one is none.
     let mut step = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
     step.env_clear().env("PMI_FD", "99").args(["job-status", "--rendezvous", "pmi", "--nodes", "2"]);
-    run(&mut step, "").fails(2, &["only its own processes can look into a step"]);
+    run(&mut step, "").fails(2, &["only processes of the job step can read its store"]);
 }
 
 #[test]

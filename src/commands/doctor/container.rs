@@ -1,5 +1,5 @@
-//! A container from inside its namespaces. It is nobody's friend: what is read of it is bounded, and its paths are resolved
-//! below its root.
+//! A container from inside its namespaces. Its content is hostile input: reads are bounded, and paths are resolved below its
+//! root.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ use crate::select::without_names;
 
 use super::store;
 
-/// Bytes of a config file of NCCL's that we look at.
+/// Bytes of one of NCCL's config files that are read.
 const LIMIT: u64 = 1 << 20;
 
 /// Examines it: its own NICs, whatever is selected for others.
@@ -78,11 +78,11 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     if joined {
         tried.retain(|_, node| *node != NodeAccess::Missing);
     }
-    let told = devnode_probe::settings::<FoundSettings>(pid).map_err(|e| format!("{e:#}"));
-    let notes = told.as_ref().map_or(&[][..], |told| &told.notes);
+    let found = devnode_probe::settings::<FoundSettings>(pid).map_err(|e| format!("{e:#}"));
+    let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
-    // A pid that was reused meanwhile is somebody else's.
+    // The pid may have been reused meanwhile, by another process.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(m)));
     ensure!(
         process.alive() && same,
@@ -96,7 +96,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         machine: Some(&machine),
         traces: &[],
         plans: share.as_slice(),
-        settings: told.as_ref().map(|told| &told.settings).map_err(String::as_str),
+        settings: found.as_ref().map(|found| &found.settings).map_err(String::as_str),
         container: Some(id),
     })
 }
@@ -155,20 +155,20 @@ fn is_fabric(hca: &Hca) -> bool {
     !hca.ports.is_empty() && hca.ports.iter().all(ib)
 }
 
-/// What NCCL finds there: the environment of its init, and the config files below its root. Its memory and its file systems are
-/// its own, and may keep who reads them for ever: for a process that nobody waits for.
+/// What NCCL finds in a container: the environment of its init, and the config files below its root. A container's memory and
+/// file systems can block a reader for ever, so this runs in a process of its own, which doctor need not wait for.
 pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
     let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
     let settings = Settings::of(collect::environment(pid, ours)?, "the environment of its init");
-    let mut told = FoundSettings { settings, notes: Vec::new() };
+    let mut found = FoundSettings { settings, notes: Vec::new() };
     let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
-    for path in told.settings.files(None, Version::NEWEST) {
+    for path in found.settings.files(None, Version::NEWEST) {
         let Some(text) = path.to_str() else { continue };
-        let Ok(found) = root.find(text) else { continue };
-        match root.open_file(&found).and_then(|file| rootfs::read(&file, LIMIT)) {
-            Ok(bytes) => told.settings.add(&path, &bytes, Version::NEWEST),
-            Err(why) => told.notes.push(format!("{} in the container is not looked at: {why}", path.display())),
+        let Ok(place) = root.find(text) else { continue };
+        match root.open_file(&place).and_then(|file| rootfs::read(&file, LIMIT)) {
+            Ok(bytes) => found.settings.add(&path, &bytes, Version::NEWEST),
+            Err(why) => found.notes.push(format!("{} in the container is not looked at: {why}", path.display())),
         }
     }
-    Ok(told)
+    Ok(found)
 }

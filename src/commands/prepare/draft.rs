@@ -31,12 +31,12 @@ impl DraftInputs<'_> {
         let edit = |text| edit(text, &decision, self.store, self.request, args.hook_timeout);
         let edited = self.config.map(edit).transpose()?;
         let env = |edited: &Edited| edit::environment(&edited.injected.json);
-        let told = edited.as_ref().map(|edited| decision.traps(&env(edited), self.request)).transpose()?;
+        let traps = edited.as_ref().map(|edited| decision.traps(&env(edited), self.request)).transpose()?;
         if !args.dry_run {
             self.store.writable()?;
             args.bundle.as_deref().map_or(Ok(()), files::writable)?;
         }
-        Ok(Draft { decision, edited, notes: told.unwrap_or_default() })
+        Ok(Draft { decision, edited, notes: traps.unwrap_or_default() })
     }
 
     /// The same for what all nodes have: judged before this node says yes, so that it is only the machine that can fail it then.
@@ -48,7 +48,7 @@ impl DraftInputs<'_> {
             Err(e) => return Err(meeting.refuse(e)),
         };
         let setup = meeting.setup(self.request.select.family, &plan, &selection, &self.seen);
-        // One that all would have to refuse is told as a reason, not published.
+        // An offer that no node could accept is published as a refusal with its reason.
         if let Err(e) = setup.offer.check_encodable().class(ErrorClass::Refused, "this node cannot take part") {
             return Err(meeting.refuse(e));
         }
@@ -72,7 +72,7 @@ impl DraftInputs<'_> {
 }
 
 impl Draft {
-    /// Stores it, the plan last: a plan speaks of the view, and is used by whoever finds it.
+    /// Stores the view, the bundle's files, and last the plan: a hook that finds a plan uses it at once.
     pub(super) fn write(&self, args: &PrepareArgs, store: &Store) -> Result<()> {
         self.decision.keep_view(store)?;
         if let (Some(bundle), Some(edited)) = (&args.bundle, &self.edited) {

@@ -17,7 +17,6 @@ use crate::hook::is_of;
 
 /// What was found in a container's namespace.
 pub(super) enum Joined {
-    /// No NIC of ours.
     NoNics,
     /// This very container: the other one of the two create stages has done all.
     Already,
