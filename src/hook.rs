@@ -128,7 +128,7 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     match hook.records().map(|records| of_container(&records, hook.state).is_some()) {
         Ok(true) => {}
         Ok(false) => return Ok(()),
-        // It has begun without our help; and it may be none of ours.
+        // The container has started, and may be one without NICs.
         Err(e) => {
             outcome.notes.push(format!("{e:#}"));
             return Ok(());
@@ -209,7 +209,7 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     }
     let _lock = hook.store.lock(hook.deadline)?;
     outcome.watch.lap(PhaseName::Lock);
-    // Another hook may have restored them while we waited.
+    // Another hook may have restored them during the wait.
     let mut records = hook.records()?;
     let Some(mut record) = of_container(&records, hook.state).cloned() else { return Ok(()) };
     outcome.plan = Some(record.plan.clone());

@@ -1,5 +1,5 @@
-//! `rdmaprep-runtime`: the command line of an OCI runtime, as far as who stands before it has to understand it. Every word is
-//! passed on as it is; what matters is whether a container is made, of which config.json, and where its engine looks for errors.
+//! `rdmaprep-runtime`: the command line of an OCI runtime, as far as a wrapper must understand it. All arguments are passed on
+//! unchanged; the wrapper needs to know whether a container is created, its config.json, and the engine's log.
 
 pub mod exec;
 mod runtime_args;
@@ -14,10 +14,10 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 pub use runtime_args::read;
 
-/// The name under which we are a runtime; with `-crun` and the like behind it, the one before that runtime.
+/// The name of the wrapper; with a suffix such as `-crun`, of the wrapper of that runtime.
 pub const NAME: &str = "rdmaprep-runtime";
 
-/// The runtimes that our name can end in, each with its program's.
+/// Suffixes of [`NAME`], and the program of each.
 const NAMED: [(&str, &str); 5] = [
     ("runc", "runc"),
     ("crun", "crun"),
@@ -26,20 +26,20 @@ const NAMED: [(&str, &str); 5] = [
     ("nvidia", "nvidia-container-runtime"),
 ];
 
-/// Those that keep what they inherit to themselves, as was seen of runc 1.1 and crun 1.21. runsc hands it on to its sandbox and its
-/// gofer, which live as long as the container, and youki's hooks have no environment that could tell them of it.
+/// Runtimes that pass no inherited descriptor to other processes, as was seen of runc 1.1 and crun 1.21. runsc passes them to its
+/// sandbox and its gofer, which run as long as the container; youki's hooks have no environment with the handles.
 const DISCREET: [&str; 3] = ["runc", "crun", "nvidia-container-runtime"];
 
-/// What is tried where the host's config file names none, in this order.
+/// The runtimes that are tried, in this order, if the host's config file names none.
 const DEFAULT: [&str; 2] = ["runc", "crun"];
 
-/// Where a runtime is looked for where PATH is not set.
+/// The search path if PATH is not set.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A call of us as a runtime.
+/// A call of this program as a runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// What our name had behind [`NAME`]: `crun`.
+    /// The suffix of the link's name: `crun`.
     pub named: Option<String>,
     pub args: Vec<OsString>,
 }
@@ -62,8 +62,8 @@ pub enum RuntimeChoice {
 }
 
 impl Call {
-    /// Nothing where the program was called by its own name and as no runtime. `rdmaprep runtime` is read here, too: options that
-    /// follow are the runtime's, though some of ours have the same names.
+    /// `None` if the program was called by its own name and not as a runtime. `rdmaprep runtime` is parsed here, too: the options
+    /// behind it are the runtime's, though some have names of rdmaprep's options.
     pub fn parse(args: impl IntoIterator<Item = OsString>) -> Option<Call> {
         let mut args = args.into_iter();
         let name = PathBuf::from(args.next()?);
@@ -76,10 +76,10 @@ impl Call {
     }
 }
 
-/// The runtime by our name and by `runtime` of the host's config file, and by nothing else: no container has a say.
+/// Chooses the runtime by the link's name and by `runtime` of the host's config file. A container has no influence.
 ///
 /// # Errors
-/// [`ErrorClass::Usage`] for a name that is none, and for a path that depends on the folder of who calls.
+/// [`ErrorClass::Usage`] for an empty name, and for a relative path.
 pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<RuntimeChoice> {
     if let Some(name) = configured {
         let good = if name.contains('/') { name.starts_with('/') } else { !name.is_empty() };
@@ -95,8 +95,8 @@ pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<R
     };
     let all = || NAMED.map(|(name, _)| name).join(", ");
     let program = NAMED.iter().find(|(name, _)| *name == suffix).map(|(_, program)| *program);
-    let unknown = || anyhow::anyhow!("{NAME}-{suffix} is before no runtime that is known: {}", all());
-    let program = program.ok_or_else(unknown).class(ErrorClass::Usage, "our own name")?;
+    let unknown = || anyhow::anyhow!("{NAME}-{suffix} names no known runtime; known: {}", all());
+    let program = program.ok_or_else(unknown).class(ErrorClass::Usage, "the name of this program")?;
     let is_it = |path: &PathBuf| path.file_name() == Some(OsStr::new(program));
     Ok(path.filter(is_it).map_or_else(|| RuntimeChoice::Names(vec![program.to_owned()]), RuntimeChoice::Path))
 }

@@ -159,8 +159,8 @@ fn program(args: &CdiGenerateArgs) -> Result<String> {
     }
     let missing = format!("there is no {program} for hooks to call");
     ensure!(args.program.is_none(), ErrorClass::Usage.error(missing));
-    let own = std::env::current_exe().context("finding our own path")?;
-    let own = own.to_str().context("our own path is no UTF-8")?;
+    let own = std::env::current_exe().context("finding the path of rdmaprep")?;
+    let own = own.to_str().context("the path of rdmaprep is no UTF-8")?;
     warn(&[format!("{missing}: they name {own}, which has to stay where it is")]);
     Ok(own.to_owned())
 }
@@ -185,7 +185,7 @@ fn list(global: &Global, args: &CdiListArgs) -> Result<()> {
     let path = &args.file;
     let text = files::read(path).class(ErrorClass::Usage, format!("reading {}", path.display()))?;
     let text = text.ok_or_else(|| {
-        ErrorClass::Usage.error(format!("there is no {}: `rdmaprep cdi generate` writes it", path.display()))
+        ErrorClass::Usage.error(format!("--file: {} does not exist; `rdmaprep cdi generate` writes it", path.display()))
     })?;
     let spec = ours(path, &text)?;
     let store = store(&Host::new(global, &super::config(global)?));

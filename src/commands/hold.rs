@@ -1,4 +1,4 @@
-//! `rdmaprep hold`: the only process of ours that waits. NICs are in a namespace before any container is.
+//! `rdmaprep hold`: the only command that waits. The NICs are in the namespace before any container is.
 
 use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::values::PlanName;

@@ -233,15 +233,16 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
         false => None,
     };
     let records = store.all_records()?;
-    let who = records.iter().map(|(path, record)| match record {
+    let holders = records.iter().map(|(path, record)| match record {
         Ok(record) => record.members.first().map_or_else(|| record.netns.to_string(), |m| m.id.clone()),
         Err(_) => path.display().to_string(),
     });
-    let who: Vec<String> = who.collect();
+    let holders: Vec<String> = holders.collect();
     let away = || {
-        ErrorClass::Locked.error(format!("NICs are away with {}: stop them, or rdmaprep restore --all", who.join(", ")))
+        let text = format!("containers hold NICs: {}; stop them, or run `rdmaprep restore --all`", holders.join(", "));
+        ErrorClass::Locked.error(text)
     };
-    ensure!(who.is_empty(), away());
+    ensure!(holders.is_empty(), away());
     Ok(lock)
 }
 
@@ -263,15 +264,15 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
     let all = || Target::ALL.map(|t| format!("--{t}")).join(", ");
     ensure!(
         !targets.is_empty(),
-        ErrorClass::Usage.error(format!("nothing is found to install for: name some of {}", all()))
+        ErrorClass::Usage.error(format!("no engine was found on this host: give at least one of {}", all()))
     );
     Ok(targets)
 }
 
-/// Where hooks find the program, and what to know of that.
+/// The path by which hooks call rdmaprep, with warnings.
 fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
     let program = install::program(args.program.as_deref(), &site.etc)?;
-    let own = std::env::current_exe().context("finding our own path")?;
+    let own = std::env::current_exe().context("finding the path of rdmaprep")?;
     if !site.is_host || site.etc.exists(&program) {
         return Ok((program, Vec::new()));
     }

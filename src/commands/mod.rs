@@ -120,7 +120,7 @@ fn load_snapshot(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
 fn recorded(file: &Path) -> Result<Snapshot> {
     let doing = || format!("reading snapshot {}", file.display());
     let text = files::read(file).class(ErrorClass::Usage, doing())?;
-    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("there is no {}", file.display())))?;
+    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("--snapshot: {} does not exist", file.display())))?;
     let snapshot: Snapshot = strict_json::strict(&text).class(ErrorClass::Usage, doing())?;
     if snapshot.schema != snapshot::SCHEMA {
         return Err(ErrorClass::Usage.error(format!("{}: schema {} is unknown", file.display(), snapshot.schema)));

@@ -46,7 +46,7 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
             Ok(Some(text)) => settings.add(&path, &text, args.nccl_version),
             // NCCL ignores a file that it cannot open; one that --conf names must exist.
             Ok(None) | Err(_) if args.conf.is_empty() => {}
-            Ok(None) => return Err(ErrorClass::Usage.error(format!("there is no {}", path.display()))),
+            Ok(None) => return Err(ErrorClass::Usage.error(format!("--conf: {} does not exist", path.display()))),
             Err(e) => return Err(e).class(ErrorClass::Usage, format!("reading {}", path.display())),
         }
     }
@@ -70,7 +70,7 @@ fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
         Some(file) => {
             let doing = || format!("reading {}", file.display());
             let text = files::read(file).class(ErrorClass::Usage, doing())?;
-            text.ok_or_else(|| ErrorClass::Usage.error(format!("there is no {}", file.display())))?
+            text.ok_or_else(|| ErrorClass::Usage.error(format!("--env-file: {} does not exist", file.display())))?
         }
         None => String::new(),
     };

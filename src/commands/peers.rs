@@ -97,7 +97,9 @@ fn connect(url: &StoreUrl, deadline: Instant, jitter: Duration) -> Result<(Box<d
             Ok((Box::new(store), way))
         }
         #[cfg(not(feature = "etcd"))]
-        StoreUrl::Etcd(_) => Err(ErrorClass::Usage.error("--rendezvous etcd://…: this rdmaprep was built without it")),
+        StoreUrl::Etcd(_) => {
+            Err(ErrorClass::Usage.error("--rendezvous etcd://…: this rdmaprep was built without etcd"))
+        }
         StoreUrl::Pmi => {
             let fd = std::env::var("PMI_FD").unwrap_or_default();
             Ok((Box::new(Pmi::open(&fd, deadline).class(ErrorClass::Disagreed, DOING)?), None))

@@ -34,7 +34,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
         (wanted, meet) => (wanted?, meet?),
     };
     let store = store(&request.host);
-    // A recorded machine's routes say nothing of the way that we have just gone.
+    // The routes of a recorded machine say nothing of the way to the store.
     request.meeting = meeting.as_ref().and_then(|m| m.way).filter(|_| args.snapshot.is_none());
     let look = DraftInputs::new(&request, &args.plan, args.snapshot.as_deref(), config.as_deref(), &store);
     let draft = match (look, meeting) {

@@ -38,7 +38,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     store.sweep()?;
-    // Another rdmaprep may have restored some while we waited.
+    // Another rdmaprep may have restored some during the wait.
     let mut records = Records::read(&store, machine.boot_id())?;
     let found = Found::new(&machine, &records, args)?;
     let done = act(&machine, &mut records, args, found);
@@ -83,7 +83,7 @@ impl Outcome {
             0 => Ok(()),
             1 => Err(self.failures.remove(0)),
             n => Err(ErrorClass::Incomplete.error(format!(
-                "{n} containers' NICs are not home: {}",
+                "the NICs of {n} containers are not restored: {}",
                 self.failures.iter().map(|e| format!("{e:#}")).collect::<Vec<_>>().join("; ")
             ))),
         }
@@ -92,7 +92,7 @@ impl Outcome {
 
 fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: Found) -> Outcome {
     let mut done = Outcome::default();
-    // One that cannot be read must not keep the others away.
+    // A damaged record must not keep the NICs of other records away.
     for (path, why) in found.damaged {
         match args.how.forget {
             true => done.attempt(None, |report| stale_records::forget_unread(records, &path, report)),
@@ -105,7 +105,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
         });
     }
     for path in found.now {
-        // As it is by now: the restore of another container may have added to it.
+        // Read again: restoring another container may have changed this record.
         let Some(Ok(record)) = records.at(&path) else { continue };
         let record = record.clone();
         done.attempt(Some(&record.clone()), |report| {

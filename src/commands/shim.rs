@@ -22,15 +22,15 @@ use crate::oci;
 use crate::report::{self, Report};
 use crate::shim::{self, Call, RuntimeCommand, exec};
 
-/// The runtime whose command line is read where it is not known which one there is: its log is to be found all the same.
+/// The runtime whose command line is assumed if the runtime is unknown: to find the log for the error.
 const LIKELIEST: &str = "runc";
 
 /// Edits config.json and executes the runtime. Returns only with an error, after writing it to the engine's log and undoing the
 /// edit.
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
-    // Nothing of ours is asked for, and our name says which runtime is, or a line of the file: whatever that has become, containers
-    // are stopped.
+    // A command that creates no container needs no config file if the link's name or one line of the file names the runtime:
+    // containers can be stopped whatever is wrong with the file.
     let rescue = |e| match (shim::read(named, &call.args).config, &call.named) {
         (None, Some(_)) => Ok((ShimConfig::default(), None)),
         (None, None) => salvaged(global, &call.args).ok_or(e),

@@ -220,8 +220,8 @@ struct Start<'a> {
 }
 
 fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, start: &Start) -> Result<Edited> {
-    let program = std::env::current_exe().context("finding our own path")?;
-    let program = program.to_str().context("our own path is no UTF-8")?;
+    let program = std::env::current_exe().context("finding the path of rdmaprep")?;
+    let program = program.to_str().context("the path of rdmaprep is no UTF-8")?;
     let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));

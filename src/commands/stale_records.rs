@@ -89,9 +89,8 @@ pub(super) fn forget(
     report: &mut Report,
 ) -> Result<()> {
     if let Some(member) = record.members.iter().find(|m| machine.is_alive(m)) {
-        return Err(
-            ErrorClass::Refused.error(format!("container {} lives and may use its NICs: stop it first", member.id))
-        );
+        return Err(ErrorClass::Refused
+            .error(format!("container {} still runs and may use its NICs: stop the container first", member.id)));
     }
     if machine.host_netns()? != record.host_netns {
         return Err(ErrorClass::Refused

@@ -1,4 +1,4 @@
-//! `rdmaprep status`: who has which NIC, where, and how to get it back.
+//! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
 use std::path::Path;
 
@@ -73,7 +73,7 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     match (alive, machine.occupant(record.netns, None)) {
         (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(m)) => {
             let pid = keeper.map_or(0, |m| m.pid);
-            format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore {id}")
+            format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: rdmaprep restore {id}")
         }
         (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
         (true, _) => format!("a hook is at work; if it was killed: rdmaprep restore {id}"),
@@ -96,7 +96,7 @@ pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> Strin
     let unknown = "what they were like on the host is not known, so nothing is changed";
     let remedy = match store.netns_of(path) {
         Some(netns) => format!("rdmaprep restore {netns} --forget gives them up, and says what to take out first"),
-        None => format!("no record of ours has that name: see to that file, {}", path.display()),
+        None => format!("no record has such a name: examine the file {}", path.display()),
     };
     format!("{e:#}; {}; {place}; {unknown}; {remedy}", store.remains(path).describe())
 }

@@ -84,7 +84,7 @@ pub(super) fn hcas(list: &str, facts: &Snapshot) -> Result<Option<BTreeSet<HcaNa
 fn document(path: &Path) -> Result<Tree> {
     let doing = || format!("reading {}", path.display());
     let text = files::read_or_stdin(path).class(ErrorClass::Usage, doing())?;
-    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("there is no {}", path.display())))?;
+    let text = text.ok_or_else(|| ErrorClass::Usage.error(format!("--from: {} does not exist", path.display())))?;
     serde_json::from_str(&text).class(ErrorClass::Usage, doing())
 }
 

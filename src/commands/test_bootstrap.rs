@@ -49,7 +49,7 @@ fn connect(
             bootstrap::target(host, seen, &home_and_hosts::address_of).class(ErrorClass::Other, "HOST")?
         }
         (None, Some(id)) if id.port() > 0 => id,
-        _ => return Err(ErrorClass::Usage.error("HOST is missing, or a NCCL_COMM_ID with a port; or --listen")),
+        _ => return Err(ErrorClass::Usage.error("HOST is missing: give HOST, a NCCL_COMM_ID with a port, or --listen")),
     };
     let call = bootstrap::call(explanation, settings, seen, to, tcp_probe::source(to).ok(), id);
     warn(&call.warnings);
@@ -77,7 +77,7 @@ fn attempt(call: Call, until: Instant) -> Tried {
         let pause = call.rules.again(trouble, &mut tally);
         let over = Instant::now() + pause.unwrap_or_default() >= until;
         if over || pause.is_none() {
-            // A try that we cut short was not NCCL's last.
+            // A try that the time limit ended was not NCCL's last.
             let unfinished = pause.is_some() || trouble == Trouble::TimedOut && error.raw_os_error().is_none();
             break (tally.all(), Outcome::Failed { trouble, error: error.to_string(), unfinished });
         }

@@ -1,4 +1,4 @@
-//! The runtime behind us: finding its program, and becoming it.
+//! The runtime behind the wrapper: finding its program, and executing it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -11,21 +11,21 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use crate::kernel::process::program;
 use crate::shim::{self, RuntimeChoice};
 
-/// Tells the hooks that the runtime starts what it keeps open for them: `NAME=HANDLE`, separated by commas.
+/// The variable for the hooks that the runtime starts: files that stay open for them, `NAME=HANDLE`, separated by commas.
 pub const HANDLES: &str = "RDMAPREP_HANDLES";
 
-/// Has our pid. A program keeps its own across `execve`: who finds it there was behind itself.
+/// The variable with the wrapper's pid, which `execve` keeps: a wrapper that finds its own pid there has executed itself.
 const BEHIND: &str = "RDMAPREP_RUNTIME_PID";
 
-/// Has the number of us that were run, each by the runtime of the one before.
+/// The variable with the number of wrappers so far, each executed by the runtime of the one before.
 const DEPTH: &str = "RDMAPREP_RUNTIME_DEPTH";
-/// An engine's wrapper calls us once, or one for each engine in another's container: more is a circle.
+/// An engine needs one wrapper, and an engine within a container one more each: a larger number is a circle.
 const DEEPEST: u32 = 8;
 
-/// Finds it, and never ourselves: another name of ours in PATH is passed over.
+/// Finds the runtime's program. Links to rdmaprep in PATH are passed over.
 ///
 /// # Errors
-/// [`ErrorClass::Usage`] where there is none, what is named cannot be run, or it is this very program.
+/// [`ErrorClass::Usage`] if there is none, if the named one cannot be run, or if it is this very program.
 pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
     let names = match wanted {
         RuntimeChoice::Path(path) => {
@@ -47,15 +47,15 @@ pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
     })
 }
 
-/// How many of us lie one behind the other in this one, counted by what each has written into the environment: a runtime that is a
-/// script may lead back to us, through processes of its own, too.
+/// How many wrappers have executed each other up to this one, by the environment: a runtime that is a script may start the
+/// wrapper again, also through further processes.
 ///
 /// # Errors
-/// [`ErrorClass::Usage`]: it would go on for ever.
+/// [`ErrorClass::Usage`] for a circle, which would never end.
 pub fn depth() -> Result<u32> {
-    // It may also wait for what it has started.
-    let us = [std::process::id(), std::os::unix::process::parent_id()];
-    let again = std::env::var(BEHIND).is_ok_and(|pid| us.iter().any(|id| pid == id.to_string()));
+    // A script may also wait for a child that starts the wrapper.
+    let own = [std::process::id(), std::os::unix::process::parent_id()];
+    let again = std::env::var(BEHIND).is_ok_and(|pid| own.iter().any(|id| pid == id.to_string()));
     ensure!(!again, ErrorClass::Usage.error("the runtime behind rdmaprep-runtime has led back to it"));
     let depth = std::env::var(DEPTH).ok().and_then(|depth| depth.parse().ok()).unwrap_or(0);
     let text = format!("the runtime behind rdmaprep-runtime has led back to it {DEEPEST} times ({DEPTH}={depth})");
@@ -63,12 +63,12 @@ pub fn depth() -> Result<u32> {
     Ok(depth)
 }
 
-/// Becomes it, with every argument and all else as it was; `handles` is for its hooks. Returns only where it cannot be run.
+/// Executes the runtime, with all arguments unchanged and `handles` for its hooks. Returns only with an error.
 pub fn become_it(program: &Path, args: &[OsString], handles: &str, depth: u32) -> Result<()> {
     let mut command = Command::new(program);
     command.args(args).env(BEHIND, std::process::id().to_string()).env(DEPTH, (depth + 1).to_string());
     match handles {
-        // What an outer one has left there speaks of another container.
+        // The value of an outer wrapper is about another container.
         "" => command.env_remove(HANDLES),
         handles => command.env(HANDLES, handles),
     };

@@ -473,7 +473,7 @@ fn only_what_can_never_come_home_is_forgotten() {
         let (_, mut c, path, text) = holding(host);
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let kept = host.state.join("archive").join(format!("{}-{netns}.json", boot()));
-        host.rdmaprep(&["restore", "hurt", "--forget"]).fails(3, &["hurt", "stop it first"]);
+        host.rdmaprep(&["restore", "hurt", "--forget"]).fails(3, &["hurt", "stop the container first"]);
         // A namespace that lives on, without one of the NICs: it was no hardware, and has been deleted.
         let mut pause = Container::beside("pause", &c);
         c.sh("ip link delete r0");

@@ -352,7 +352,8 @@ fn its_handles_lead_to_what_it_keeps_until_it_ends() {
             "{shown}"
         );
         let pid = hold.pid();
-        let advice = format!("end rdmaprep hold, process {pid}, and stop who joined; or: rdmaprep restore pool");
+        let advice =
+            format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: rdmaprep restore pool");
         assert_eq!(host.status()[0]["advice"], advice);
         hold.end(Signal::SIGTERM).ok();
         open(&sysfs).fails(3, &[&format!("process {pid} has gone")]);

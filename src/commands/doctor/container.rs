@@ -46,7 +46,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         keeper.is_some_and(|m| m.id == id)
     };
     let kept = || {
-        ErrorClass::Usage.error(format!("{id:?} is no container, but `rdmaprep hold`: ask for one that has joined it"))
+        ErrorClass::Usage.error(format!("{id:?} is `rdmaprep hold`: name a container that has joined the namespace"))
     };
     ensure!(!record.as_ref().is_some_and(keeps), kept());
     let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
@@ -84,10 +84,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
     // The pid may have been reused meanwhile, by another process.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(m)));
-    ensure!(
-        process.alive() && same,
-        ErrorClass::Other.error(format!("container {id:?} has ended while it was looked at"))
-    );
+    ensure!(process.alive() && same, ErrorClass::Other.error(format!("container {id:?} ended during the examination")));
     let request = within(request, &snapshot, record.as_ref(), share.as_ref());
     doctor(&Examination {
         request: &request,

@@ -63,7 +63,7 @@ fn the_runtime_is_found_or_nothing_happens() {
         let said =
             run(shim(host, "/usr/bin/rdmaprep-runtime-crun").env("PATH", format!("{path}:/bin")).arg("state"), "");
         assert_eq!(said.code, Some(37), "{said:?}");
-        run(shim(host, "rdmaprep-runtime-sh").args(["-c", "true"]), "").fails(2, &["no runtime that is known"]);
+        run(shim(host, "rdmaprep-runtime-sh").args(["-c", "true"]), "").fails(2, &["names no known runtime"]);
     });
 }
 

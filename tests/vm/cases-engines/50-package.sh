@@ -26,7 +26,7 @@ case_a_package_stays_while_nics_are_away() {
   plan held v0
   hook createRuntime held
   fails 1 dpkg --remove $package
-  says "NICs are away with held"
+  says "containers hold NICs: held;"
   [ -x /usr/bin/rdmaprep ] || die "it has gone, and nobody brings v0 home"
   # Another version may come: what runs keeps its hooks' path.
   dpkg --install "${deb[0]}"
