@@ -86,7 +86,7 @@ fn ours(root: &Path) -> Survey {
         SelectOptions::default(),
         |_| None,
     );
-    // Without route netlink no netdev has an address: what is chosen is told by position.
+    // Without route netlink no netdev has an address for select() to judge by: half() chooses by position.
     let _ = black_box(select(&request.unwrap(), &facts, &[]));
     let keep = half(&facts);
     black_box(view::snapshot(&keep, &facts, survey.whole()));

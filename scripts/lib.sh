@@ -17,7 +17,7 @@ packages() {
   [ ${#missing[@]} -gt 0 ] || return 0
   [ "$(id -u)" = 0 ] || fail "needs root to install ${missing[*]}"
   echo "installing ${missing[*]}"
-  # Somebody else's source that cannot be reached must not stop us: apt-get says so, and ours are read.
+  # A package source that cannot be reached is no reason to stop: apt-get reports it and reads the others.
   DEBIAN_FRONTEND=noninteractive apt-get -qq update || true
   DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends "${missing[@]}" > /dev/null
 }

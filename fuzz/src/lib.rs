@@ -18,15 +18,15 @@ const LIMIT: usize = 64 << 20;
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, LIMIT);
 
-/// The most that was held so far, as it was told last.
-static TOLD: AtomicUsize = AtomicUsize::new(0);
+/// The most memory that was held so far, as printed last.
+static PRINTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Tells the most memory that was held so far, as often as that has grown by a quarter; scripts/fuzz reads it.
-pub fn tell_heap() {
+/// Prints the most memory that was held so far, as often as that has grown by a quarter; scripts/fuzz reads it.
+pub fn print_heap() {
     let most = HEAP.max_allocated();
-    let told = TOLD.load(Ordering::Relaxed);
-    if most > told + told / 4 {
-        TOLD.store(most, Ordering::Relaxed);
+    let printed = PRINTED.load(Ordering::Relaxed);
+    if most > printed + printed / 4 {
+        PRINTED.store(most, Ordering::Relaxed);
         eprintln!("heap: {} KiB", most >> 10);
     }
 }

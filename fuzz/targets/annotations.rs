@@ -41,13 +41,13 @@ fuzz_target!(|data: &[u8]| {
         assert!(less.is_subset(&more), "{less:?} of {more:?}");
         assert_eq!(plan(&twice, seen).0, less);
         let old = narrow.narrowed_plan(stored.clone(), Some(seen));
-        assert_eq!(narrow.narrowed_plan(old.clone(), Some(seen)), old, "twice is once");
+        assert_eq!(narrow.narrowed_plan(old.clone(), Some(seen)), old, "narrowing is idempotent");
         assert!(names(&old).is_subset(&names(stored)));
         for made in [&fresh, &old] {
             allowed(&narrow, made, seen);
         }
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 /// The names that are kept, and the plan.

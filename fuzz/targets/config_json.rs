@@ -28,7 +28,7 @@ fuzz_target!(|data: &[u8]| {
     for edit in EDITS.iter() {
         let Ok(once) = edit::apply(text, edit) else { continue };
         let twice = edit::apply(&once.json, edit).expect("what was edited can be edited");
-        assert_eq!(twice.json, once.json, "twice is once");
+        assert_eq!(twice.json, once.json, "an edit is idempotent");
         assert!(twice.changes.is_empty(), "{:?}", twice.changes);
         assert_eq!(once.changes.is_empty(), once.json == text);
         let (before, after) = (edit::environment(text), edit::environment(&once.json));
@@ -36,7 +36,7 @@ fuzz_target!(|data: &[u8]| {
         edit::diff(text, &once.json);
         read(&once.json);
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 /// Everything that looks at one.

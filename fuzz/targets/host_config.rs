@@ -1,4 +1,4 @@
-//! The host's config file, and the values that flags and variables have: bad ones are told in a line, good ones are kept.
+//! The host's config file, and the values that flags and variables have: bad ones are an error of one line, good ones are kept.
 #![no_main]
 
 use rdma_model::arp::ArpChoice;
@@ -39,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
     printed::<Mac>(text);
     printed::<Guid>(text);
     printed::<Hex>(text);
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 fn request(config: &Config, flags: SelectArgs) {

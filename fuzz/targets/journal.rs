@@ -27,8 +27,8 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
 
 fuzz_target!(|data: &[u8]| {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let told = salvage(text).describe();
-    assert!(!told.is_empty());
+    let described = salvage(text).describe();
+    assert!(!described.is_empty());
     let _ = Record::parse(text);
     let Ok(case) = serde_json::from_str::<Case>(text) else { return };
     let Ok(record) = Record::parse(&case.record.to_string()) else { return };
@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     reassert(&record.held, &there);
     verify::drift(&states, &there);
     rails::drift(&states, &there);
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 /// A namespace with these netdevs in it as well.

@@ -31,5 +31,5 @@ fuzz_target!(|data: &[u8]| {
         settings.add(Path::new("/etc/nccl.conf"), &once.bytes, version);
         settings.files(Some(Path::new("/root")), version);
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });

@@ -25,11 +25,11 @@ fuzz_target!(|data: &[u8]| {
     }
     check(env.iter().copied(), &HOST);
     for version in VERSIONS {
-        let told = explain(&Settings::of(env.iter().copied(), "the environment"), &HOST, version, &|_| None);
-        assert!(!explanation_table(&told).contains(|c: char| c.is_control() && c != '\n'));
-        json(&told).expect("an explanation as JSON");
+        let explained = explain(&Settings::of(env.iter().copied(), "the environment"), &HOST, version, &|_| None);
+        assert!(!explanation_table(&explained).contains(|c: char| c.is_control() && c != '\n'));
+        json(&explained).expect("an explanation as JSON");
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 /// A value that is parsed, printed and parsed again means the same, and takes the same devices.

@@ -19,7 +19,7 @@ fuzz_target!(|data: &[u8]| {
         Some((_, rest)) => route(rest),
         None => {}
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 fn rdma(bytes: &[u8]) {
@@ -114,7 +114,7 @@ fn raw(message: &Raw, names: &Names) {
     if let Some(route) = route::route(message, names) {
         let text = serde_json::to_string(&route).expect("a route as JSON");
         assert_eq!(serde_json::from_str::<rdma_model::snapshot::Route>(&text).expect("a record holds it"), route);
-        // What is given back is told as it was given.
+        // A route that is written to the kernel and read back is the same.
         let give = |r| packed(route::route_message(r, index).ok()?.into());
         if let Some(Packet::Raw(given)) = give(&route) {
             let once = route::route(&given, names).expect("our own route");

@@ -47,5 +47,5 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });

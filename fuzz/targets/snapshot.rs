@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
         let (more, less) = (names(&wide), names(&chosen));
         assert!(less.is_subset(&more), "annotations never widen: {less:?} of {more:?}");
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 fn names(selection: &Selection) -> BTreeSet<String> {

@@ -81,7 +81,7 @@ fuzz_target!(|data: &[u8]| {
         let slot = &slots[at % slots.len()];
         slot.put(slot.text.as_bytes());
     }
-    rdmaprep_fuzz::tell_heap();
+    rdmaprep_fuzz::print_heap();
 });
 
 fn look() {

@@ -48,7 +48,7 @@ while read -r what rest; do
         fail 9 "$rest of plan $plan is not on this host: another container may hold it, as rdmaprep status tells root"
       ;;
     node)
-      # A driver that is loaded anew, and soft-RoCE with every move, takes the next number.
+      # A driver that is reloaded takes the next number; soft-RoCE does so with every move.
       [ "$(cat "/sys/class/infiniband_verbs/${rest% *}/ibdev" 2> /dev/null)" = "${rest#* }" ] ||
         fail 9 "${rest% *} is not ${rest#* }'s any more: as root, hooks/enroot/publish $plan again"
       ;;
