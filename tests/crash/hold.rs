@@ -18,7 +18,7 @@ fn points() -> Vec<String> {
     fs::read_to_string(POINTS).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// A hold that is told to end as soon as it is ready, if it ever is, with that chosen for it. How it ended, and how many points
+/// A hold that gets SIGTERM as soon as it is ready, if it ever is, with this fault. Returns its output, and how many fault points
 /// it had passed when it was ready.
 fn through(host: &Host, fault: &str) -> (Said, usize) {
     let _ = fs::remove_file(POINTS);
@@ -59,8 +59,8 @@ fn everywhere(host: &Host, way: &str, ended: impl Fn(&Said) -> bool) {
     println!("{COUNT} {} points passed ({begun} until it is ready), all failed by {way}, all restored", all.len());
 }
 
-/// Passes the count on, which stands behind the test's name.
-fn told(said: Vec<String>) {
+/// Prints the lines with the counts, which the test harness shows behind the test's name.
+fn print_counts(said: Vec<String>) {
     said.iter()
         .flat_map(|said| said.lines())
         .filter_map(|l| l.get(l.find(COUNT)?..))
@@ -69,11 +69,11 @@ fn told(said: Vec<String>) {
 
 #[test]
 fn a_hold_is_killed_anywhere() {
-    told(abreast(1, |host, _| everywhere(host, "kill", |said| said.code.is_none())));
+    print_counts(abreast(1, |host, _| everywhere(host, "kill", |said| said.code.is_none())));
 }
 
 /// What fails on the way in is undone at once; what fails on the way out may be done by the next try.
 #[test]
 fn an_error_anywhere_in_a_hold() {
-    told(abreast(1, |host, _| everywhere(host, "error", |said| said.code.is_some())));
+    print_counts(abreast(1, |host, _| everywhere(host, "error", |said| said.code.is_some())));
 }

@@ -132,16 +132,16 @@ fn an_attach_that_ends_anywhere() {
     );
 }
 
-/// Points of a way home: two a step, and they are those that were foretold; three for writing the record, two each for the
-/// mount and the file of the pin, for a shell's settings, and for forgetting the record.
+/// Fault points of a restore: two for each step, and the steps are those that --dry-run foretold; three for writing the record,
+/// two each for the mount and the file of the pin, for a shell's settings, and for forgetting the record.
 fn of_restore(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     c.create(host).ok();
     let foretold = host.rdmaprep(&["restore", "--all", "--dry-run"]).ok().out;
-    let told = struck(&mut host.command(&["restore", "--all", "--json"]), "", "").ok();
+    let restored = struck(&mut host.command(&["restore", "--all", "--json"]), "", "").ok();
     let points = passed();
     assert_eq!(steps(&points), foretold.lines().collect::<Vec<_>>());
-    let report: serde_json::Value = serde_json::from_str(&told.out).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&restored.out).unwrap();
     assert_eq!(report[0]["steps_done"], steps(&points).len());
     assert_eq!(points.len(), 2 * steps(&points).len() + 3 + 2 * 4, "{points:#?}");
     points

@@ -11,7 +11,7 @@ const POINTS: &str = "/run/points";
 /// How a program may end at any point: by itself, by another's hand, with an error, and after its time.
 pub const EVERYWHERE: [&str; 4] = ["abort", "kill", "error", "hang"];
 
-/// A fault point as the program told it.
+/// A fault point as the program printed it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
     pub number: usize,

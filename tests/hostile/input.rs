@@ -1,4 +1,4 @@
-//! Input as large as somebody likes takes time in proportion, and memory too; and what fuzzing (scripts/fuzz) has found.
+//! Time and memory are proportional to the size of the input; and regressions of what fuzzing (scripts/fuzz) has found.
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
@@ -205,7 +205,7 @@ fn a_namespace_that_its_root_has_filled() {
         let held = &held;
         move || drop(black_box(reassert(held, &inside)))
     });
-    in_proportion("what is told of them", 2_000, |count| {
+    in_proportion("a report of the changes inside", 2_000, |count| {
         let inside = crowded(count, &held);
         let states: Vec<_> = held.iter().map(|h| h.inside.clone()).collect();
         move || drop(black_box(drift(&states, &inside)))

@@ -1,4 +1,4 @@
-//! The host's policy: what it forbids nobody gets, whatever plans, annotations and flags say; and its schema is what is told.
+//! The host's policy: what it forbids no container gets, whatever plans, annotations and flags say; and its keys are documented.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -101,7 +101,7 @@ proptest! {
 
 #[test]
 fn policy_leaves_the_same_of_a_new_plan_and_of_an_old_one() {
-    let mut told = 0;
+    let mut forbidden = 0;
     for policy in [
         "deny_pci = ['^0000:17:']",
         "allow_pci = ['^0000:27:']",
@@ -114,10 +114,10 @@ fn policy_leaves_the_same_of_a_new_plan_and_of_an_old_one() {
             let (fresh, old) =
                 (plan(&request, &seen), request.narrowed_plan(plan(&self::request(""), &seen), Some(&seen)));
             assert_eq!(names(&fresh), names(&old), "{policy}");
-            told += names(&plan(&self::request(""), &seen)).len() - names(&old).len();
+            forbidden += names(&plan(&self::request(""), &seen)).len() - names(&old).len();
         }
     }
-    assert!(told > 10, "the policies forbid hardly anything: {told}");
+    assert!(forbidden > 10, "the policies forbid hardly anything: {forbidden}");
 }
 
 #[test]
@@ -167,10 +167,10 @@ fn the_example_has_every_key() {
         text.lines().filter_map(|l| l.strip_prefix('#')).filter(|l| !l.is_empty() && !l.starts_with(' ')).collect();
     ConfigFile::new(&live.join("\n")).config().unwrap();
     let (top, select) = live.split_at(live.iter().position(|l| *l == "[select]").unwrap());
-    let told = |lines: &[&str]| -> BTreeSet<String> {
+    let keys_of = |lines: &[&str]| -> BTreeSet<String> {
         lines.iter().filter_map(|l| Some(l.split_once(" = ")?.0.to_owned())).collect()
     };
-    let mut top = told(top);
+    let mut top = keys_of(top);
     top.insert("select".to_owned());
-    assert_eq!((top, told(select)), (keys(""), keys("[select]")));
+    assert_eq!((top, keys_of(select)), (keys(""), keys("[select]")));
 }

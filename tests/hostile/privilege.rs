@@ -70,7 +70,7 @@ fn no_hook_starts_another_process() {
 }
 
 #[test]
-fn who_is_not_root_is_told_so() {
+fn a_user_other_than_root_gets_an_error() {
     alone(|host| {
         host.rails(1);
         host.prepare("r0");
@@ -130,10 +130,10 @@ fn without_any_one_of_those_that_are_kept_a_hook_fails() {
             host.is_as(&before);
             host.is_clean();
         }
-        // Settings that have no place in the container are told where to find.
+        // The report says why the settings could not be placed in the container.
         but(&["dac_override"]).ok();
-        let told = host.report("c")["settings"].as_str().unwrap().to_owned();
-        assert!(told.contains("making an overlay over /etc: Permission denied"), "{told}");
+        let settings = host.report("c")["settings"].as_str().unwrap().to_owned();
+        assert!(settings.contains("making an overlay over /etc: Permission denied"), "{settings}");
         host.rdmaprep(&["restore", "c"]).ok();
         // What is given up is not missed.
         but(&["chown", "kill", "net_raw", "setuid", "sys_module", "mknod", "fowner", "setpcap"]).ok();

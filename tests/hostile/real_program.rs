@@ -90,7 +90,7 @@ fn keeps_it(what: &str, said: &Said) {
 }
 
 #[test]
-fn nobodys_environment_is_told() {
+fn no_environment_is_printed_or_logged() {
     alone(|host| {
         host.rails(2);
         // Ours, as a runtime might leave it to a hook.
@@ -111,18 +111,18 @@ fn nobodys_environment_is_told() {
         for args in [&["prepare", "--ifaces", "r0,r1"][..], &["snapshot", "--json"]] {
             keeps_it(args[0], &with_secrets(args, "").ok());
         }
-        // Who edits a config.json is told of the settings for NCCL in it, on the terminal, and of nothing else; and what comes
+        // An edit of a config.json prints the settings for NCCL in it, on the terminal, and no other environment; and what comes
         // out of `spec` is that config.json.
-        let told = |said: Said| {
+        let keeps_all_but_nccl = |said: Said| {
             let settings = |line: &&str| line.contains("NCCL in this container: ") || line.contains("NCCL_");
             let text = [&said.out, &said.err].iter().flat_map(|t| t.lines()).filter(|l| !settings(l)).collect();
             let said = Said { err: text, ..said.ok() };
             keeps_it("an edit", &said);
         };
-        told(with_secrets(&["prepare", "--ifaces", "r0,r1", "--bundle", bundle.to_str().unwrap()], ""));
+        keeps_all_but_nccl(with_secrets(&["prepare", "--ifaces", "r0,r1", "--bundle", bundle.to_str().unwrap()], ""));
         let spec = with_secrets(&["spec"], &config.to_string());
         assert!(spec.out.contains(SECRET), "{spec:?}");
-        told(Said { out: String::new(), ..spec });
+        keeps_all_but_nccl(Said { out: String::new(), ..spec });
         for (stage, state) in [("createRuntime", c.state()), ("poststart", c.state())] {
             let said = with_secrets(&["hook", stage], &state);
             assert_eq!(said.code, Some(0), "{said:?}");
@@ -154,7 +154,7 @@ fn nobodys_environment_is_told() {
     });
 }
 
-/// As a user who can do nothing here: nobody, where the tests are run by root.
+/// As a user without privileges: uid 65534, where the tests are run by root.
 fn as_a_user(program: &Path, args: &[&str], state: &str) -> Said {
     let mut command = match rustix::process::geteuid().is_root() {
         true => {

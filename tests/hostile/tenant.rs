@@ -292,7 +292,7 @@ fn tenant_that_stacks_links_elsewhere() {
     });
 }
 
-/// The host's own tcx programs, which a tenant detaches: no one can attach them again, so that the host is told.
+/// The host's own tcx programs, which a tenant detaches: they cannot be attached again, so that the host gets a report.
 #[test]
 fn tenant_that_detaches_the_hosts_tcx() {
     alone_as_root(|host| {

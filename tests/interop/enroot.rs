@@ -42,7 +42,7 @@ fn node(host: &Host) {
     host.rdmaprep(&["prepare", "--plan", "a", "--ifaces", "r0,r2"]).ok();
 }
 
-/// A command with the environment of root, or of whoever logs in: rdmaprep in PATH, and where this host keeps its things.
+/// A command with the environment of root, or of a user who logs in: rdmaprep in PATH, and where this host keeps its things.
 fn command(host: &Host, program: &str, args: &[&str]) -> Command {
     let bin = Path::new(env!("CARGO_BIN_EXE_rdmaprep")).parent().unwrap().display().to_string();
     let mut command = Command::new(program);
@@ -175,7 +175,7 @@ fn a_container_that_cannot_have_them_does_not_start() {
         fs::rename("/run/sys/class/net/r2", "/run/r2").unwrap();
         start(host, &["RDMAPREP_PLAN=a"]).fails_with(9, "r2 of plan a is not on this host");
         fs::rename("/run/r2", "/run/sys/class/net/r2").unwrap();
-        // A device that was made anew, and got another number.
+        // A device that was re-created, and got another number.
         sh("echo mlx5_9 > /run/sys/class/infiniband_verbs/uverbs2/ibdev");
         start(host, &["RDMAPREP_PLAN=a"]).fails_with(9, "uverbs2 is not mlx5_2's any more");
         sh("echo mlx5_2 > /run/sys/class/infiniband_verbs/uverbs2/ibdev");
@@ -241,7 +241,7 @@ fn what_is_published_is_what_the_plan_says_now() {
         same("what is published", &dry, &fs::read_to_string(format!("{PUBLISHED}/plans/a")).unwrap());
         let views = || fs::read_dir(format!("{PUBLISHED}/views")).unwrap().count();
         assert_eq!(views(), 1);
-        // For every user, and nobody else's to write.
+        // Every user can read it, and only root can write it.
         let modes = sh(&format!("find {PUBLISHED} ! -type l -printf '%m\\n' | sort -u"));
         assert!(modes.lines().all(|mode| ["755", "644", "444", "555"].contains(&mode)), "{modes}");
 

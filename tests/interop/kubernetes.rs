@@ -149,7 +149,7 @@ fn the_readme_tells_of_all_files_and_its_commands_are_read() {
     let readme = readme();
     for entry in fs::read_dir(FOLDER).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(name == "README.md" || readme.contains(&format!("| `{name}` |")), "{name} is not told of");
+        assert!(name == "README.md" || readme.contains(&format!("| `{name}` |")), "{name} is not in README.md");
     }
     let cases = ["tests/vm/cases-engines/20-containerd.sh", "tests/vm/cases/20-pod.sh"];
     for file in cases {

@@ -62,16 +62,16 @@ impl Built {
         }
         let gcn = pci.children.iter().any(|c| c.get("gcn").is_some());
         let vendor = pci.get("vendor").unwrap_or(if gcn { "0x1002" } else { "0x10de" });
-        // Some say nothing of a device but what is below it.
+        // Some files give no class: the child says what the device is.
         let has = |tag: &str| pci.children.iter().any(|c| c.tag == tag);
-        let told = if has("gpu") {
+        let guessed = if has("gpu") {
             "0x030200"
         } else if has("nic") {
             "0x020000"
         } else {
             "0x060400"
         };
-        let class = pci.get("class").unwrap_or(told);
+        let class = pci.get("class").unwrap_or(guessed);
         self.sys.function(&at, &above, &[("class", class), ("vendor", vendor), ("numa", numa)]);
         let down = [std::slice::from_ref(&at), way].concat();
         inner.iter().for_each(|child| self.put(child, &at, &down));

@@ -74,7 +74,7 @@ fn comm_id(world: &World) -> impl Strategy<Value = String> + use<> {
         2 => n.clone().prop_map(|n| format!("[2001:db8:{n}::9]:29500")),
         2 => select(vec!["10.99.7.9:1", "10.98.0.1:1", "[2001:db8:99::9]:1", "10.2.1.9:1"]).prop_map(str::to_owned),
         3 => some_name(world).prop_map(|name| format!("[fe80::9%{name}]:29500")),
-        2 => select(vec!["head:29500", "head6:29500", "head", "localhost:1", "nobody:1"]).prop_map(str::to_owned),
+        2 => select(vec!["head:29500", "head6:29500", "head", "localhost:1", "unknown:1"]).prop_map(str::to_owned),
         2 => select(vec!["", "x", ":1", ",", "[::1", "2001:db8::1"]).prop_map(str::to_owned),
         2 => select(vec!["198.51.100.1:1", "[2001:db8:77::1]:1", "[fe80::9]:1", "127.0.0.1:1", "[::1]:1", "10.3"])
             .prop_map(str::to_owned),

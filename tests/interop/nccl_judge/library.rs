@@ -12,7 +12,7 @@ use testkit::run;
 /// The releases that judge: what `scripts/nccl-wheels` fetches. The last one was the newest on 2026-11-21.
 pub const RELEASES: [&str; 6] = ["2.18.3", "2.23.4", "2.27.7", "2.29.7", "2.30.7", "2.32.3"];
 
-/// Where they are; none where nobody has said so, and then this is told.
+/// The folder with the releases, if RDMAPREP_NCCL_WHEELS names one.
 pub fn wheels() -> Option<PathBuf> {
     let dir = std::env::var_os("RDMAPREP_NCCL_WHEELS").map(PathBuf::from);
     if let Some(dir) = &dir {
@@ -65,7 +65,7 @@ fn verdict(child: Child, version: Version, env: &Env) -> String {
         address.rsplit_once('<').map(|(address, _)| address.to_owned())
     });
     let result = log.lines().find_map(|line| line.strip_prefix("RESULT "));
-    // What is chosen is told before the library binds to it, which may fail while an IPv6 address is tentative.
+    // NCCL prints the address before it binds to it, which may fail while an IPv6 address is tentative.
     match (using, result) {
         (Some(address), Some(_)) => address,
         (None, Some(code)) if code != "0" => format!("error {code}"),

@@ -29,7 +29,7 @@ def here(name):
 own = [str(f) for f in lib.glob("*.so*")]
 needed = {m[1] for line in lines("readelf", "-dW", *own) if (m := re.search(r"\(NEEDED\).*\[(.*)\]", line))}
 absent = sorted(name for name in needed if not here(name))
-# The version nodes of each library that somebody asks for.
+# The version nodes of each library that a file needs.
 versions, file = collections.defaultdict(set), None
 for line in lines("readelf", "-VW", *own):
     if m := re.search(r"File: (\S+)", line):
