@@ -1,7 +1,7 @@
 //! Devices of the Container Device Interface: what the file says, and what becomes of a container that asks for some.
 //!
 //! `tests/cases/cdi/NAME/{snapshot,args}` give expected.json, or expected.txt with the exit code and the message; `snapshot` is
-//! the path of one in this repository. `UPDATE_GOLDEN=1` writes them anew; read the diff.
+//! the path of one in this repository. `UPDATE_GOLDEN=1` rewrites them; read the diff.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ use rdmaprep::select::select;
 use serde_json::{Value, json};
 use testkit::{Container, Host, sh};
 
-/// What is told besides the file goes below it as `told`.
+/// The specification as `spec`, and what `cdi generate` prints besides it as `notes`.
 fn made(case: &Path) -> Result<Value> {
     let read = |name: &str| fs::read_to_string(case.join(name)).unwrap_or_default();
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join(read("snapshot").trim());
@@ -39,9 +39,9 @@ fn made(case: &Path) -> Result<Value> {
     let selection = select(&request, &snapshot, &[])?;
     let plan = Plan::new(&args.plan, &request, &snapshot, &selection, &Options::default());
     let hooks = hooks(&plan, "/usr/bin/rdmaprep", args.hook_timeout);
-    let (spec, told) = Spec::from_rails(&Rail::rails_of_plan(&plan, &snapshot), &hooks);
+    let (spec, notes) = Spec::from_rails(&Rail::rails_of_plan(&plan, &snapshot), &hooks);
     obeys(&spec);
-    Ok(json!({"spec": spec, "told": told}))
+    Ok(json!({"spec": spec, "notes": notes}))
 }
 
 #[test]
@@ -192,10 +192,10 @@ proptest! {
             prop_assert!(got.is_none_or(|got| got == want));
         }
         let env = config["process"]["env"].as_array().unwrap();
-        let told: BTreeSet<String> = env.iter().filter_map(|e| {
+        let rails: BTreeSet<String> = env.iter().filter_map(|e| {
             Some(e.as_str().unwrap().strip_prefix("RDMAPREP_RAIL_")?.split_once('=').unwrap().0.to_owned())
         }).collect();
-        prop_assert_eq!(&told, &want, "no device overwrites what another one tells");
+        prop_assert_eq!(&rails, &want, "no device overwrites another one's variable");
         prop_assert!(!config.to_string().contains("NCCL_"), "what depends on all of them is no device's to say");
         let nodes: BTreeSet<&str> = config["linux"]["devices"].as_array().unwrap().iter().map(|d| d["path"].as_str().unwrap()).collect();
         prop_assert_eq!(nodes.len(), want.len() + 1, "{:?}", nodes);
@@ -229,7 +229,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
         (json!(["rdmaprep", "hook", "prestart", "--plan", "default", "--rail", "r1"]), "another stage"),
         (json!(["rdmaprep", "restore", "createRuntime", "--plan", "default", "--rail", "r1"]), "no hook"),
         (json!(["rdmaprep", "hook", "createRuntime", "--plan", "default"]), "no rail"),
-        (json!(["--rail", "r1"]), "nobody"),
+        (json!(["--rail", "r1"]), "no program"),
         (Value::Null, "no arguments"),
     ] {
         list.insert(0, json!({"path": "/usr/bin/rdmaprep", "args": args, "note": why}));
@@ -245,7 +245,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
     assert_eq!(ErrorClass::of(&e), ErrorClass::State);
 }
 
-/// In exclusive mode a joiner's share cannot be told any more: the host has none of the HCAs, and knows no place to hide.
+/// In exclusive mode the share of a container that joins a pod is unknown: the host sees none of the HCAs.
 #[test]
 fn who_joins_a_pod_in_exclusive_mode_has_all_or_is_refused() {
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/snapshot.json");
@@ -277,21 +277,21 @@ fn names_that_no_device_can_have_are_part_of_all() {
             rail.name = name.parse().unwrap();
             rail
         };
-        let (spec, told) = Spec::from_rails(&names.iter().map(of).collect::<Vec<_>>(), &[]);
+        let (spec, notes) = Spec::from_rails(&names.iter().map(of).collect::<Vec<_>>(), &[]);
         let devices: Vec<String> = spec.devices.iter().map(|d| d.name.clone()).collect();
-        (devices.join(" "), spec.cdi_version, told)
+        (devices.join(" "), spec.cdi_version, notes)
     };
     assert_eq!(renamed(&["a", "b.5"]).2.len() + renamed(&["eth0.5", "hca:mlx5_0", "x-1_y"]).2.len(), 0);
     assert_eq!(renamed(&["1g0"]).1, "0.5.0");
     for (name, why) in
         [("all", "all rails"), ("é0", "CDI allows"), ("e0-", "CDI allows"), (".e", "CDI allows"), ("a=b", "CDI allows")]
     {
-        let (devices, version, told) = renamed(&["r0", name]);
+        let (devices, version, notes) = renamed(&["r0", name]);
         assert_eq!((devices.as_str(), version.as_str()), ("r0 all", "0.3.0"));
-        assert!(told.len() == 1 && told[0].contains(why), "{told:?}");
+        assert!(notes.len() == 1 && notes[0].contains(why), "{notes:?}");
     }
-    let (devices, _, told) = renamed(&["r0", "hca:r0"]);
-    assert_eq!((devices.as_str(), told.len()), ("r0 all", 1));
+    let (devices, _, notes) = renamed(&["r0", "hca:r0"]);
+    assert_eq!((devices.as_str(), notes.len()), ("r0 all", 1));
 }
 
 /// The file, and a container whose engine has read it.
@@ -402,10 +402,10 @@ fn all_that_was_asked_for_or_nothing() {
         let before = host.look();
         let fails = |id: &str, asked: &[&str], code: i32, word: &str, edit: &dyn Fn(&mut Value)| {
             let (c, config) = node.container(id, asked, edit);
-            // The hooks that were told to run, not those that are left in config.json.
-            let (_, told) = node.container(id, asked, |_| {});
+            // The hooks of the unedited config.json, not those that are left in the edited one.
+            let (_, unedited) = node.container(id, asked, |_| {});
             fs::write(host.run.with_file_name(format!("bundle-{id}/config.json")), config.to_string()).unwrap();
-            node.hooks(Stage::CreateRuntime, &c.state(), &told).fails(code, &[word]);
+            node.hooks(Stage::CreateRuntime, &c.state(), &unedited).fails(code, &[word]);
             host.is_as(&before);
             host.is_clean();
         };
@@ -458,7 +458,7 @@ fn image_cannot_ask_nor_annotation_drop_nics_with_nodes() {
     });
 }
 
-/// A plan beside devices would give rails that nobody asked for as devices, whichever hook comes first.
+/// A plan beside devices would give rails that were not asked for as devices: only the devices count, in any order of the hooks.
 #[test]
 fn beside_a_plan_the_devices_count() {
     alone(|host| {
@@ -492,7 +492,7 @@ fn beside_a_plan_the_devices_count() {
 }
 
 #[test]
-fn rails_that_are_away_stay_devices_and_go_to_nobody_else() {
+fn rails_in_a_container_stay_devices_and_go_to_no_other() {
     alone(|host| {
         host.rails(3);
         let node = Node::new(host);
@@ -567,7 +567,7 @@ fn a_second_container_may_ask_for_fewer_devices() {
         assert_eq!(members(host), ["first", "second"]);
         let notes = host.report("second")["notes"].to_string();
         assert!(notes.contains("asks for fewer NICs") && notes.contains("joined first"), "{notes}");
-        // Whoever is refused is no member: its stop hook may never be called.
+        // A container that is refused is no member: the runtime may never call its stop hook.
         let lacks = |config: &mut Value| config["linux"]["devices"].as_array_mut().unwrap().clear();
         let (_third, said, _) = beside("third", &["r1"], &lacks);
         said.fails(3, &["lacks device nodes", "uverbs1"]);

@@ -165,7 +165,7 @@ fn annotations_that_say_nothing_sensible_are_refused() {
             let c = Container::new("odd").annotated(annotations);
             c.create(host).fails(5, &[key]);
         }
-        // A plan that nobody made and no flag explains: there is nothing to plan from.
+        // A plan that is not stored, without flags: there is nothing to plan from.
         let c = Container::new("none").annotated(json!({"rdmaprep.io/plan": "unheard-of"}));
         let said = c.create(host);
         assert!(matches!(said.code, Some(3 | 4)), "{said:?}");
@@ -187,7 +187,7 @@ fn a_container_in_the_hosts_own_namespace_is_refused() {
     });
 }
 
-/// podman shows nobody what its precreate hooks say.
+/// podman does not show the output of its precreate hooks.
 #[test]
 fn why_spec_refuses_a_container_that_asks_is_in_the_log_too() {
     alone(|host| {
@@ -285,7 +285,7 @@ fn selections_that_say_nothing_sensible_are_refused() {
         let start = Instant::now();
         host.rdmaprep(&["prepare", "--ifaces", "r0", "--exclude", "^(([a-z0-9])+.)+[A-Z]([a-z0-9])+$"]).ok();
         assert!(start.elapsed() < Duration::from_secs(2));
-        // No NIC at all is told with the reason for each.
+        // No NIC is left: the message has the reason for each.
         let said = host.rdmaprep(&["prepare"]);
         assert_eq!(said.code, Some(4), "{said:?}");
         assert!(said.err.contains("r0") && said.err.contains("not_rdma"), "{said:?}");
@@ -296,7 +296,7 @@ fn selections_that_say_nothing_sensible_are_refused() {
 }
 
 #[test]
-fn a_damaged_config_file_is_told_by_its_line() {
+fn a_damaged_config_file_is_reported_with_its_line() {
     alone(|host| {
         host.rails(1);
         for (text, words) in [
@@ -318,7 +318,7 @@ fn a_damaged_config_file_is_told_by_its_line() {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_is_nobody_elses_trouble() {
+fn a_damaged_record_is_reported_and_the_others_work() {
     alone(|host| {
         host.rails(3);
         let before = host.look();
@@ -358,7 +358,7 @@ fn a_damaged_record_is_told_and_is_nobody_elses_trouble() {
 #[test]
 fn restore_of_a_container_that_holds_nothing_says_so() {
     alone(|host| {
-        host.rdmaprep(&["restore", "nobody"]).fails(2, &["nobody", "rdmaprep status"]);
+        host.rdmaprep(&["restore", "none"]).fails(2, &["none", "rdmaprep status"]);
         host.rdmaprep(&["restore", "--all"]).ok();
         assert_eq!(host.rdmaprep(&["status"]).ok().out, "No container holds a NIC.\n");
         assert_eq!(host.status(), json!([]));
@@ -396,12 +396,12 @@ fn closed_descriptors_are_no_catastrophe() {
                 shell(line, args).ok();
             }
             assert_eq!(shell(line, &["nonsense"]).code, Some(2));
-            assert_eq!(shell(line, &["restore", "nobody"]).code, Some(2));
+            assert_eq!(shell(line, &["restore", "none"]).code, Some(2));
         }
         assert_eq!(shell("<&-", &["hook", "createRuntime"]).code, Some(5));
         shell("</run/create >&- 2>&-", &["hook", "createRuntime"]).ok();
         assert!(c.sh("ip -br link").contains("r0@"));
-        // A full disk behind stdout is told; a reader that went away is not.
+        // A full disk behind stdout is an error; a reader that has closed the pipe is not.
         assert_eq!(shell(">/dev/full", &["snapshot"]).code, Some(1));
         shell("| head -c 1", &["snapshot", "--json"]).ok();
         c.kill();

@@ -81,7 +81,7 @@ fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/doctor")
 }
 
-/// `rdmaprep doctor ARGS`, without the environment of whoever runs the tests; behind ARGS the config file from `[select]` on.
+/// `rdmaprep doctor ARGS`, without the environment of the test process; behind ARGS the config file from `[select]` on.
 fn request(args: &str) -> Request {
     let (args, file) = args.split_at(args.find("[select]").unwrap_or(args.len()));
     let deaf = |c: clap::Command| c.mut_args(|a| a.env(Resettable::Reset));
@@ -134,7 +134,7 @@ fn diagnosis(planted: &Planted, args: &str, live: bool) -> Diagnosis {
     doctor(&examination).unwrap()
 }
 
-/// What hardware's switches do is never known: that alone is told of every node.
+/// What switches do with flow control is never known: only this is reported of every node.
 fn is_healthy(d: &Diagnosis) -> bool {
     d.findings.iter().all(|f| f.check == Check::FlowControl && f.severity == Severity::Unknown)
 }
@@ -188,9 +188,9 @@ fn nothing_is_wrong_with_a_node_whose_nics_are_lent() {
     }
 }
 
-/// And what several plans have is told once, with one of their names.
+/// A finding that several plans share is reported once, with the name of one plan.
 #[test]
-fn what_two_plans_share_is_told_once() {
+fn what_two_plans_share_is_reported_once() {
     let slow = json!({ "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)" });
     let both = json!({ "a": { "ifaces": "rdma0 rdma1" }, "b": { "ifaces": "rdma0 rdma1" } });
     let planted: Planted = serde_json::from_value(json!({ "snapshot": slow, "plans": both })).unwrap();
@@ -232,7 +232,7 @@ fn no_command_loses_what_a_plan_has() {
         "run": "r1", "rank": 0, "nodes": 2, "policy": { "match": "name", "family": "4" }, "nonces": "0".repeat(64), "digest": "0".repeat(64),
         "rails": [["rdma0", "rdma0"], ["rdma1", "rdma1"]],
     });
-    let told = json!({ "name": "NCCL_DEBUG", "value": "INFO", "why": "--debug-all" });
+    let variable = json!({ "name": "NCCL_DEBUG", "value": "INFO", "why": "--debug-all" });
     for made in [
         json!({ "flags": "--arp-profile=loose" }),
         json!({ "flags": "--gid-timeout=60" }),
@@ -242,7 +242,7 @@ fn no_command_loses_what_a_plan_has() {
         json!({ "flags": "--allow-bootstrap-iface" }),
         json!({ "ib": ["mlx5_2"] }),
         json!({ "planted": { "/agreement": agreement } }),
-        json!({ "planted": { "/env/-": told } }),
+        json!({ "planted": { "/env/-": variable } }),
         json!({ "planted": { "/nics/0/gid/address": "2001:db8::1" } }),
     ] {
         let mut stored = plain.clone();
@@ -263,7 +263,7 @@ fn no_command_loses_what_a_plan_has() {
 
 /// A stored plan of other NICs is not written over.
 #[test]
-fn the_default_plan_is_nobody_elses() {
+fn the_default_plan_is_of_no_other_container() {
     let slow = json!({ "/hcas/1/ports/0/rate": "25 Gb/sec (1X EDR)" });
     let run = |plans: Value| {
         let planted = json!({ "snapshot": slow, "plans": plans });
@@ -283,9 +283,9 @@ fn without_auto_skip_all_is_looked_at() {
     assert_eq!(report::diagnosis_table(&strict), report::diagnosis_table(&d));
 }
 
-/// What ordinary hosts have besides is nobody's fault.
+/// Ordinary differences between hosts are no findings.
 #[test]
-fn nothing_is_wrong_with_what_nobody_means() {
+fn ordinary_differences_are_no_findings() {
     let healthy = |planted: Value, args: &str| {
         let planted: Planted = serde_json::from_value(planted.clone()).unwrap();
         let d = diagnosis(&planted, args, true);
@@ -428,7 +428,7 @@ const ALL: [Check; 20] = [
     Check::RenameFights,
 ];
 
-/// Each fault, planted in a captured node, is found there as well, or told as not checked: never passed over.
+/// Each fault, planted in a captured node, is found there as well, or reported as not checked: never passed over.
 #[test]
 fn a_file_is_never_taken_for_a_healthy_node() {
     let d = diagnosis(&Planted::default(), "", false);
@@ -449,9 +449,9 @@ fn a_file_is_never_taken_for_a_healthy_node() {
     assert!(text.contains("not checked, as what they look at is not here: rdma_modules, kernel,"), "{text}");
 }
 
-/// A tree of /sys has no addresses and no routes: what asks for them is not checked, and nothing is told sick for want of them.
+/// A tree of /sys has no addresses and no routes: what asks for them is not checked, and its absence is no finding.
 #[test]
-fn a_tree_of_sys_is_not_told_sick() {
+fn a_tree_of_sys_has_no_findings() {
     let mut bare: BTreeMap<String, Value> = [("/netns", Value::Null), ("/routes", json!([])), ("/rules", json!([]))]
         .map(|(key, value)| (key.to_owned(), value))
         .into();
@@ -472,14 +472,14 @@ fn a_tree_of_sys_is_not_told_sick() {
     // What it does tell counts.
     bare.insert("/hcas/1/ports/0/state".to_owned(), json!("DOWN"));
     let d = diagnosis(&Planted { snapshot: bare, ..Planted::default() }, "", false);
-    let told: Vec<&str> = d.findings.iter().map(|f| f.seen.as_str()).collect();
-    assert_eq!(told, ["mlx5_1:1 of rdma1: not ACTIVE: whether a job wants it is not known"]);
+    let findings: Vec<&str> = d.findings.iter().map(|f| f.seen.as_str()).collect();
+    assert_eq!(findings, ["mlx5_1:1 of rdma1: not ACTIVE: whether a job wants it is not known"]);
 }
 
 /// The same of trees that others captured, by the program itself.
 #[test]
 #[ignore = "needs RDMAPREP_REALDATA"]
-fn captured_trees_are_not_told_sick() {
+fn captured_trees_have_no_findings() {
     let trees = captured();
     // The others are long to unpack, and say nothing more.
     let some = TREES.map(|(name, ..)| name).into_iter().filter(|name| !name.starts_with("hwloc-"));
@@ -490,10 +490,10 @@ fn captured_trees_are_not_told_sick() {
         let said = testkit::run(program.env_clear().args(args), "").ok();
         let d: Diagnosis = serde_json::from_str(&said.out).unwrap();
         assert_eq!((d.breaks, d.warnings), (0, 0), "{name}: {}", said.out);
-        // What it does not tell of a port is told to be so.
-        let told = d.findings.iter().filter(|f| f.seen.starts_with("whether the ports of")).count();
+        // A port whose state is unknown is reported as unknown.
+        let unknown = d.findings.iter().filter(|f| f.seen.starts_with("whether the ports of")).count();
         let stateless = ["dgx-a100", "pcp-ib-root-001", "pcp-ib-root-002"].contains(&name);
-        assert_eq!(told, usize::from(stateless), "{name}: {}", said.out);
+        assert_eq!(unknown, usize::from(stateless), "{name}: {}", said.out);
     }
 }
 
@@ -541,7 +541,7 @@ fn the_exit_code_is_by_the_worst() {
     let said = run(file.path(), &["--ifaces", "rdma7"]).fails(11, &["nothing was changed"]);
     assert!(said.out.contains("--ifaces names rdma7: not on this host"), "{said:?}");
     run(file.path(), &["--container", "c1"]).fails(2, &["--container"]);
-    // The same by the host's file; and an address of nobody's ends nothing.
+    // The same by the host's config file; an address that no host has is no error.
     let config = tempfile::NamedTempFile::new().unwrap();
     fs::write(
         config.path(),
@@ -596,15 +596,15 @@ fn only_the_right_node_is_opened() {
             node(7, 3),
         ]);
         let wrong = |what: &str| NodeAccess::Wrong(what.to_owned());
-        let told: Vec<&NodeAccess> = tried.values().collect();
-        assert_eq!(told[0], &wrong("a fifo"));
-        assert!(matches!(told[1], NodeAccess::Wrong(_) | NodeAccess::Refused(_)), "{:?}", told[1]);
-        assert_eq!(told[2], &wrong("a directory"));
-        assert_eq!(told[3], &NodeAccess::Opened);
-        assert_eq!(told[4], &wrong("the device 1:3, not 1:5"));
-        assert_eq!(told[5], &wrong("a regular file"));
-        assert_eq!(told[6], &NodeAccess::Missing);
-        assert!(matches!(told[7], NodeAccess::Refused(_)), "a link to itself: {:?}", told[7]);
+        let access: Vec<&NodeAccess> = tried.values().collect();
+        assert_eq!(access[0], &wrong("a fifo"));
+        assert!(matches!(access[1], NodeAccess::Wrong(_) | NodeAccess::Refused(_)), "{:?}", access[1]);
+        assert_eq!(access[2], &wrong("a directory"));
+        assert_eq!(access[3], &NodeAccess::Opened);
+        assert_eq!(access[4], &wrong("the device 1:3, not 1:5"));
+        assert_eq!(access[5], &wrong("a regular file"));
+        assert_eq!(access[6], &NodeAccess::Missing);
+        assert!(matches!(access[7], NodeAccess::Refused(_)), "a link to itself: {:?}", access[7]);
     });
 }
 
@@ -614,7 +614,7 @@ fn only_the_right_node_is_opened() {
 #[ignore = "needs FUSE in a user namespace"]
 fn a_file_system_that_never_answers_is_not_waited_for() {
     alone(|host| {
-        // Its maker holds it open and says nothing: whoever asks it for a file waits.
+        // Its server holds /dev/fuse open and never answers: a process that opens a file in it waits.
         let script = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /etc && echo there \
                       && exec sleep 600";
         let mut held = Command::new("unshare");
@@ -640,7 +640,7 @@ fn a_file_system_that_never_answers_is_not_waited_for() {
     });
 }
 
-/// Who shares the host's network, or is no container of ours, is told so.
+/// A process in the host's network namespace, and an unknown id, are refused with the reason.
 #[test]
 fn containers_that_are_none() {
     let run = |id: &str| {
@@ -649,7 +649,7 @@ fn containers_that_are_none() {
         program.env_clear().args(["doctor", "--config", "/dev/null", "--container", id]);
         testkit::run(program.arg("--state-dir").arg(empty.path()).arg("--run-dir").arg(empty.path()), "")
     };
-    run("nobody").fails(2, &["holds no NIC", "no process has that pid"]);
+    run("none").fails(2, &["holds no NIC", "no process has that pid"]);
     run("0").fails(2, &["holds no NIC"]);
     run(&std::process::id().to_string()).fails(3, &["shares the host's network"]);
 }

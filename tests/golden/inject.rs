@@ -1,5 +1,5 @@
 //! Golden cases of the config.json edit: tests/cases/inject/NAME/{config.json,edit.json} give expected.json, expected.diff and
-//! expected.txt (what was changed and kept), or expected.err (exit code and text). `UPDATE_GOLDEN=1` writes them anew.
+//! expected.txt (what was changed and kept), or expected.err (exit code and text). `UPDATE_GOLDEN=1` rewrites them.
 
 use rdma_model::arp::ArpProfile;
 use std::fs;

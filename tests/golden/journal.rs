@@ -1,4 +1,4 @@
-//! Records on disk: old ones are read, damaged ones are told and never applied, and where none can be written nothing moves.
+//! Records on disk: old ones are read, damaged ones are reported and never applied, and no NIC moves without a record.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,7 +101,7 @@ fn without(value: &mut Value, at: &str, newer: &BTreeSet<String>) {
 
 /// The rdmaprep that moved the NICs was an earlier one: its record lacks the fields that have come since.
 #[test]
-fn what_an_earlier_version_took_away_this_one_brings_home() {
+fn nics_moved_by_an_earlier_version_are_restored() {
     alone(|host| {
         let of = |text: &str| {
             let mut all = BTreeSet::new();
@@ -153,7 +153,7 @@ fn a_record_cut_off_at_any_byte_is_none() {
         assert!(left.nics.len() <= 2 && whole.nics.starts_with(&left.nics) && whole.ids.starts_with(&left.ids));
         named = left.nics.len();
     }
-    assert_eq!(named, 2, "what is readable is told");
+    assert_eq!(named, 2, "what is readable is reported");
     // Nor is one with something behind it, or with the rest of the block zeroed.
     assert!(Record::parse(&format!("{text}x")).is_err() && Record::parse(&format!("{text}\0\0")).is_err());
 }
@@ -194,7 +194,7 @@ fn with_more(value: &mut Value) {
 
 /// The rdmaprep that moved the NICs was a later one: everything in its record has a field that is not known here.
 #[test]
-fn what_a_later_version_took_away_this_one_brings_home() {
+fn nics_moved_by_a_later_version_are_restored() {
     alone(|host| {
         let (before, mut c, ..) = holding(host);
         let later = || {
@@ -204,21 +204,21 @@ fn what_a_later_version_took_away_this_one_brings_home() {
             fs::write(&path, record.to_string()).unwrap();
             assert_eq!(host.rdmaprep(&["status"]).ok().err, "");
         };
-        let told = "a later rdmaprep has written the record: what it knew besides is not given back (lease)";
+        let note = "a later rdmaprep has written the record: what it knew besides is not given back (lease)";
         later();
-        // Who comes and goes meanwhile takes nothing of it away.
+        // A container that joins and leaves meanwhile keeps the unknown keys.
         let mut second = Container::beside("second", &c);
         second.create(host).ok();
         second.stop(host).ok();
         let kept = fs::read_to_string(host.records().remove(0)).unwrap();
         assert!(kept.matches("\"lease\":{\"until\":7}").count() > 20, "{kept}");
         c.stop(host).ok();
-        assert!(fs::read_to_string(&host.log).unwrap().contains(told));
+        assert!(fs::read_to_string(&host.log).unwrap().contains(note));
         host.is_as(&before);
         let mut again = Container::new("again");
         again.create(host).ok();
         later();
-        assert!(host.rdmaprep(&["restore", "again"]).ok().out.contains(told));
+        assert!(host.rdmaprep(&["restore", "again"]).ok().out.contains(note));
         again.kill();
         host.is_as(&before);
         host.is_clean();
@@ -227,7 +227,7 @@ fn what_a_later_version_took_away_this_one_brings_home() {
 
 /// Each is one line with the file's name, tells the NICs where they can still be read, and nothing moves or goes.
 #[test]
-fn what_is_no_record_is_told_and_left_as_it_is() {
+fn what_is_no_record_is_reported_and_left_as_it_is() {
     alone(|host| {
         let (before, mut c, path, text) = holding(host);
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -245,8 +245,8 @@ fn what_is_no_record_is_told_and_left_as_it_is() {
         ] {
             fs::write(&path, damaged).unwrap();
             host.rdmaprep(&["restore", "--all"]).fails(8, words).fails(8, &[name, "nothing is changed"]);
-            let told = host.rdmaprep(&["status"]).ok().err;
-            assert!(words.iter().all(|w| told.contains(w)) && told.lines().count() == 1, "{told}");
+            let warning = host.rdmaprep(&["status"]).ok().err;
+            assert!(words.iter().all(|w| warning.contains(w)) && warning.lines().count() == 1, "{warning}");
             host.hook("poststop", &c.stopped()).ok();
             assert_eq!(
                 (c.sh("ip -o -4 address"), fs::read_to_string(&path).unwrap().as_str()),
@@ -317,13 +317,13 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn a_record_of_another_boot_is_told_and_archived() {
+fn a_record_of_another_boot_is_reported_and_archived() {
     alone(|host| {
         let (before, path, old) = rebooted(host);
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let archive = host.state.join("archive");
         let kept = archive.join(format!("{OLD_BOOT}-{netns}.json"));
-        // What it says of r0 has changed since: nobody may act on that.
+        // Its state of r0 is outdated: it must not be applied.
         host.ip("address delete 10.0.0.1/24 dev r0");
         let now = host.look();
         for how in [&["restore", "--all"][..], &["restore", "hurt"], &["restore", "hurt", "--after-reboot"]] {
@@ -417,7 +417,7 @@ fn hooks_leave_a_record_of_another_boot_alone() {
     });
 }
 
-/// Numbers of namespaces are given out anew after a boot.
+/// The kernel reuses inode numbers of network namespaces after a boot.
 #[test]
 fn container_with_a_reused_inode_keeps_the_older_record() {
     alone(|host| {
@@ -450,7 +450,7 @@ fn unwritable_disk_keeps_nics_here_and_lets_them_return() {
         host.is_as(&before);
         assert!(!refused.sh("ip -br link").contains("r0@"));
         assert_eq!(host.records(), Vec::<PathBuf>::new(), "a temporary file is left");
-        // It became read-only when the NICs were away: they come home, and the record stays, which says so.
+        // It became read-only when the NICs were away: they are restored, and the record stays and says so.
         sh(&format!("mount -o remount,rw {records}"));
         let mut away = Container::new("away");
         away.create(host).ok();
@@ -468,7 +468,7 @@ fn unwritable_disk_keeps_nics_here_and_lets_them_return() {
 }
 
 #[test]
-fn only_what_can_never_come_home_is_forgotten() {
+fn only_nics_that_cannot_be_restored_are_forgotten() {
     alone(|host| {
         let (_, mut c, path, text) = holding(host);
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();

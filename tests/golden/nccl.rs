@@ -62,7 +62,7 @@ fn large() -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn the_classic_failures_are_told_in_one_line_each() {
+fn common_failures_are_reported_in_one_line_each() {
     let node = large();
     let many = (0..16).map(|i| format!("x{i},")).collect::<String>() + "rdma0";
     for (setting, line) in [
@@ -86,9 +86,9 @@ fn the_classic_failures_are_told_in_one_line_each() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
         command.env_clear().args(["nccl", "explain", "--snapshot"]).arg(node.path()).args(["--env", setting]);
         let text = run(&mut command, "").ok().out;
-        let told: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("warning")).map(str::trim).collect();
-        let found = told.iter().filter(|told| line == Some(**told)).count();
-        assert!(if line.is_none() { told.is_empty() } else { found == 1 }, "{setting}: {told:#?}");
+        let warnings: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("warning")).map(str::trim).collect();
+        let found = warnings.iter().filter(|warning| line == Some(**warning)).count();
+        assert!(if line.is_none() { warnings.is_empty() } else { found == 1 }, "{setting}: {warnings:#?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Golden texts of the tables and summaries: tests/cases/report/NAME.txt. `UPDATE_GOLDEN=1` writes them anew.
+//! Golden texts of the tables and summaries: tests/cases/report/NAME.txt. `UPDATE_GOLDEN=1` rewrites them.
 
 use rdma_model::arp::ArpProfile;
 use rdma_model::nic::{EnvVar, Identity, Nic};
@@ -182,7 +182,7 @@ fn snapshot_of_forty_nics_with_long_names() {
             hca.ports[0].gids.push(rdma_model::snapshot::Gid { index, ..gid });
         }
         hca.conflicts = vec!["netlink says ".to_owned() + &"one thing, sysfs another; ".repeat(6)];
-        dev.driver = Some("a-driver-with-a-name-that-nobody-would-choose".into());
+        dev.driver = Some("a-driver-with-a-name-that-no-one-would-choose".into());
         dev.master = Some("a-fifteen-char-".parse().unwrap());
         dev.pci = hca.pci;
         snapshot.hcas.push(hca);

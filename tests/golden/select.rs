@@ -21,7 +21,7 @@ use rdmaprep::select::{DropCode, Selection, select};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// `rdmaprep prepare ARGS`, without the environment of whoever runs the tests.
+/// `rdmaprep prepare ARGS`, without the environment of the test process.
 fn arguments(args: &[&str]) -> (cli::Global, PrepareArgs) {
     let deaf = |c: clap::Command| c.mut_args(|a| a.env(Resettable::Reset));
     let command = deaf(cli::command()).mut_subcommands(deaf);
@@ -148,7 +148,7 @@ fn every_flag_has_a_variable_and_help_the_exit_codes() {
     // One that is hidden is called by ourselves.
     for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
         let flags = sub.get_arguments().filter(|a| a.get_long().is_some());
-        // A variable that restores every container, or gives up a NIC, is one nobody wants to forget in a shell.
+        // No variable restores every container or gives up a NIC: it could be left set in a shell.
         let bare = ["help", "version", "all", "stale", "after_reboot", "forget"];
         let whose = |id: &str| sub.get_name() == "restore" && id == "plan";
         let flags = flags.filter(|a| !bare.contains(&a.get_id().as_str()) && !whose(a.get_id().as_str()));

@@ -69,17 +69,17 @@ fn of_spec(host: &[(&str, &str)], spec: &Value) -> (BTreeMap<String, String>, BT
     let bundle = bundle(&dir, spec);
     let before = read(&bundle).1;
     let place = bundle.to_str().unwrap();
-    let told = rdmaprep(dir.path(), host, &["env", "--format", "docker", "--bundle", place]);
+    let printed = rdmaprep(dir.path(), host, &["env", "--format", "docker", "--bundle", place]);
     rdmaprep(dir.path(), host, &["prepare", "--bundle", place]);
     let after = read(&bundle).1;
     let added: Vec<&str> = after.iter().filter(|v| !before.contains(v)).map(String::as_str).collect();
-    (pairs(&added.join("\n")), pairs(&told))
+    (pairs(&added.join("\n")), pairs(&printed))
 }
 
 #[test]
 fn exactly_what_a_bundle_gets() {
-    let (added, told) = both(&[("NCCL_IB_TC", "106")], &[]);
-    assert_eq!(added, told);
+    let (added, printed) = both(&[("NCCL_IB_TC", "106")], &[]);
+    assert_eq!(added, printed);
     let expected = [
         ("GLOO_SOCKET_IFNAME", "rdma0"),
         ("NCCL_IB_GID_INDEX", "1"),
@@ -87,14 +87,14 @@ fn exactly_what_a_bundle_gets() {
         ("NCCL_IB_TC", "106"),
         ("NCCL_SOCKET_IFNAME", "=rdma0"),
     ];
-    assert_eq!(told, expected.map(|(n, v)| (n.to_owned(), v.to_owned())).into());
+    assert_eq!(printed, expected.map(|(n, v)| (n.to_owned(), v.to_owned())).into());
 }
 
 #[test]
 fn nothing_of_the_containers_own_is_overridden() {
-    let (added, told) = both(&[], &["NCCL_IB_GID_INDEX=-1", "NCCL_SOCKET_IFNAME="]);
-    assert_eq!(added, told);
-    assert_eq!(told.into_keys().collect::<Vec<_>>(), ["NCCL_IB_HCA"]);
+    let (added, printed) = both(&[], &["NCCL_IB_GID_INDEX=-1", "NCCL_SOCKET_IFNAME="]);
+    assert_eq!(added, printed);
+    assert_eq!(printed.into_keys().collect::<Vec<_>>(), ["NCCL_IB_HCA"]);
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn an_agreed_set_is_said() {
 fn what_annotations_take_away_is_not_printed() {
     let mut spec = spec();
     spec["annotations"] = json!({"rdmaprep.io/exclude": "rdma0"});
-    let (added, told) = of_spec(&[("RDMA_PEER_IFACES", "rdma0 rdma1")], &spec);
-    assert_eq!(added, told);
-    assert_eq!((told["NCCL_IB_HCA"].as_str(), told["NCCL_SOCKET_IFNAME"].as_str()), ("=rxe1", "=rdma1"));
+    let (added, printed) = of_spec(&[("RDMA_PEER_IFACES", "rdma0 rdma1")], &spec);
+    assert_eq!(added, printed);
+    assert_eq!((printed["NCCL_IB_HCA"].as_str(), printed["NCCL_SOCKET_IFNAME"].as_str()), ("=rxe1", "=rdma1"));
 }
 
 /// A host whose HCAs are on PCI.
@@ -127,7 +127,7 @@ fn hardware() -> Value {
     snapshot
 }
 
-/// A file that an earlier edit gave is made anew, or taken back with its variable.
+/// A file that an earlier edit wrote is written again, or removed with its variable.
 #[test]
 fn a_topology_file_comes_and_goes_with_its_variable() {
     let dir = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn a_topology_file_comes_and_goes_with_its_variable() {
 
 /// The management network's route stays on the host, and with it the way to a master that is known by its address there.
 #[test]
-fn a_peer_that_nothing_inside_leads_to_is_told() {
+fn an_unreachable_peer_is_reported() {
     let mut node: Value = serde_json::from_str(include_str!("../../examples/snapshot.json")).unwrap();
     let eth0 = json!({"name": "eth0", "ifindex": 90, "addresses": [{"address": "198.51.100.1", "prefix": 24}]});
     node["netdevs"].as_array_mut().unwrap().push(eth0);
@@ -173,7 +173,7 @@ fn a_peer_that_nothing_inside_leads_to_is_told() {
 }
 
 #[test]
-fn a_bootstrap_interface_that_would_be_moved_away_is_told() {
+fn a_bootstrap_interface_that_would_be_moved_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let prepare = |list: &str, ifaces: &str| {
         let args = ["prepare", "--dry-run", "--ifaces", ifaces];

@@ -76,7 +76,7 @@ fn what_is_exported_is_written_out_and_exported_again() {
 }
 
 #[test]
-fn a_difference_is_told_in_words() {
+fn a_difference_is_described_in_words() {
     let root = sys();
     let diff = |mode: &str| {
         rdmaprep(&["sysfs", "diff", "--root", text(root.path()), "--hca", "mlx5_0", "--mode", mode], "").ok().out
@@ -145,7 +145,7 @@ fn spec_edits_who_asks_and_passes_on_the_rest() {
     let config = include_str!("../../examples/spec.json");
     let spec = |extra: &[&str], config: &str| rdmaprep(&[&["spec"][..], extra, &places].concat(), config);
     assert_eq!(spec(&[], config).ok().out, config);
-    // What is no config.json is its engine's business, as long as nobody asked us.
+    // Text that is no config.json is printed unchanged unless a plan is asked for.
     for text in ["", "no json", "{}", "{ \"hooks\": 7 }"] {
         assert_eq!(spec(&[], text).ok().out, text);
     }

@@ -179,7 +179,7 @@ fn a_nic_without_a_place_is_left_out_or_refused() {
 }
 
 #[test]
-fn a_program_gets_a_file_that_nobody_changes() {
+fn a_program_gets_a_file_that_cannot_be_changed() {
     let (_dir, root) = two();
     let file = rdmaprep(&["topo", "--nccl-xml", "--root", &root]).ok().out;
     let script = "cat \"$NCCL_TOPO_FILE\"; echo x >> \"$NCCL_TOPO_FILE\" || echo sealed; \

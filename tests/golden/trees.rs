@@ -239,7 +239,7 @@ fn nothing_outside_the_root_is_read() {
     symlink(outside.path().join("eth9"), tree.path("class/net/eth9")).unwrap();
     tree.dir("class/infiniband/mlx5_0/ports/1");
     symlink(outside.path().join("guid"), tree.path("class/infiniband/mlx5_0/node_guid")).unwrap();
-    // A pipe in place of an attribute would block whoever opens it.
+    // A pipe in place of an attribute would block the reader.
     mkfifo(&tree.path("class/infiniband/mlx5_0/fw_ver"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let s = tree.snapshot();
     assert_eq!(s.netdevs.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["eth0"]);
@@ -266,7 +266,7 @@ fn wide_pci_domains_and_plain_function_directories_are_read() {
 }
 
 #[test]
-fn two_netdevs_on_one_function_are_told_apart_or_left_alone() {
+fn two_netdevs_on_one_function_are_distinguished_or_left_alone() {
     // mlx4: two ports, one function, and names that say nothing.
     let tree = rail();
     tree.port(&format!("devices/{RAIL}/infiniband/mlx5_0"), 2, "Ethernet");
@@ -441,7 +441,7 @@ fn this_machine_is_read() {
 
 // ---- joining with netlink
 
-fn told(name: &str, netdev: Option<&str>) -> NlHca {
+fn nl_hca(name: &str, netdev: Option<&str>) -> NlHca {
     let guid = Some("0c42:a103:0065:1234".parse().unwrap());
     let device =
         Device { index: 3, name: name.into(), node_guid: guid, protocol: Some("roce".into()), ..Device::default() };
@@ -457,13 +457,13 @@ fn joined(tree: &Tree, hcas: Vec<NlHca>, live: Option<Vec<Netdev>>) -> Snapshot 
 fn agreeing_sources_make_no_conflict() {
     let tree = rail();
     tree.netdev(Some(RAIL), "eth7", 7, "0\n");
-    let s = joined(&tree, vec![told("mlx5_0", Some("eth7"))], None);
+    let s = joined(&tree, vec![nl_hca("mlx5_0", Some("eth7"))], None);
     let mlx5 = hca(&s, "mlx5_0");
     assert_eq!((mlx5.index, mlx5.protocol.as_deref(), netdev(&mlx5.ports[0])), (Some(3), Some("roce"), Some("eth7")));
     assert_eq!((mlx5.conflicts.len(), s.warnings.len()), (0, 0));
-    // What sysfs alone cannot decide is no conflict once netlink has told.
+    // What sysfs alone cannot decide is no conflict once netlink has answered.
     tree.netdev(Some(RAIL), "eth8", 8, "0\n");
-    let s = joined(&tree, vec![told("mlx5_0", Some("eth8"))], None);
+    let s = joined(&tree, vec![nl_hca("mlx5_0", Some("eth8"))], None);
     assert_eq!((netdev(&hca(&s, "mlx5_0").ports[0]), hca(&s, "mlx5_0").conflicts.len()), (Some("eth8"), 0));
     assert!(warned(&s, "mlx5_0: port 1: eth7 and eth8"));
 }
@@ -472,7 +472,7 @@ fn agreeing_sources_make_no_conflict() {
 fn quarrelling_sources_are_a_conflict_and_netlink_wins() {
     let tree = rail();
     tree.netdev(Some(RAIL), "eth7", 7, "0\n");
-    let mut one = told("mlx5_0", Some("eth9"));
+    let mut one = nl_hca("mlx5_0", Some("eth9"));
     one.device.node_guid = Some("0c42:a103:0065:9999".parse().unwrap());
     one.ports[0].state = Some(1);
     let s = joined(&tree, vec![one], None);
@@ -486,7 +486,7 @@ fn quarrelling_sources_are_a_conflict_and_netlink_wins() {
         ]
     );
     // Known to one source only.
-    let s = joined(&tree, vec![told("mlx5_7", None)], None);
+    let s = joined(&tree, vec![nl_hca("mlx5_7", None)], None);
     assert_eq!(hca(&s, "mlx5_0").conflicts, ["sysfs shows mlx5_0, RDMA netlink does not"]);
     assert!(warned(&s, "mlx5_7 is in RDMA netlink, but not in sysfs"));
     assert_eq!(hca(&s, "mlx5_7").ports[0].state.as_deref(), Some("ACTIVE"));
@@ -498,14 +498,14 @@ fn a_bond_stands_for_its_member() {
     tree.netdev(Some(RAIL), "eth7", 7, "0\n");
     tree.link(&format!("devices/{RAIL}/net/eth7/master"), "devices/virtual/net/bond0");
     tree.netdev(None, "bond0", 9, "0\n");
-    let s = joined(&tree, vec![told("mlx5_0", Some("bond0"))], None);
+    let s = joined(&tree, vec![nl_hca("mlx5_0", Some("bond0"))], None);
     assert_eq!((netdev(&hca(&s, "mlx5_0").ports[0]), hca(&s, "mlx5_0").conflicts.len()), (Some("bond0"), 0));
 }
 
 #[test]
 fn the_driver_id_tells_software_from_the_card_below_it() {
     let tree = rail();
-    let mut one = told("mlx5_0", None);
+    let mut one = nl_hca("mlx5_0", None);
     one.uverbs = Some(CharDev { name: "uverbs0".into(), major: 231, minor: 192, abi: None, driver: Some(18) });
     let s = joined(&tree, vec![one], None);
     let siw = hca(&s, "mlx5_0");
@@ -519,12 +519,12 @@ fn sysfs_of_another_namespace_adds_nothing_to_live_netdevs() {
     let seen = sysfs::read(tree.0.path()).netdevs.remove(0);
     let live = |ifindex: u32| Netdev { ifindex, pci: None, driver: None, dev_port: None, ..seen.clone() };
 
-    let s = joined(&tree, vec![told("mlx5_0", Some("eth7"))], Some(vec![live(7)]));
+    let s = joined(&tree, vec![nl_hca("mlx5_0", Some("eth7"))], Some(vec![live(7)]));
     assert_eq!((s.netdevs[0].pci, s.netdevs[0].dev_port), (bus("0000:0c:00.0"), Some(0)));
     assert_eq!(netdev(&hca(&s, "mlx5_0").ports[0]), Some("eth7"));
 
     // Same name, another netdev: sysfs speaks of its own, and netlink knows that none of ours is behind the port.
-    let s = joined(&tree, vec![told("mlx5_0", None)], Some(vec![live(8)]));
+    let s = joined(&tree, vec![nl_hca("mlx5_0", None)], Some(vec![live(8)]));
     assert_eq!((s.netdevs[0].pci, s.netdevs[0].dev_port), (None, None));
     assert_eq!(netdev(&hca(&s, "mlx5_0").ports[0]), None);
     assert_eq!(hca(&s, "mlx5_0").conflicts.len(), 0);

@@ -146,8 +146,8 @@ fn captured_dgx_with_gids_is_selected_and_viewed() {
         for index in 0..TABLE {
             for table in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
                 let path = format!("{port}/{table}/{index}");
-                let told = view.resolve(&path).and_then(|end| view.get(&end).cloned());
-                assert_eq!(told, Some(Node::File(fs::read(root.join(&path)).unwrap().into())), "{path}");
+                let found = view.resolve(&path).and_then(|end| view.get(&end).cloned());
+                assert_eq!(found, Some(Node::File(fs::read(root.join(&path)).unwrap().into())), "{path}");
             }
         }
     }
@@ -236,7 +236,7 @@ fn golden_cases() {
         let (links, whole) = (survey.links(), survey.whole());
         let (live, view) = (view::live(&keep, &seen, &links), view::snapshot(&keep, &seen, whole.clone()));
         agree(&keep, &links, &live, &whole, &view).unwrap();
-        let text = told(&view, &live);
+        let text = described(&view, &live);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(case.join("expected.txt"), &text).unwrap();
         }
@@ -261,7 +261,7 @@ fn kept(words: &[Vec<&str>], seen: &Snapshot) -> Keep {
 }
 
 /// The snapshot's directories with the number of their files, its links, the contents of ports; and what is mounted live.
-fn told(view: &Tree, live: &Tree) -> String {
+fn described(view: &Tree, live: &Tree) -> String {
     let mut lines = vec!["snapshot".to_owned()];
     let mut files: BTreeMap<&str, usize> = BTreeMap::new();
     for (path, node) in view.iter() {

@@ -73,7 +73,7 @@ fn what_another_target_wants_stays() {
         install(&["--docker", "--podman"]);
         assert!(is_there(link) && is_there(hook));
         let of_podman = "etc/containers/oci/podman-hooks.d/rdmaprep-command-precreate.json";
-        // One that no other engine has is nobody else's, whatever the ledger tells.
+        // No other engine uses this file, whatever the manifest says.
         assert!(!is_there(of_podman));
         install(&["--containerd"]);
         assert!(!is_there(link) && is_there(hook));
@@ -85,7 +85,7 @@ fn what_another_target_wants_stays() {
 }
 
 #[test]
-fn what_is_not_wanted_any_more_but_was_changed_is_told_first() {
+fn a_changed_file_that_is_no_longer_wanted_is_reported_first() {
     let root = TempDir::new().unwrap();
     rdmaprep("install", root.path(), &["--crio", "--command", "x"]).ok();
     let hook = "usr/share/containers/oci/hooks.d/rdmaprep-command-poststop.json";

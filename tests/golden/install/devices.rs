@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `cdi generate`'s file goes where it came after an install; somebody else's in its place stays.
+/// `cdi generate`'s file is removed if it was written after an install; another vendor's file in its place stays.
 #[test]
 fn the_file_of_devices_goes_if_it_is_ours() {
     let cases = [(OUR_DEVICES, true), (r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#, false), ("", false)];
@@ -37,7 +37,7 @@ fn a_file_of_devices_that_was_there_first_stays() {
     let before = all(root.path());
     rdmaprep("install", root.path(), &["--crio"]).ok();
     rdmaprep("install", root.path(), &["--systemd", "--cdi", "--program", "/opt/rdmaprep"]).ok();
-    // What somebody has changed has the ledger stay.
+    // A changed file keeps the manifest in place.
     let hook = "usr/share/containers/oci/hooks.d/rdmaprep-poststop.json";
     let ours = fs::read_to_string(root.path().join(hook)).unwrap();
     put(root.path(), hook, "{}");

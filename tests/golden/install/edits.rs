@@ -86,9 +86,9 @@ fn daemon() -> impl Strategy<Value = (Value, String)> {
     })
 }
 
-/// A file that was made here and filled by somebody else stays of the version that it was filled for.
+/// A file that `install` created and an administrator filled keeps the version that it was filled for.
 #[test]
-fn what_somebody_added_to_a_file_of_ours_keeps_its_version() {
+fn what_was_added_to_a_file_of_ours_keeps_its_version() {
     let root = TempDir::new().unwrap();
     let run = |command: &str, more: &[&str]| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(after.uninstalled(&done.manifest), before);
     }
 
-    /// Whoever edits the file in between keeps the edit, wherever it is.
+    /// An edit made between install and uninstall is kept, wherever it is.
     #[test]
     fn what_is_added_to_daemon_json_stays((value, text) in daemon(), below in any::<bool>(), replaced in any::<bool>()) {
         let (after, done) = Files::one(DAEMON, &text).installed(Target::Docker).unwrap();
@@ -169,7 +169,7 @@ proptest! {
         prop_assert_eq!(after.uninstalled(&done.manifest), before);
     }
 
-    /// A comment that somebody adds stays, and all that was there before us, to the byte.
+    /// A comment added since stays, and so does each byte that was there before the install.
     #[test]
     fn what_is_added_to_config_toml_stays(text in config()) {
         let (mut after, done) = Files::one(CONFIG, &text).installed(Target::Containerd).unwrap();

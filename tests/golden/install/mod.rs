@@ -1,6 +1,6 @@
 //! `rdmaprep install` and `uninstall`, by golden folders: `tests/cases/install/NAME/{args,tree/}`; what `--dry-run` says is
 //! `expected.txt`, with the exit code first. `UPDATE_GOLDEN=1` writes what comes out; read the diff. Of each case that can be
-//! installed, twice is once, and uninstalling gives the tree back.
+//! installed, a second install changes nothing, and uninstalling restores the tree.
 
 mod converge;
 mod devices;
@@ -182,7 +182,7 @@ fn a_replaced_file_keeps_mode_bits_owner_and_acl() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_told_and_nothing_is_left_behind() {
+fn a_conflict_is_reported_and_nothing_is_left_behind() {
     type Setup = fn(&Path);
     let cases: [(Setup, i32, &str); 4] = [
         (|root| fs::create_dir_all(root.join("etc/docker/daemon.json")).unwrap(), 2, "no plain file"),
@@ -262,7 +262,7 @@ fn put(root: &Path, path: &str, text: &str) {
 
 /// What did not come about need not be undone: a file that is a mount cannot be replaced.
 #[test]
-fn the_change_that_fails_is_the_only_thing_told() {
+fn only_the_change_that_fails_is_reported() {
     alone(|_| {
         let root = TempDir::new().unwrap();
         put(root.path(), "etc/docker/daemon.json", "{}");

@@ -3,13 +3,13 @@
 use super::*;
 
 #[test]
-fn what_was_changed_since_is_left_and_told() {
+fn what_was_changed_since_is_left_and_reported() {
     let root = TempDir::new().unwrap();
     let daemon = root.path().join("etc/docker/daemon.json");
     fs::create_dir_all(daemon.parent().unwrap()).unwrap();
     fs::write(&daemon, "{\n  \"debug\": true\n}\n").unwrap();
     rdmaprep("install", root.path(), &["--docker", "--crio", "--default-runtime"]).ok();
-    // Somebody adds a runtime, and another one to our hook.
+    // An administrator adds a runtime, and edits our hook.
     let text = fs::read_to_string(&daemon).unwrap();
     fs::write(&daemon, text.replace("\"runtimes\": {", "\"runtimes\": {\n    \"kata\": {\"path\": \"/k\"},")).unwrap();
     let hook = root.path().join("usr/share/containers/oci/hooks.d/rdmaprep-poststop.json");
@@ -28,7 +28,7 @@ fn what_was_changed_since_is_left_and_told() {
 }
 
 #[test]
-fn nobody_takes_it_out_while_nics_are_away() {
+fn uninstall_is_refused_while_nics_are_away() {
     alone(|host| {
         let rails = host.rails(1);
         host.prepare(&rails);
@@ -43,7 +43,7 @@ fn nobody_takes_it_out_while_nics_are_away() {
 
 /// The units have it that a runtime's path is known to engines as long as a container is there.
 #[test]
-fn nobody_takes_it_out_while_an_engine_calls_the_runtime() {
+fn uninstall_is_refused_while_an_engine_calls_the_runtime() {
     alone(|host| {
         let task = Path::new("/run/containerd/io.containerd.runtime.v2.task/moby/c1");
         fs::create_dir_all(task).unwrap();
@@ -78,7 +78,7 @@ const CRI: &str = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
 
 /// A runtime that lost its type or its path would keep its engine from starting.
 #[test]
-fn a_runtime_that_somebody_added_to_goes_or_stays_as_a_whole() {
+fn an_edited_runtime_entry_is_removed_or_stays_as_a_whole() {
     let root = TempDir::new().unwrap();
     let (daemon, config) = (root.path().join("etc/docker/daemon.json"), root.path().join("etc/containerd/config.toml"));
     put(root.path(), "etc/containerd/config.toml", "version = 2\n");
@@ -100,7 +100,7 @@ fn a_runtime_that_somebody_added_to_goes_or_stays_as_a_whole() {
 }
 
 #[test]
-fn a_runtime_that_somebody_made_the_default_one_stays() {
+fn a_runtime_made_the_default_one_stays() {
     for (target, path, before, default) in [
         ("--docker", "etc/docker/daemon.json", "{}", "{\"default-runtime\": \"rdmaprep\", "),
         ("--containerd", "etc/containerd/config.toml", "version = 2\n", "default_runtime_name"),
@@ -153,7 +153,7 @@ fn a_drop_in_that_hides_what_config_toml_says_goes() {
     assert_eq!(fs::read_to_string(&config).unwrap(), "version = 2\n");
 }
 
-/// A package has to go, too, where somebody has made a file unreadable.
+/// A package can be removed even if a file has become unreadable.
 #[test]
 fn what_can_no_longer_be_read_is_left_where_that_is_asked_for() {
     let root = TempDir::new().unwrap();
@@ -212,7 +212,7 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
     assert_eq!((said.code, ran.as_str()), (Some(0), "one\ntwo\n"), "{said:?}");
     assert!(said.out.contains("removed /x") && said.err.contains("this failed: false"), "{said:?}");
     assert_eq!(fs::read_to_string(at("args")).unwrap(), "uninstall --leave-changed\n");
-    // Whoever has enabled the units, and made the devices: they name a program that is to go.
+    // Even units that an administrator enabled, and devices: they name a program that is removed.
     assert_eq!((units(), at("devices").exists()), (format!("disable --now {OURS}"), false));
     assert_eq!(removal(0, false, "deconfigure").1, "");
     assert_eq!((units(), at("devices").exists()), (format!("disable {OURS}"), false));
@@ -225,7 +225,7 @@ fn package_removal_runs_to_its_end_and_hides_no_failure() {
     assert_eq!(removal(8, true, "upgrade").0.code, Some(0));
     assert!(!at("args").exists());
     assert_eq!((units(), at("devices").exists()), (String::new(), true));
-    // Somebody else's devices.
+    // Another vendor's devices.
     fs::write(at("devices"), r#"{"cdiVersion":"0.3.0","kind":"vendor.com/net"}"#).unwrap();
     assert_eq!((removal(0, true, "remove").0.code, at("devices").exists()), (Some(0), true));
 }
