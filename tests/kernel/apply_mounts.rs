@@ -105,7 +105,7 @@ fn forty_covers_take_little_time() {
 }
 
 #[test]
-fn what_would_reach_the_host_or_nobody_is_refused() {
+fn a_mount_that_reaches_the_host_or_no_container_is_refused() {
     alone(|_| {
         image();
         let refused = |container: &Container, additions: &ContainerMounts, word: &str| {
@@ -174,7 +174,7 @@ fn devices_are_found_by_their_numbers() {
 }
 
 #[test]
-fn a_folder_of_very_many_names_hurts_nobody() {
+fn a_folder_of_very_many_names_does_no_harm() {
     alone(|_| {
         image();
         let container = Container::new("cd dev/infiniband; seq 1 100000 | xargs touch");

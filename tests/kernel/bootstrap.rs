@@ -18,7 +18,7 @@ fn pair(host: &Host) -> Container {
     ));
     inside(&there, "ip link set lo up; ip link set m0 up; ip address add 10.9.0.2/24 dev m0");
     inside(&there, "ip address add 2001:db8::2/64 dev m0 nodad");
-    // The kernel gives up after 3 s, not after two minutes; and before that where nobody has the address.
+    // The kernel gives up after 3 s, not after two minutes; and before that where no host has the address.
     sh("echo 1 > /proc/sys/net/ipv4/tcp_syn_retries; echo 200 > /proc/sys/net/ipv4/neigh/n0/retrans_time_ms");
     there
 }
@@ -109,7 +109,7 @@ fn what_is_refused_is_tried_as_often_as_nccl_tries_it() {
 }
 
 #[test]
-fn what_times_out_is_told_from_what_is_not_there() {
+fn a_timeout_is_distinguished_from_a_missing_listener() {
     alone(|host| {
         let there = pair(host);
         // Its answers go nowhere.
@@ -120,7 +120,7 @@ fn what_times_out_is_told_from_what_is_not_there() {
         assert!(old["outcome"]["failed"]["unfinished"] == false && start.elapsed() > Duration::from_secs(5), "{old}");
         let said = check(host, &["10.9.0.2:1", "--timeout", "1"]);
         said.fails(1, &["timed out: packets are dropped", "1 try in 1.", "NCCL would go on"]);
-        // Nobody has that address.
+        // No host has that address.
         let none = ready(host, &["10.9.0.77:1", "--nccl-version", "2.21.5"]);
         assert!(none["tries"] == 1 && none["outcome"]["failed"]["trouble"] == "host_unreachable", "{none}");
         // And there is no way at all.
@@ -132,7 +132,7 @@ fn what_times_out_is_told_from_what_is_not_there() {
 }
 
 #[test]
-fn another_interface_and_another_subnet_are_told() {
+fn another_interface_and_another_subnet_are_reported() {
     alone(|host| {
         let there = pair(host);
         host.ip("link add z type veth peer name zz\nlink set z up\nlink set zz up\naddress add 10.7.0.1/24 dev z");
@@ -171,8 +171,8 @@ fn who_waits_in_vain_and_what_cannot_be_meant() {
             check(host, &[wrong]).fails(2, &["is none of HOST"]);
         }
         check(host, &["10.9.0.2", "--listen", "5"]).fails(2, &["cannot be used with"]);
-        check(host, &["nobody.invalid:1"]).fails(1, &["nobody.invalid"]);
-        // Somebody takes connections and breaks them off.
+        check(host, &["unknown.invalid:1"]).fails(1, &["unknown.invalid"]);
+        // A listener accepts connections and resets them.
         let reset = "import socket,struct;s=socket.create_server(('10.9.0.2',5));c,_=s.accept();\
                      c.setsockopt(socket.SOL_SOCKET,socket.SO_LINGER,struct.pack('ii',1,0));c.close()";
         let mut breaker = enter(&there).args(["python3", "-c", reset]).spawn().unwrap();

@@ -146,7 +146,7 @@ fn programs_of_a_container_are_taken_off() {
     });
 }
 
-/// While somebody on the host keeps them, they can be put back: in their places.
+/// While a process on the host holds the programs open, they are attached again, in the same order.
 #[test]
 fn host_programs_that_live_are_put_back() {
     with_bpf(|host| {

@@ -57,7 +57,7 @@ fn what_an_annotation_takes_away_is_taken_from_all_of_the_plan() {
 }
 
 #[test]
-fn a_view_for_other_hcas_is_told_from_the_right_one() {
+fn a_view_for_other_hcas_is_not_taken_for_the_right_one() {
     let (plan, _) = plan();
     let keep = Keep::for_plan(&plan);
     let link = |name: &str| (format!("class/infiniband/{name}"), rdma_model::tree::Node::Link("x".into()));
@@ -166,7 +166,7 @@ fn settings_that_cannot_be_given_are_in_a_profile() {
         let text = fs::read_to_string(&profiles()[0]).unwrap();
         assert!(text.contains("export NCCL_DEBUG_SUBSYS='"), "{text}");
         assert!(!text.contains("NCCL_DEBUG="), "the container's own value wins: {text}");
-        // A second one in the same namespace is told the same.
+        // The report of a second container in the same namespace says the same.
         let mut d = Container::beside("d", &c).bundled(host, &config());
         d.create(host).ok();
         assert_eq!(host.report("d")["settings"], report["settings"]);

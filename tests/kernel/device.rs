@@ -15,8 +15,8 @@ fn with_sys(line: &str) -> String {
     format!("unshare --mount sh -ec 'mount -t sysfs sysfs /sys; cd /sys/class/net; {line}'")
 }
 
-/// What ethtool and sysfs tell of r0.
-fn told() -> String {
+/// The state of r0 by ethtool and sysfs.
+fn device_state() -> String {
     let files = "cd r0; for f in threaded queues/*/xps_rxqs; do echo $f $(cat $f); done";
     sh(&format!("ethtool -k r0; ethtool -l r0; {}", with_sys(files)))
 }
@@ -27,7 +27,7 @@ fn settings_that_a_container_changed_come_back() {
         nic(host);
         sh("ethtool -K r0 gro on tx-udp-segmentation off; ethtool -L r0 rx 3 tx 3");
         sh(&with_sys("echo 5 > r0/queues/tx-1/xps_rxqs; echo 1 > r0/threaded"));
-        let before = told();
+        let before = device_state();
         host.prepare("r0");
         for (what, change) in [
             ("features", "ethtool -K r0 tso off gro off tx-udp-segmentation on rx-gro-list on".to_owned()),
@@ -47,7 +47,7 @@ fn settings_that_a_container_changed_come_back() {
                 } else {
                     host.rdmaprep(&["restore", "--all"]).ok();
                 }
-                same(what, &before, &told());
+                same(what, &before, &device_state());
                 host.is_clean();
             }
         }
@@ -60,7 +60,7 @@ fn settings_that_a_container_changed_come_back() {
         ));
         c.kill();
         host.rdmaprep(&["restore", "--all"]).ok();
-        same("all", &before, &told());
+        same("all", &before, &device_state());
         // Where udev runs, devices are read by the second look.
         sh("mkdir -p /run/udev; touch /run/udev/control");
         let mut c = Container::new("udev");
@@ -69,7 +69,7 @@ fn settings_that_a_container_changed_come_back() {
         c.stop(host).ok();
         let report = host.report("udev").to_string();
         assert!(report.contains("r0 had other device settings: ethtool features "), "{report}");
-        same("udev", &before, &told());
+        same("udev", &before, &device_state());
     });
 }
 

@@ -1,5 +1,5 @@
 //! What the doctor makes of a node whose state others change while it looks, and of what it cannot read: by the program itself;
-//! and of cards that nobody means. Planted faults have golden folders (tests/golden/doctor.rs).
+//! and of cards that no plan selects. Planted faults have golden folders (tests/golden/doctor.rs).
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -50,7 +50,7 @@ fn nics_are_not_taken_from_a_hook_at_work() {
     });
 }
 
-/// A rule of an empty table is told while other NICs are away, and one of theirs is not: their routes are away with them.
+/// A rule of an empty table is reported, but not a rule of NICs that are in a container: their routes are there, too.
 #[test]
 fn rules_of_nics_that_are_away_are_not_orphaned() {
     alone(|host| {
@@ -62,14 +62,14 @@ fn rules_of_nics_that_are_away_are_not_orphaned() {
         host.prepare("r0");
         let mut c = Container::new("away");
         c.create(host).ok();
-        let told = about(host, Check::OrphanedRules);
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(told[0].run, ["ip rule delete priority 29000 from 192.0.2.77/32 table 29000"]);
+        let orphaned = about(host, Check::OrphanedRules);
+        assert_eq!(orphaned.len(), 1, "{orphaned:?}");
+        assert_eq!(orphaned[0].run, ["ip rule delete priority 29000 from 192.0.2.77/32 table 29000"]);
         c.stop(host).ok();
     });
 }
 
-/// A plan for which no container starts is told by the exit code, whatever is wrong with its file.
+/// A plan with which no container starts changes the exit code, whatever is wrong with its file.
 #[test]
 fn plans_that_are_none_break_jobs() {
     alone(|host| {
@@ -84,16 +84,16 @@ fn plans_that_are_none_break_jobs() {
         fs::write(plans.join("default.json"), past).unwrap();
         fs::write(plans.join("torn.json"), "{").unwrap();
         let said = about(host, Check::Plans);
-        let told: Vec<(Severity, &str)> = said.iter().map(|f| (f.severity, f.seen.as_str())).collect();
-        assert_eq!(told[0], (Severity::Breaks, "plan default was made before the last boot"));
-        assert!(told[1].0 == Severity::Breaks && told[1].1.contains("torn.json"), "{told:?}");
+        let seen: Vec<(Severity, &str)> = said.iter().map(|f| (f.severity, f.seen.as_str())).collect();
+        assert_eq!(seen[0], (Severity::Breaks, "plan default was made before the last boot"));
+        assert!(seen[1].0 == Severity::Breaks && seen[1].1.contains("torn.json"), "{seen:?}");
         host.rdmaprep(&["doctor"]).fails(11, &["break a job"]);
     });
 }
 
-/// A card of a family that has an RDMA driver, beside rails of another: for the host's own network, unless somebody means it.
+/// A card of a family that has an RDMA driver, beside rails of another: it is the host's own network, unless a flag names it.
 #[test]
-fn cards_that_nobody_means_need_no_rdma_driver() {
+fn cards_that_are_not_selected_need_no_rdma_driver() {
     let healthy = |file: &str| {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/doctor/healthy").join(file);
         serde_json::from_str::<Value>(&fs::read_to_string(path).unwrap()).unwrap()

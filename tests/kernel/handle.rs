@@ -61,7 +61,7 @@ fn refused(handle: &Handle, word: &str) {
 }
 
 #[test]
-fn everybody_reads_from_the_beginning_and_nobody_writes() {
+fn each_reader_starts_at_the_beginning_and_none_can_write() {
     alone(|_| {
         let fd = sealed("test", b"the very bytes").unwrap();
         let keeper = Keeper::new();
@@ -150,7 +150,7 @@ fn a_reused_pid_is_not_taken_for_the_old_process() {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
     let second = Keeper::new();
     assert_eq!(second.pid(), pid, "the pid is the old one's");
-    // Who goes by the numbers gets what belongs to somebody else.
+    // The numbers alone lead to a file of another process.
     let naive = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
     let naive = pidfd_getfd(&naive, number, PidfdGetfdFlags::empty()).unwrap();
     assert_eq!(std::fs::read_to_string(format!("/proc/self/fd/{}", naive.as_raw_fd())).unwrap(), "the new one's");
@@ -198,7 +198,7 @@ fn where_the_kernel_refuses_there_are_other_ways() {
     });
 }
 
-/// Says when nobody may look into it any more, and waits.
+/// Prints a line when its /proc entries are root's only, and waits.
 const UNDUMPABLE: &str = "import ctypes, sys
 assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
 print(flush=True)
@@ -207,8 +207,8 @@ sys.stdin.read()";
 /// Set where a test runs as a user without privileges: rdmaprep, for him to run.
 const PLAIN: &str = "RDMAPREP_TEST_PLAIN";
 
-/// Whether this is a user without privileges, and where that one finds rdmaprep; else the test is run as one. That root is mapped
-/// to another number would not do: what nobody may look into is shown as root's.
+/// The path of rdmaprep if this is a user without privileges; else the test is run again as one. A user namespace
+/// that maps root to another number would not do: an undumpable process is shown as root's.
 fn as_plain_user(only: [&str; 5]) -> Option<PathBuf> {
     if let Some(program) = std::env::var_os(PLAIN) {
         return Some(program.into());
@@ -221,10 +221,10 @@ fn as_plain_user(only: [&str; 5]) -> Option<PathBuf> {
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_rdmaprep"), &program).unwrap();
     std::fs::copy(std::env::current_exe().unwrap(), &this).unwrap();
-    let mut nobody = Command::new("setpriv");
-    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(this);
-    nobody.args(only).env(PLAIN, program);
-    let said = run(nobody.current_dir("/"), "");
+    let mut user = Command::new("setpriv");
+    user.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(this);
+    user.args(only).env(PLAIN, program);
+    let said = run(user.current_dir("/"), "");
     assert!(said.code == Some(0) && said.out.contains(" 1 passed;"), "{said:#?}");
     None
 }

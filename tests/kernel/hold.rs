@@ -23,18 +23,18 @@ fn ready(host: &Host) -> Look {
     before
 }
 
-fn at_home() -> bool {
+fn restored() -> bool {
     sh("ip -br link").contains("r0@")
 }
 
 #[test]
-fn containers_join_and_the_nics_go_home_with_the_last() {
+fn containers_join_and_the_last_one_to_leave_restores_nics() {
     alone(|host| {
         let before = ready(host);
         let hold = Hold::new(host, POOL);
         assert!(hold.line.starts_with("/run/netns/pool sysfs=h1.") && hold.line.ends_with('\n'), "{}", hold.line);
         let inside = sh("nsenter --net=/run/netns/pool ip -o -4 address");
-        assert!(!at_home() && inside.contains("10.0.0.1/24") && inside.contains("10.1.0.1/24"), "{inside}");
+        assert!(!restored() && inside.contains("10.0.0.1/24") && inside.contains("10.1.0.1/24"), "{inside}");
         assert!(inside.contains("127.0.0.1"), "the loopback interface is down: {inside}");
         // It is as the create hook would have left it, and stays so.
         let (mut one, mut two) =
@@ -46,7 +46,7 @@ fn containers_join_and_the_nics_go_home_with_the_last() {
         let members = |host: &Host| host.status()[0]["members"].clone();
         assert_eq!(members(host), json!([["pool", true], ["one", true], ["two", true]]));
         one.stop(host).ok();
-        assert!(!at_home() && members(host) == json!([["pool", true], ["two", true]]));
+        assert!(!restored() && members(host) == json!([["pool", true], ["two", true]]));
         // A newcomer of the same name is another container.
         let mut pool = Container::joining("pool", "/run/netns/pool");
         pool.create(host).ok();
@@ -54,7 +54,7 @@ fn containers_join_and_the_nics_go_home_with_the_last() {
         assert_eq!(members(host), json!([["pool", true], ["two", true]]));
         let said = hold.end(Signal::SIGTERM).ok();
         assert_eq!(said.out, "1 other containers keep the NICs\n");
-        assert!(!at_home() && members(host) == json!([["two", true]]), "{:?}", members(host));
+        assert!(!restored() && members(host) == json!([["two", true]]), "{:?}", members(host));
         assert!(Path::new("/run/netns/pool").exists());
         assert_eq!(host.status()[0]["hold"], json!({"path": "/run/netns/pool", "handles": {}}));
         two.stop(host).ok();
@@ -116,7 +116,7 @@ fn a_hold_that_was_killed_is_cleared_away() {
         let stale = || host.rdmaprep(&["restore", "--all", "--stale"]).ok().out;
         // By the timer.
         Hold::new(host, POOL).kill();
-        assert!(!at_home());
+        assert!(!restored());
         let advice = host.status()[0]["advice"].as_str().unwrap().to_owned();
         assert!(advice.ends_with("rdmaprep restore --all --stale"), "{advice}");
         assert!(stale().contains("container=pool"));
@@ -133,9 +133,9 @@ fn a_hold_that_was_killed_is_cleared_away() {
         let hold = Hold::new(host, POOL);
         let mut one = Container::joining("one", "/run/netns/pool");
         one.create(host).ok();
-        // With somebody in it, it stays.
+        // With a process in it, the namespace stays.
         hold.kill();
-        assert_eq!((stale().as_str(), at_home()), ("", false));
+        assert_eq!((stale().as_str(), restored()), ("", false));
         host.rdmaprep(&["hold", "--name", "pool"]).fails(3, &["/run/netns/pool exists already"]);
         one.stop(host).ok();
         whole(host, &before);
@@ -155,7 +155,7 @@ fn what_was_restored_meanwhile_is_not_missed() {
     });
 }
 
-/// Killed between the file and the mount; or its name is somebody else's by now.
+/// Killed between the file and the mount; or another program uses the name by now.
 #[test]
 fn only_its_own_name_is_removed() {
     alone(|host| {
@@ -206,7 +206,7 @@ fn its_name_is_seen_where_else_the_folder_is() {
     });
 }
 
-/// A name goes with a record that cannot be read where what is left of it says that it is a hold's; else it is told.
+/// If a damaged record still says that it is a hold's, the name is removed with it; else the name is reported.
 #[test]
 fn the_name_of_a_torn_record_is_forgotten_too() {
     alone(|host| {
@@ -237,15 +237,15 @@ fn the_name_of_a_torn_record_is_forgotten_too() {
             assert!(Path::new("/run/netns/pool").exists());
             home();
             let said = forget().ok().out;
-            let told = said.contains("its namespace is still /run/netns/pool: ")
+            let reported = said.contains("its namespace is still /run/netns/pool: ")
                 && said.contains("if `rdmaprep hold` made that, ip netns delete pool");
-            assert_eq!(told, torn.starts_with('\0'), "{said}");
-            if told {
+            assert_eq!(reported, torn.starts_with('\0'), "{said}");
+            if reported {
                 sh("ip netns delete pool");
             }
             whole(host, &before);
         }
-        // A name that somebody else has given the namespace is not ours to take.
+        // A name that another program has given the namespace stays.
         Hold::new(host, POOL).kill();
         sh("touch /run/netns/mine; mount --bind /run/netns/pool /run/netns/mine");
         let path = host.records().remove(0);
@@ -261,15 +261,15 @@ fn the_name_of_a_torn_record_is_forgotten_too() {
 }
 
 #[test]
-fn a_process_that_no_hook_told_of_keeps_the_nics() {
+fn a_process_without_a_hook_keeps_the_nics() {
     alone(|host| {
         let before = ready(host);
         let hold = Hold::new(host, POOL);
         let mut stranger = Container::joining("stranger", "/run/netns/pool");
         let said = hold.end(Signal::SIGTERM).ok();
-        let told = format!("process {} (", stranger.pid());
+        let process = format!("process {} (", stranger.pid());
         assert!(
-            said.out.contains(&told) && said.out.contains(") is still in the namespace and keeps the NICs"),
+            said.out.contains(&process) && said.out.contains(") is still in the namespace and keeps the NICs"),
             "{said:?}"
         );
         assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "");
@@ -289,7 +289,7 @@ fn a_process_that_no_hook_told_of_keeps_the_nics() {
 
 /// The operator restores by hand, and another hold takes the name: the first one's end is not the second one's.
 #[test]
-fn one_that_was_restored_ends_nobody_elses_hold() {
+fn a_restored_hold_does_not_end_another_one() {
     alone(|host| {
         let before = ready(host);
         let first = Hold::new(host, POOL);
@@ -303,7 +303,7 @@ fn one_that_was_restored_ends_nobody_elses_hold() {
     });
 }
 
-/// Nobody can be told where the NICs are.
+/// Without stdout, the path of the namespace cannot be printed.
 #[test]
 fn what_cannot_be_said_is_undone() {
     alone(|host| {
@@ -321,13 +321,13 @@ fn its_handles_lead_to_what_it_keeps_until_it_ends() {
     alone(|host| {
         let before = ready(host);
         let hold = Hold::new(host, POOL);
-        let told = host.status()[0]["hold"].clone();
-        assert_eq!(told["path"], "/run/netns/pool");
+        let status = host.status()[0]["hold"].clone();
+        assert_eq!(status["path"], "/run/netns/pool");
         let cat = ["--", "cat", "/proc/self/fd/3"];
         let open = |handle: &str| run(host.command(&["handle", "open", handle]).args(cat), "");
         for (name, begins) in [("sysfs", "{\n"), ("topology", "<system ")] {
             let handle = hold.handle(name);
-            assert_eq!(told["handles"][name], handle.as_str());
+            assert_eq!(status["handles"][name], handle.as_str());
             let number = handle.split('.').nth(4).unwrap();
             let own = format!("/proc/{}/fd/{number}", hold.pid());
             assert_eq!(
@@ -379,9 +379,9 @@ fn what_cannot_be_held_is_refused_and_changes_nothing() {
         host.rdmaprep(&["hold", "--name", "pool"]).fails(3, &["/run/netns/pool exists already"]);
         sh("rm /run/netns/pool");
         let hold = Hold::new(host, &["--name", "pool", "--json"]);
-        let told: Value = serde_json::from_str(&hold.line).unwrap();
-        assert_eq!((&told["id"], &told["path"]), (&json!("pool"), &json!("/run/netns/pool")));
-        assert_eq!((&told["nics"], &told["netns"]), (&json!(["r0", "r1"]), &host.status()[0]["netns"]));
+        let line: Value = serde_json::from_str(&hold.line).unwrap();
+        assert_eq!((&line["id"], &line["path"]), (&json!("pool"), &json!("/run/netns/pool")));
+        assert_eq!((&line["nics"], &line["netns"]), (&json!(["r0", "r1"]), &host.status()[0]["netns"]));
         let keeps = host.normal();
         host.rdmaprep(&["hold", "--name", "second"]).fails(9, &["r0 is held by rdmaprep hold pool"]);
         host.rdmaprep(&["hold", "--name", "pool"]).fails(3, &["/run/netns/pool exists already"]);

@@ -191,7 +191,7 @@ fn twenty_restarts_leave_the_host_as_it_was() {
             c.create(host).ok();
             host.hook("poststart", &c.state()).ok();
             c.stop(host).ok();
-            assert_eq!(host.report("again")["notes"], json!([]), "nobody has changed anything after they came home");
+            assert_eq!(host.report("again")["notes"], json!([]), "nothing has changed after they were restored");
             same("the host's normal form", &before.normal, &host.normal());
         }
         host.is_as(&before);
@@ -275,7 +275,7 @@ fn annotations_narrow_and_never_widen() {
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})), "r2@");
         let none = Container::new("none").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
         none.create(host).fails(4, &["no NIC of plan default"]);
-        // Some runtimes show nobody what a hook says: what is wrong is in the log, too.
+        // Some runtimes do not show the output of a hook: an error is in the log, too.
         let odd = Container::new("odd").annotated(json!({"rdmaprep.io/plan": "../x"}));
         odd.create(host).fails(5, &["annotation \"rdmaprep.io/plan\""]);
         let log = fs::read_to_string(&host.log).unwrap();
@@ -288,7 +288,7 @@ fn annotations_narrow_and_never_widen() {
 }
 
 #[test]
-fn nics_of_a_container_that_died_without_a_word_come_home() {
+fn nics_of_a_container_that_died_without_a_hook_are_restored() {
     alone(|host| {
         let rails = host.rails(2);
         let before = host.look();
@@ -352,7 +352,7 @@ fn what_a_containers_root_did_to_its_nics_is_undone() {
 }
 
 #[test]
-fn a_nic_that_was_moved_on_is_found_and_nobody_elses_is() {
+fn a_nic_moved_to_another_netns_is_found_and_no_other_nic() {
     alone(|host| {
         host.rails(2);
         let before = host.look();
@@ -560,9 +560,9 @@ fn the_bootstrap_interface_is_named_where_it_is_known() {
     });
 }
 
-/// An interface that is not there is the end of NCCL: said where an engine may yet add it, refused where nobody will.
+/// NCCL fails without its interface: a warning where an engine may still add it, an error where none will.
 #[test]
-fn a_bootstrap_that_leads_nowhere_is_told_or_refused() {
+fn a_bootstrap_without_a_route_is_reported_or_refused() {
     alone(|host| {
         let names = host.rails(1);
         let pod = Container::new("pod");
@@ -579,8 +579,8 @@ fn a_bootstrap_that_leads_nowhere_is_told_or_refused() {
         };
         let read = || fs::read_to_string(bundle.join("config.json")).unwrap();
         let words = "NCCL_SOCKET_IFNAME=eth7 fits no interface that can be used";
-        let told = prepare(serde_json::json!({"type": "network"})).ok();
-        assert!(told.err.contains(words), "{}", told.err);
+        let warned = prepare(serde_json::json!({"type": "network"})).ok();
+        assert!(warned.err.contains(words), "{}", warned.err);
         assert!(read().contains("createRuntime"));
         let path = format!("/proc/{}/ns/net", pod.pid());
         prepare(serde_json::json!({"type": "network", "path": path})).fails(3, &["NCCL in this container", words]);

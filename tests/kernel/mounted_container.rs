@@ -106,7 +106,7 @@ pub fn vars(settings: &[(&str, &str)]) -> Vec<EnvVar> {
 }
 
 /// Everything that could be left behind or changed: the host's mounts, the image, and what is outside of it. Mounts elsewhere
-/// may go away meanwhile, when somebody else removes what they are on.
+/// may go away meanwhile, when another program removes what they are mounted on.
 pub fn outside() -> String {
     let places = ["/proc", "/sys", "/dev", "/run"];
     let ours = |line: &&str| {

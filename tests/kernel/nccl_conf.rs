@@ -46,7 +46,7 @@ fn the_images_file_wins_and_is_merged() {
             assert_eq!((dressed.conf, dressed.kept), (ConfOutcome::Merged, vec!["NCCL_DEBUG=WARN".to_owned()]));
             assert_eq!(dressed.left, ["GLOO_SOCKET_IFNAME: only NCCL reads its config file"]);
             assert_eq!(container.sh("cat etc/nccl.conf"), "NCCL_DEBUG=WARN\nNCCL_IB_HCA==mlx5_0\n");
-            // Whoever may not read the image's may not read ours.
+            // A user who cannot read the image's file cannot read ours.
             assert_eq!(container.sh("stat -c %a.%u etc/nccl.conf"), "640.0\n");
             assert!(container.said("echo x >>etc/nccl.conf").err.contains("Read-only file system"));
             let again = give(&container);

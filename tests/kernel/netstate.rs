@@ -1,5 +1,5 @@
-//! Everything that an administrator can set on a NIC, on the real kernel: into a container and back, what `ip` and `tc` tell of
-//! the host is what they told before.
+//! Everything that an administrator can set on a NIC, on the real kernel: into a container and back, what `ip` and `tc` print of
+//! the host is what they printed before.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use crate::alone;
 use serde_json::Value;
 use testkit::{Container, Host, same, sh, until};
 
-/// Where ip and tc tell state of a NIC.
-const TOLD: [&str; 12] = [
+/// Commands of ip and tc that print state of a NIC.
+const COMMANDS: [&str; 12] = [
     "ip -d -j address",
     "ip -4 -d -j route show table all",
     "ip -6 -d -j route show table all",
@@ -60,9 +60,9 @@ fn settle(value: &mut Value) {
 }
 
 /// All of it, a line for each thing.
-fn told() -> String {
+fn printed() -> String {
     let mut text = String::new();
-    for command in TOLD {
+    for command in COMMANDS {
         let out = sh(command);
         let mut all: Value = serde_json::from_str(if out.trim().is_empty() { "[]" } else { &out }).unwrap();
         settle(&mut all);
@@ -77,13 +77,13 @@ fn told() -> String {
 /// There and back; `inside` looks at the container meanwhile.
 fn journey(host: &Host, nics: &str, inside: impl Fn(&Container)) {
     host.prepare(nics);
-    let (before, normal) = (told(), host.normal());
+    let (before, normal) = (printed(), host.normal());
     // By the stop hook, and as after a crash.
     for round in ["stop", "restore"] {
         let mut c = Container::new(round);
         c.create(host).ok();
         inside(&c);
-        assert_ne!(told(), before, "nothing has gone");
+        assert_ne!(printed(), before, "nothing has gone");
         match round {
             "stop" => drop(c.stop(host).ok()),
             _ => drop(host.rdmaprep(&["restore", "--all"]).ok()),
@@ -97,10 +97,10 @@ fn journey(host: &Host, nics: &str, inside: impl Fn(&Container)) {
 /// What the kernel makes by itself comes some time after the call.
 fn is_as(before: &str) {
     let start = Instant::now();
-    while told() != before && start.elapsed() < Duration::from_secs(3) {
+    while printed() != before && start.elapsed() < Duration::from_secs(3) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    same("what ip and tc tell of the host", before, &told());
+    same("what ip and tc tell of the host", before, &printed());
 }
 
 #[test]
@@ -184,14 +184,14 @@ fn nexthop_objects_and_their_groups() {
     });
 }
 
-/// Somebody brings a NIC back by hand and sets it up otherwise: that is not what it had.
+/// An administrator moves a NIC back by hand and configures it otherwise: that is not the state that it had.
 #[test]
 fn what_came_meanwhile_goes() {
     alone(|host| {
         let nics = host.rails(2);
         host.ip("nexthop add id 1 via 10.0.0.9 dev r0\nnexthop add id 20 group 1\nroute add 10.99.0.0/16 nhid 20");
         host.prepare(&nics);
-        let (before, normal) = (told(), host.normal());
+        let (before, normal) = (printed(), host.normal());
         let c = Container::new("moved");
         c.create(host).ok();
         c.sh(&format!("ip link set r0 netns {}", std::process::id()));
@@ -205,7 +205,7 @@ fn what_came_meanwhile_goes() {
     });
 }
 
-/// The kernel gives out the number of an object that is away: whoever has it by now keeps it, and is told.
+/// The kernel reuses the id of a nexthop that was moved: the new object keeps the id, and the report says so.
 #[test]
 fn a_strangers_object_is_not_touched() {
     alone(|host| {
@@ -217,7 +217,7 @@ fn a_strangers_object_is_not_touched() {
              route add 10.98.0.0/16 nhid 1\nroute add 10.99.0.0/16 nhid 20",
         );
         host.prepare("r0");
-        let (before, normal) = (told(), host.normal());
+        let (before, normal) = (printed(), host.normal());
         let mut c = Container::new("c");
         c.create(host).ok();
         host.ip("nexthop add id 1 via 192.168.9.1 dev up0\nroute add default nhid 1\nnexthop replace id 20 group 3");
@@ -340,12 +340,12 @@ fn a_discipline_that_could_not_be_given_back_keeps_its_nic_here() {
             ),
         ] {
             sh(set);
-            let before = told();
+            let before = printed();
             let sentence = format!("a move would take {why} from r0");
             // Where it was there already when the plan was made, and where it came later.
             host.rdmaprep(&["prepare", "--plan", "other", "--ifaces", "r0"]).fails(4, &[&sentence]);
             Container::new("refused").create(host).fails(3, &[&format!("{sentence}; delete it first")]);
-            same("the host", &before, &told());
+            same("the host", &before, &printed());
             sh("for at in root ingress clsact; do tc qdisc delete dev r0 $at 2>/dev/null || :; done");
             host.is_clean();
         }

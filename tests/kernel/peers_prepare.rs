@@ -182,7 +182,7 @@ fn port_that_is_down_is_named_in_each_way_of_matching() {
     }
 }
 
-/// HCAs without a netdev are rails as well: what not all have, nobody keeps, and the order is rank 0's.
+/// HCAs without a netdev are rails as well: a rail that not all nodes have is dropped, and the order is rank 0's.
 #[test]
 fn bare_infiniband_hcas_are_agreed_on_like_nics() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ fn bare_infiniband_hcas_are_agreed_on_like_nics() {
         assert!(plan["agreement"]["lost"][0].as_str().unwrap().starts_with("ib1: missing on "));
         assert!(plan["env"].to_string().contains("=mlx5_0,mlx5_1,ib0,ib2"), "{}", plan["env"]);
     }
-    // Whoever does not ask for them lacks them; where they are all that is common, NICs stay.
+    // A node without --ib lacks the HCAs: all nodes drop them and keep the NICs.
     for plan in plans(run("2", &three, &two, [&["--ib"], &[]])) {
         assert_eq!((nics(&plan).len(), &plan["ib"]), (2, &json!([])));
         assert!(plan["agreement"]["lost"][0].as_str().unwrap().contains("InfiniBand, and no --ib"));
@@ -257,7 +257,7 @@ fn node_without_a_nic_says_so_and_the_others_end_at_once() {
 
 /// Whatever keeps a node from taking part: the others hear it at once, though a third one never comes.
 #[test]
-fn a_node_that_takes_no_part_tells_why_and_nobody_waits_for_it() {
+fn a_node_that_withdraws_says_why_and_the_others_do_not_wait() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();
     let whole = snapshot(folder.path(), "whole", "ACTIVE", "rdma");
@@ -306,7 +306,7 @@ fn node_that_offers_nothing_says_why_and_the_others_end() {
 
 /// It may take as long as the deadline until the others have heard it; the one who made the mistake does not wait for that.
 #[test]
-fn a_mistake_is_told_before_the_others_have_come() {
+fn a_mistake_is_reported_before_the_other_nodes_join() {
     let folder = tempfile::tempdir().unwrap();
     let file = snapshot(folder.path(), "whole", "DOWN", "rdma");
     let url = format!("file://{}/store", folder.path().display());
@@ -324,7 +324,7 @@ fn a_mistake_is_told_before_the_others_have_come() {
     }
 }
 
-/// What a node would refuse in the end it refuses before it has said yes, and nobody stores anything.
+/// A node checks the agreement before it accepts it: if one node refuses, no node stores anything.
 #[test]
 fn node_that_rejects_the_agreement_keeps_all_from_storing() {
     let folder = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ fn node_that_rejects_the_agreement_keeps_all_from_storing() {
             assert!(!folder.path().join("run-less").exists() && !folder.path().join("run-whole").exists());
         }
     }
-    // All of them only try: they agree, and nobody stores anything.
+    // With --dry-run the nodes agree, and no node stores anything.
     let url = format!("file://{}/store", folder.path().display());
     let dry =
         |rank, snapshot| node(folder.path(), snapshot, &[&["--dry-run"], &meet(&url, rank, "2", "60")[..]].concat());
@@ -382,7 +382,7 @@ fn node_that_is_killed_leaves_all_others_with_one_plan_or_none() {
         let _ = all[victim].kill();
         let all: Vec<Said> = all.into_iter().map(ends).collect();
         assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
-        // A recorded host without routes is told to be unchecked besides.
+        // A warning besides says that a recorded host without routes is not checked.
         let errors = |said: &Said| said.err.lines().filter(|l| !l.starts_with("rdmaprep: warning: ")).count();
         let left: Vec<_> = all.iter().enumerate().filter(|(rank, _)| *rank != victim).collect();
         for (rank, said) in &left {
@@ -430,13 +430,13 @@ fn a_hook_takes_what_was_committed_or_nothing() {
         let less =
             Container::new("less").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "r1"}));
         hook(&less, &again).fails(3, &["1 nodes agreed on r0 r1 r2, but this container would get r0 r2"]);
-        // A plan that somebody edited.
+        // A plan that was edited.
         let path = host.run.join("plans/default.json");
         let whole = fs::read_to_string(&path).unwrap();
         fs::write(&path, whole.replacen("\"r1\",\n        \"r1\"", "\"r9\",\n        \"r1\"", 1)).unwrap();
         assert_ne!(whole, fs::read_to_string(&path).unwrap());
         hook(&c, &again).fails(3, &["plan default: its rails are not those of digest"]);
-        // One that nobody agreed on.
+        // A plan without an agreement.
         host.prepare(&rails);
         hook(&c, &again).fails(3, &["is not the one that all nodes agreed on"]);
         host.is_as(&before);
@@ -451,7 +451,7 @@ fn a_hook_takes_what_was_committed_or_nothing() {
 }
 
 #[test]
-fn the_way_to_the_store_is_guarded_and_told() {
+fn the_route_to_the_store_is_guarded_and_reported() {
     alone(|host| {
         let rails = host.rails(3);
         // The store listens on an address of r1, which is therefore not taken.
@@ -554,7 +554,7 @@ fn what_is_asked_wrongly_is_one_line_and_code_2() {
 }
 
 #[test]
-fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
+fn only_torchruns_environment_gives_the_rendezvous() {
     let folder = tempfile::tempdir().unwrap();
     let server = Fake::start(Manner::Libuv);
     let port = server.address.port().to_string();
@@ -578,7 +578,7 @@ fn torchruns_environment_says_where_to_meet_and_nobody_elses() {
         let agreed = &serde_json::from_str::<Value>(&said.out).unwrap()["plan"]["agreement"];
         assert_eq!((&agreed["run"], &agreed["nodes"]), (&json!("none.1"), &json!(2)));
     }
-    // The training process would bring the store, and it does not run yet; or nobody says where the agents' is.
+    // The training process would serve the store, and it does not run yet; or the address of the agents' store is unknown.
     let alone = "this torchrun shares no store: --rendezvous URL, or --rendezvous static to prepare each node alone";
     let off = ("TORCHELASTIC_USE_AGENT_STORE", "False");
     for more in [&[off][..], &[], &[on[0], ("MASTER_ADDR", "")], &[off, ("PMI_FD", "0")]] {
@@ -632,8 +632,8 @@ fn peers_tells_who_has_published_and_what_they_have() {
                 .args(more);
             run(&mut command, "")
         };
-        let nobody = "run job.7: 0 of 3 nodes have published\nmissing: ranks 0-2\n";
-        assert_eq!(look(&[]).ok().out, nobody);
+        let none = "run job.7: 0 of 3 nodes have published\nmissing: ranks 0-2\n";
+        assert_eq!(look(&[]).ok().out, none);
         let part = |rank: &str, state: &str| {
             let snapshot = snapshot(folder.path(), rank, state, "rdma");
             node(folder.path(), &snapshot, &meet(&url, rank, "3", "15"))
@@ -677,7 +677,7 @@ fn peers_tells_who_has_published_and_what_they_have() {
 
 #[test]
 fn peers_only_looks_into_a_file() {
-    // One that nobody has made is one in which nobody has written.
+    // A file that does not exist is the same as an empty one.
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().join("store");
     let url = format!("file://{}", at.display());

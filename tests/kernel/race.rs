@@ -1,4 +1,4 @@
-//! Many hooks at once over the same NICs: each NIC has one holder at any time, and nobody waits for ever.
+//! Many hooks at once over the same NICs: each NIC has one holder at any time, and no hook waits for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -87,7 +87,7 @@ fn inside(container: &Container) -> BTreeSet<String> {
     links.split_whitespace().filter(|l| !matches!(*l, "all" | "default" | "lo")).map(str::to_owned).collect()
 }
 
-/// Looks at the records until told to stop. How often it looked, and what was in two of them.
+/// Reads the records until `stop`. Counts the reads in `looks`, and returns the NICs that were in two records.
 fn watch(state: &Path, stop: &AtomicBool, looks: &AtomicUsize) -> BTreeSet<String> {
     let mut twice = BTreeSet::new();
     while !stop.load(Ordering::Relaxed) {
@@ -252,7 +252,7 @@ fn sixty_four_hooks_over_sixteen_nics_never_share_one() {
 }
 
 #[test]
-fn a_hook_waits_for_who_holds_the_nic_and_no_longer_than_told() {
+fn a_hook_waits_for_a_held_nic_until_its_timeout() {
     alone(|host| {
         host.rails(1);
         let before = host.look();
@@ -271,7 +271,7 @@ fn a_hook_waits_for_who_holds_the_nic_and_no_longer_than_told() {
         end(waiting).ok();
         assert_eq!(inside(&second), BTreeSet::from(["r0".to_owned()]));
 
-        // Killed while it waits: nothing is left of it, and nobody waits for it.
+        // Killed while it waits: nothing is left of it, and no other hook waits for it.
         let mut third = Container::new("third");
         let mut waiting = begin(host, &third, Some("50"));
         std::thread::sleep(Duration::from_millis(300));

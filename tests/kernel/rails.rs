@@ -183,7 +183,7 @@ impl Fabric {
     }
 }
 
-/// A container whose link-local addresses can be used at once: without one, nobody is asked for a neighbour.
+/// A container whose link-local addresses can be used at once: without one, the kernel sends no neighbour solicitation.
 fn undetecting(id: &str) -> Container {
     let c = Container::new(id);
     c.sh("echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad");
@@ -392,7 +392,7 @@ fn a_pod_gets_back_what_would_have_defeated_the_profile() {
         same("the host", &before, &look(host));
         host.is_clean();
 
-        // What somebody has changed meanwhile is theirs; poststart tells what it does to the profile.
+        // A setting that was changed meanwhile stays; poststart reports what it does to the ARP profile.
         let mut again = Container::beside("a", &pod).annotated(json!({"rdmaprep.io/plan": "a"}));
         again.create(host).ok();
         pod.sh("echo 2 > /proc/sys/net/ipv4/conf/all/rp_filter");

@@ -55,7 +55,7 @@ fn notes(host: &Host) -> String {
 }
 
 #[test]
-fn addresses_that_somebody_flushes_once_come_back() {
+fn addresses_that_are_flushed_once_are_restored() {
     alone(|host| {
         fs::create_dir_all("/run/NetworkManager").unwrap();
         let (mut c, before) = away(host);
@@ -73,7 +73,7 @@ fn addresses_that_somebody_flushes_once_come_back() {
 }
 
 #[test]
-fn a_name_that_somebody_changes_once_comes_back() {
+fn a_name_that_is_changed_once_is_restored() {
     alone(|host| {
         fs::create_dir_all("/run/udev").unwrap();
         fs::write("/run/udev/control", "").unwrap();
@@ -115,7 +115,7 @@ fn foreign_rules_and_routes_deleted_once_are_restored() {
 }
 
 #[test]
-fn somebody_who_does_not_stop_is_told_and_the_record_stays() {
+fn endless_changes_are_reported_and_the_record_stays() {
     alone(|host| {
         fs::create_dir_all("/run/NetworkManager").unwrap();
         let (mut c, before) = away(host);

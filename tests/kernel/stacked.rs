@@ -1,4 +1,4 @@
-//! Macvlans on the real kernel: NICs that no kernel returns, made anew when their container's namespace has taken them along.
+//! Macvlans on the real kernel: the kernel deletes them with the container's namespace, and a restore re-creates them.
 
 use crate::alone;
 use testkit::{Container, Host, Look, same, sh};
@@ -75,9 +75,9 @@ fn a_container_changes_and_deletes_them() {
     });
 }
 
-/// Somebody else has the name, or the device below has gone: told, and the record stays.
+/// Another interface has the name, or the lower device is missing: an error, and the record stays.
 #[test]
-fn what_cannot_be_made_anew_is_told() {
+fn a_device_that_cannot_be_recreated_is_reported() {
     alone(|host| {
         let (made, before) = lost(host, false, "");
         host.ip("link add m0 type veth peer name q");
@@ -105,7 +105,7 @@ fn a_macvlan_keeps_the_nic_below() {
     });
 }
 
-/// Another one of its name, index and address, on top of something of the container's own, does not come home.
+/// A device with the same name, index and address, on a lower device of the container's own, is not moved to the host.
 #[test]
 fn an_impostor_stays_inside() {
     alone(|host| {

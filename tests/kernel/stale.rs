@@ -1,4 +1,4 @@
-//! Nobody calls stop: what is with the dead comes home by `restore --all --stale`, and what is with anybody else stays.
+//! No stop hook is called: `restore --all --stale` restores the NICs of dead containers, and no others.
 
 use std::fs::{self, File};
 
@@ -22,7 +22,7 @@ fn advice(host: &Host) -> String {
 }
 
 #[test]
-fn only_what_is_with_the_dead_comes_home() {
+fn only_nics_of_dead_containers_are_restored() {
     alone(|host| {
         host.rails(2);
         let before = host.look();
@@ -51,7 +51,7 @@ fn only_what_is_with_the_dead_comes_home() {
 
 /// As a job's epilogue does: its containers may live or not, and others' NICs are not its own.
 #[test]
-fn of_one_plan_all_comes_home_and_of_others_nothing() {
+fn only_nics_of_the_named_plan_are_restored() {
     alone(|host| {
         host.rails(3);
         let before = host.look();
@@ -98,7 +98,7 @@ fn first(host: &Host) -> String {
 
 /// A pod's other containers need not have asked for NICs.
 #[test]
-fn a_namespace_in_which_somebody_lives_keeps_its_nics() {
+fn a_namespace_with_a_process_keeps_its_nics() {
     alone(|host| {
         let rails = host.rails(2);
         let before = host.look();
@@ -109,9 +109,9 @@ fn a_namespace_in_which_somebody_lives_keeps_its_nics() {
         init.kill();
         nothing(host);
         assert!(pause.sh("ip -br link").contains("r0@"), "it was taken from a living namespace");
-        let told = advice(host);
-        assert!(told.contains(&format!("process {} (cat) is still in its namespace", pause.pid())), "{told}");
-        assert!(told.ends_with("rdmaprep restore init"), "{told}");
+        let advised = advice(host);
+        assert!(advised.contains(&format!("process {} (cat) is still in its namespace", pause.pid())), "{advised}");
+        assert!(advised.ends_with("rdmaprep restore init"), "{advised}");
         // Nor does another container's hook take them.
         let mut other = Container::new("other").annotated(serde_json::json!({"rdmaprep.io/plan": "small"}));
         host.ip("link add s0 type veth peer name q0\nlink set q0 up\nlink set s0 up\naddress add 10.9.0.1/24 dev s0");
@@ -145,7 +145,7 @@ fn an_init_containers_end_leaves_the_jobs_nics_alone() {
         nothing(host);
         assert_eq!(job.sh("ip -o -4 address"), inside);
         assert_eq!(first(host), "job");
-        // The job is killed, and nobody says so.
+        // The job is killed, and no hook runs.
         job.kill();
         assert!(stale(host).ok().out.contains("container=job"));
         host.is_as(&before);
@@ -154,7 +154,7 @@ fn an_init_containers_end_leaves_the_jobs_nics_alone() {
 }
 
 #[test]
-fn a_pid_that_is_somebody_elses_by_now_is_no_life() {
+fn a_reused_pid_is_not_the_container() {
     alone(|host| {
         let rails = host.rails(1);
         let before = host.look();
@@ -175,7 +175,7 @@ fn a_pid_that_is_somebody_elses_by_now_is_no_life() {
 }
 
 #[test]
-fn a_timer_waits_for_nobody_when_there_is_nothing() {
+fn the_timer_waits_for_no_lock_without_stale_records() {
     alone(|host| {
         nothing(host);
         assert!(!host.run.exists() && !host.state.exists(), "it left something");

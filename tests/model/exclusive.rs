@@ -116,7 +116,7 @@ fn infiniband_that_the_host_has_storage_over_stays() {
 }
 
 #[test]
-fn only_what_is_away_comes_home() {
+fn only_moved_nics_are_restored() {
     let all = [hca("mlx5_0", 3, &["a"]), hca("mlx5_1", 1, &["b"]), hca("mlx5_2", 2, &["c"]), rxe("rxe0", 0, "d")];
     let names: Vec<HcaName> = all.iter().map(|h| h.name.clone()).chain([all[0].name.clone()]).collect();
     let (outside, inside) = (host(RdmaMode::Exclusive, &all[2..3]), host(RdmaMode::Exclusive, &all));

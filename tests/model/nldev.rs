@@ -156,7 +156,7 @@ fn connection(number: u32, state: u8, user: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn connections_of_the_kernel_are_told_from_those_of_processes() {
+fn kernel_connections_are_distinguished_from_those_of_processes() {
     let answer = |table: u16, entries: &[Vec<u8>]| {
         let device = [attribute(1, &3u32.to_ne_bytes()), attribute(2, b"mlx5_3\0")].concat();
         vec![[device, attribute(table, &entries.concat())].concat()]

@@ -27,10 +27,10 @@ fn netdev(name: &str, up: bool, addresses: &[&str]) -> Netdev {
 fn groups(rails: &[(&str, &[&str])]) -> Vec<String> {
     let state = |netdev| NicState { netdev, routes: Vec::new(), nexthops: Vec::new(), rules: Vec::new() };
     let rails: Vec<NicState> = rails.iter().map(|(name, addresses)| state(netdev(name, true, addresses))).collect();
-    told(&rails)
+    described(&rails)
 }
 
-fn told(rails: &[NicState]) -> Vec<String> {
+fn described(rails: &[NicState]) -> Vec<String> {
     rails::groups(rails).iter().map(ToString::to_string).collect()
 }
 
@@ -66,7 +66,7 @@ fn rails_are_grouped_by_subnet() {
 
 #[test]
 fn rails_are_grouped_by_what_their_gateways_lead_to() {
-    let pair = |a: &[&str], b: &[&str]| told(&[leaf("a", "10.1.1.1/24", a), leaf("b", "10.2.1.1/24", b)]);
+    let pair = |a: &[&str], b: &[&str]| described(&[leaf("a", "10.1.1.1/24", a), leaf("b", "10.2.1.1/24", b)]);
     // Each its own: nothing to tell apart.
     assert_eq!(pair(&["10.1.0.0/16 10.1.1.9"], &["10.2.0.0/16 10.2.1.9"]), [""; 0]);
     let both = ["routes into 10.0.0.0/8 lead over a, b"];
@@ -83,12 +83,12 @@ fn rails_are_grouped_by_what_their_gateways_lead_to() {
     let mut a = leaf("a", "10.1.1.1/24", &["10.0.0.0/8 10.1.1.9", "0.0.0.0/0 10.1.1.9"]);
     a.routes[0].table = 100;
     a.routes[1].kind = 7;
-    assert_eq!(told(&[a, leaf("b", "10.2.1.1/24", &["10.0.0.0/8 10.2.1.9"])]), [""; 0]);
+    assert_eq!(described(&[a, leaf("b", "10.2.1.1/24", &["10.0.0.0/8 10.2.1.9"])]), [""; 0]);
     // One route over both.
     let mut a = leaf("a", "10.1.1.1/24", &["10.9.0.0/16 10.1.1.9"]);
     a.routes[0].hops.push(Hop { dev: "b".parse().ok(), gateway: "10.2.1.9".parse().ok(), ..Hop::default() });
     let b = NicState { routes: a.routes.clone(), ..leaf("b", "10.2.1.1/24", &[]) };
-    assert_eq!(told(&[a, b]), ["routes into 10.9.0.0/16 lead over a, b"]);
+    assert_eq!(described(&[a, b]), ["routes into 10.9.0.0/16 lead over a, b"]);
 }
 
 #[test]
@@ -264,8 +264,8 @@ fn what_comes_from_a_rail_leaves_by_it() {
             [(29000 + i as u32, 29000 + i as u32); 2]
         );
     }
-    let told = rails::describe(&attach.held.iter().map(|h| h.inside.clone()).collect::<Vec<_>>(), &inside);
-    assert_eq!(told[3], "rail3: effective ARP profile 2/1/1/1, table 29003");
+    let lines = rails::describe(&attach.held.iter().map(|h| h.inside.clone()).collect::<Vec<_>>(), &inside);
+    assert_eq!(lines[3], "rail3: effective ARP profile 2/1/1/1, table 29003");
     // The known recipe: without tables, all of them would leave by one.
     let recipe = lowered(&kernel, &plan(&kernel, 4, "2/1/1/1".parse().unwrap(), "29000-29255")).unwrap();
     let inside = carried_out(&kernel, &recipe);
@@ -418,9 +418,9 @@ fn an_address_that_has_a_rule_gets_no_second_one() {
 #[test]
 fn prepare_says_what_it_chose() {
     let kernel = host(2);
-    let told = |profile: &str| plan(&kernel, 2, profile.parse().unwrap(), "300-400").rails.told;
+    let said = |profile: &str| plan(&kernel, 2, profile.parse().unwrap(), "300-400").rails.told;
     let group = ["10.0.0.0/24 is shared by rail0, rail1", "fd00::/64 is shared by rail0, rail1"];
-    let auto = told("auto");
+    let auto = said("auto");
     assert_eq!(auto[0], "ARP profile 2/1/1/1 (strict): a routing table and rules for each rail");
     assert_eq!(auto[1..3], group);
     assert_eq!(auto[3], "routes into 10.9.0.0/16 lead over rail0, rail1");
@@ -429,11 +429,11 @@ fn prepare_says_what_it_chose() {
         "rail0: from 10.0.0.1, fd00::1 by its own table: 10.0.0.0/24, fd00::/64, 10.9.0.0/16 via 10.0.0.201"
     );
     assert_eq!(auto.len(), 6);
-    assert_eq!(told("loose")[0], "ARP profile 2/1/0/2 (loose): no routing tables");
-    assert_eq!(told("off")[0], "ARP profile the kernel's own values (off): no routing tables");
+    assert_eq!(said("loose")[0], "ARP profile 2/1/0/2 (loose): no routing tables");
+    assert_eq!(said("off")[0], "ARP profile the kernel's own values (off): no routing tables");
     let recipe =
         "ARP profile 2/1/1/1 (as asked): no routing tables: of rails that share a subnet, one can resolve its peers";
-    assert_eq!(told("2/1/1/1")[0], recipe);
+    assert_eq!(said("2/1/1/1")[0], recipe);
     let apart = testkit::fake_kernel::hosts::three();
     let said = plan(&apart, 3, ArpChoice::Auto, "300-400").rails.told;
     assert_eq!(said, ["ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"]);

@@ -1,4 +1,4 @@
-//! After a reboot: what nobody has configured is added to the very same cards, and nothing else is touched.
+//! After a reboot: what is not configured yet is added to the very same cards, and nothing else is changed.
 
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ fn what_the_system_has_configured_stays_as_it_is() {
     configure(&mut kernel, Step::Sysctls { side: HOST, dev: name(0), values });
     configure(&mut kernel, Step::AddressAdd { side: HOST, dev: name(0), address: plain(v4(0, 0, 1), 24) });
     configure(&mut kernel, Step::Link { side: HOST, dev: name(0), up: true });
-    // Another way to the same place is somebody's will.
+    // Another route to the same destination was configured on purpose.
     let mut other = route(0, 0);
     other.hops[0].gateway = Some(v4(0, 0, 77));
     configure(&mut kernel, Step::RouteAdd { side: HOST, route: other });
@@ -181,8 +181,8 @@ fn another_card_and_a_nic_that_is_in_use_are_left_alone() {
         change(&mut all[0]);
         let mut kernel = booted(all);
         let plan = done(&held, &mut kernel);
-        let told = plan.notes.first().unwrap_or_else(|| panic!("{word}: nothing is told"));
-        assert!(told.starts_with("rail0 ") && told.contains(word) && plan.notes.len() == 1, "{:?}", plan.notes);
+        let note = plan.notes.first().unwrap_or_else(|| panic!("{word}: there is no note"));
+        assert!(note.starts_with("rail0 ") && note.contains(word) && plan.notes.len() == 1, "{:?}", plan.notes);
         assert!(!touches(&plan, &name(0)), "{word}: {:?}", plan.steps);
         assert!(touches(&plan, &name(1)), "{word}: the other one is fine");
     };
@@ -231,7 +231,7 @@ fn what_is_no_hardware_or_on_loan_is_not_added() {
 }
 
 #[test]
-fn whoever_configures_a_nic_keeps_it() {
+fn a_nic_that_the_host_configures_is_not_changed() {
     let root = tempfile::tempdir().unwrap();
     let put = |path: &str, text: &str| {
         let path = root.path().join(path);

@@ -1,4 +1,4 @@
-//! NICs that are back, on a host where somebody else configures links: what is put back, what is told, and who is waited for.
+//! Restored NICs on a host where a network manager configures links: what is restored again, reported, and waited for.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
@@ -20,7 +20,7 @@ use rdmaprep::restore::settle::settle;
 use testkit::fake_kernel::Kernel;
 use testkit::fake_kernel::hosts::{name, plan_for, three};
 
-/// A small kernel on which somebody acts before the looks of these numbers.
+/// A fake kernel that is changed before the looks of these numbers.
 struct Fight {
     kernel: Kernel,
     looks: usize,
@@ -82,7 +82,7 @@ fn held(kernel: &Kernel) -> Vec<MovedNic> {
     attach(&plan_for(kernel, &[0, 1, 2]), &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap().held
 }
 
-/// How many looks it took, what differs in the end, and what is told.
+/// How many looks it took, what differs in the end, and the note about it.
 fn settled(root: &Path, before: fn(usize) -> Vec<Step>, patience: Duration) -> (usize, usize, Option<String>) {
     let kernel = three();
     let held = held(&kernel);
@@ -118,11 +118,11 @@ fn strip(_: usize) -> Vec<Step> {
 
 #[test]
 fn who_may_be_about_to_act_is_waited_for() {
-    let nobody = root(&[]);
+    let none = root(&[]);
     let long = Duration::from_secs(5);
-    assert_eq!(settled(nobody.path(), |_| vec![], long), (1, 0, None));
-    let somebody = root(&[(UDEV, "")]);
-    assert_eq!(settled(somebody.path(), |_| vec![], long), (2, 0, None));
+    assert_eq!(settled(none.path(), |_| vec![], long), (1, 0, None));
+    let udev = root(&[(UDEV, "")]);
+    assert_eq!(settled(udev.path(), |_| vec![], long), (2, 0, None));
     // Events that udev has yet to handle keep us for a moment, and no longer.
     let busy = root(&[(UDEV, ""), ("run/udev/queue", "")]);
     let (looks, drift, fought) = settled(busy.path(), |_| vec![], long);
@@ -138,13 +138,13 @@ fn who_may_be_about_to_act_is_waited_for() {
 }
 
 #[test]
-fn what_is_changed_once_is_put_back_and_told() {
+fn what_is_changed_once_is_restored_and_reported() {
     let files = root(&[(NETWORKD, "")]);
     let (_, drift, fought) = settled(files.path(), |look| if look == 2 { strip(look) } else { vec![] }, Duration::MAX);
     assert_eq!(drift, 0);
-    let told = fought.unwrap();
-    assert!(told.starts_with("rail0 changed after coming home (address 10.0.0.1/24"), "{told}");
-    assert!(told.contains(", and put back: systemd-networkd, unless "), "{told}");
+    let note = fought.unwrap();
+    assert!(note.starts_with("rail0 changed after coming home (address 10.0.0.1/24"), "{note}");
+    assert!(note.contains(", and put back: systemd-networkd, unless "), "{note}");
     let rename = |look| match look {
         2 => vec![Step::Rename { side: Side::Host, dev: name(1), name: "eth7".parse().unwrap() }],
         _ => vec![],
@@ -158,7 +158,7 @@ fn what_is_changed_once_is_put_back_and_told() {
             "rail1 changed after coming home (name), and put back: udev, unless a .link file in /etc/systemd/network has [Match] OriginalName=rail1 and [Link] NamePolicy=keep"
         )
     );
-    // Where nobody is known, one look finds it as well, if it was there to be found.
+    // Without a known network manager the first look finds the change as well.
     let (looks, drift, fought) =
         settled(root(&[]).path(), |look| if look == 1 { strip(look) } else { vec![] }, Duration::MAX);
     assert_eq!((looks, drift), (2, 0));
@@ -166,7 +166,7 @@ fn what_is_changed_once_is_put_back_and_told() {
 }
 
 #[test]
-fn what_is_changed_again_and_again_is_put_back_once_and_told() {
+fn repeated_changes_are_reverted_once_and_reported() {
     let files = root(&[(&format!("{NETWORK_MANAGER}101"), "[device]\nmanaged=false\n"), (NETWORKD, "")]);
     let strip = |look| {
         let again = |s: Step| if let Step::AddressDelete { .. } = s { Some(s) } else { None };
@@ -174,12 +174,12 @@ fn what_is_changed_again_and_again_is_put_back_once_and_told() {
     };
     let (_, drift, fought) = settled(files.path(), strip, Duration::from_millis(400));
     assert!(drift > 0);
-    let told = fought.unwrap();
+    let note = fought.unwrap();
     assert!(
-        told.contains(
+        note.contains(
             "and again after it was put back: NetworkManager, unless unmanaged-devices+=interface-name:rail0 "
         ),
-        "{told}"
+        "{note}"
     );
 }
 
@@ -258,8 +258,8 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
     assert_eq!(said(&address, &[]), format!("{begins}{}; or {}", both.0, both.1));
     // Who says that it leaves a NIC alone is not asked to.
     assert_eq!(said(&address, &["r0"]), format!("{begins}{}; or {}", nm("interface-name:r1"), networkd("r1")));
-    let nobody = "no NetworkManager, systemd-networkd or udev is known to do that here";
-    assert_eq!(said(&address, &["r0", "r1"]), format!("{begins}{nobody}"));
+    let none = "no NetworkManager, systemd-networkd or udev is known to do that here";
+    assert_eq!(said(&address, &["r0", "r1"]), format!("{begins}{none}"));
     // Foreign rules go whether it manages the link or not.
     let rule = [("r0", "rule {}"), ("r0", "address a"), ("r0", "b"), ("r0", "c")];
     assert_eq!(

@@ -33,7 +33,7 @@ fn hook_of(host: &Host, config: &str, container: &Container) -> Said {
 }
 
 #[test]
-fn a_plan_that_nobody_prepared_is_this_containers_alone() {
+fn a_plan_that_was_not_prepared_is_for_this_container_only() {
     alone(|host| {
         host.rails(2);
         let fake = Fake::new(host, "");
@@ -46,7 +46,7 @@ fn a_plan_that_nobody_prepared_is_this_containers_alone() {
         };
         let mut first = Container::new("first").annotated(json!({"rdmaprep.io/plan": "default"}));
         run(host.command(&["hook", "createRuntime"]).env("RDMA_IFACES", "r0"), &first.state()).ok();
-        // What somebody has just now, others do not lack from then on.
+        // A NIC that another container holds is left out only as long as it is held.
         let less = edited();
         assert!(less.contains("\"--ifaces=r1\""), "{less}");
         first.stop(host).ok();

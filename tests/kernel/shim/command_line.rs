@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn told(asked: &RuntimeCommand) -> String {
+fn described(asked: &RuntimeCommand) -> String {
     let config = asked.config.as_ref().map_or("none".to_owned(), |path| path.display().to_string());
     let log = asked.log.as_ref().map(|path| format!(", log {}", path.display()));
     let json = if asked.json { ", json" } else { "" };
@@ -21,7 +21,7 @@ fn every_form_of_a_command_line() {
             continue;
         }
         let words: Vec<OsString> = form.split(' ').map(|word| if word == "''" { "" } else { word }.into()).collect();
-        now += &format!("{form} -> {}\n", told(&shim::read(Path::new(&words[0]), &words[1..])));
+        now += &format!("{form} -> {}\n", described(&shim::read(Path::new(&words[0]), &words[1..])));
     }
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(path, &now).unwrap();

@@ -42,7 +42,7 @@ fn the_runtime_is_found_or_nothing_happens() {
             assert_eq!(fake.create(host).code, Some(2));
             assert!(fake.logged().1.contains("has led back to it") && fake.seen("args").is_none());
         }
-        // Whatever else is wrong in the config file, containers are stopped; but not by a runtime that nobody meant.
+        // Containers are stopped whatever else is wrong in the config file, but only by a runtime that it names without doubt.
         host.configure(&format!("runtime = {:?}\nno_such_key = 1", fake.dir.join("runc")));
         assert_eq!(run(shim(host, "rdmaprep-runtime").args(["delete", "id"]), "").code, Some(37));
         fs::write(&host.config, "runtime = \"runc\" \"crun\"").unwrap();

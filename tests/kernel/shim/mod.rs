@@ -1,6 +1,6 @@
 //! The runtime shim: what it makes of every form of a runtime's command line, and what reaches the runtime.
 //!
-//! tests/cases/shim/args.txt has the forms; `UPDATE_GOLDEN=1` writes what is read of each anew.
+//! tests/cases/shim/args.txt has the forms; `UPDATE_GOLDEN=1` rewrites what is read of each.
 
 mod asked;
 mod command_line;
@@ -222,7 +222,7 @@ fn who_does_not_ask_is_not_touched() {
 }
 
 #[test]
-fn who_asks_is_told_whatever_its_config_json_is() {
+fn an_opt_in_is_answered_whatever_its_config_json_is() {
     alone(|host| {
         let rails = host.rails(1);
         host.prepare(&rails);
@@ -267,7 +267,7 @@ fn who_asks_gets_what_spec_gives() {
         assert_eq!(fake.seen("seen").unwrap(), edited);
         assert_eq!(fs::metadata(fake.bundle.join("config.json")).unwrap().permissions().mode() & 0o777, 0o640);
         let all = ours(host);
-        // Twice is once; and in each form, from wherever it is called.
+        // The edit is idempotent, in each form of the command line, from any working directory.
         let inode = || sh(&format!("stat -c %i {}/config.json", fake.bundle.display()));
         let before = inode();
         for (dir, args) in [
@@ -326,7 +326,7 @@ fn a_refusal_leaves_nothing_and_the_engine_reads_why() {
     });
 }
 
-/// A runtime's stderr is its container's, or that of whoever looks at it.
+/// A runtime's stderr is the container's, or that of the engine's user.
 #[test]
 fn warnings_are_in_a_log_and_never_on_stderr() {
     alone(|host| {

@@ -260,12 +260,12 @@ fn recorded_host_says_what_was_not_checked() {
         Case::new(host);
         sh("ip route add 0.0.0.0/1 via 10.0.0.254");
         let file = host.run.parent().unwrap().join("host.json");
-        let told = host.rdmaprep(&["snapshot", "--json"]).ok().out;
-        fs::write(&file, &told).unwrap();
+        let snapshot = host.rdmaprep(&["snapshot", "--json"]).ok().out;
+        fs::write(&file, &snapshot).unwrap();
         let path = file.to_str().unwrap();
         let dry = |ifaces: &str| prepare(host, "again", ifaces, &["--dry-run", "--snapshot", path]);
         dry("r0").fails(4, &["r0 leads out to the internet"]);
-        let mut recorded: serde_json::Value = serde_json::from_str(&told).unwrap();
+        let mut recorded: serde_json::Value = serde_json::from_str(&snapshot).unwrap();
         recorded.as_object_mut().unwrap().remove("paths").unwrap();
         fs::write(&file, recorded.to_string()).unwrap();
         assert!(dry("r0").ok().err.contains("this recording has no route lookups"));

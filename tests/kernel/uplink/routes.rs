@@ -251,7 +251,7 @@ fn each_leg_of_a_multipath_route_is_kept() {
         let by_r0 = (1..64).map(|i| format!("9.9.9.{i}")).find(|to| get(to).contains("dev r0 ")).unwrap();
         case.keeps(&by_r0, "r0", why);
         prepare(host, "again", "r2", &[]).fails(4, &["r2 leads out to the internet (9.9.9.9: via 10.2.0.254 dev r2"]);
-        // Its other leg is dead: this one is all that there is, and the dead one is nobody's way.
+        // Its other hop is down: r0 has the only route, and no packet leaves by r2.
         sh("ip link set r2 down");
         case.keeps("9.9.9.9", "r0", why);
         prepare(host, "again", "r2", &[]).ok();

@@ -101,7 +101,7 @@ fn nfs_and_others_over_a_host_route_are_kept() {
         let case = Case::new(host);
         let peer = Peer::new();
         peer.of.sh("ip address add 10.77.0.9/32 dev lo; ip route add 10.44.0.1 via 10.0.0.1");
-        // The address is nobody's but lo's, so that the route alone leads to r0.
+        // Only lo has the address, so that only the route leads to r0.
         sh("ip address add 10.44.0.1/32 dev lo; ip route add 10.77.0.9 via 10.0.0.9 src 10.44.0.1");
         for (port, service) in [(2049, "NFS"), (3260, "iSCSI"), (10809, "NBD"), (22, "ssh")] {
             let _connection = peer.connect(&format!("10.77.0.9:{port}"));
@@ -176,7 +176,7 @@ fn connection_that_comes_in_is_kept() {
     alone(|host| {
         let case = Case::new(host);
         let peer = Peer::new();
-        // The answer goes to nobody, so that the other end never says that it has it.
+        // No host has the answer's MAC address, so that the peer never acknowledges it.
         sh("ip neighbor replace 10.0.0.9 lladdr 02:00:00:00:00:99 dev r0 nud permanent");
         let _listener = TcpListener::bind("0.0.0.0:22").unwrap();
         let script = "exec 3<>/dev/tcp/10.0.0.1/22";

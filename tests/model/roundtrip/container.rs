@@ -177,10 +177,10 @@ fn whatever_the_container_did() {
         let case = Case::new(&h);
         let Some(mut kernel) = mischievous(&case, &tricks) else { return };
         case.assert_equal(kernel.clone(), "after mischief", |l| !own_rule(l));
-        let steps = way_home(&kernel, &case.attach.held).steps;
+        let steps = restore_plan(&kernel, &case.attach.held).steps;
         let until = cut.index(steps.len() + 1);
         apply_all(&steps[..until], &mut kernel, soon());
         case.assert_equal(kernel, &format!("after mischief, home cut off before step {until}"), |l| !own_rule(l));
     });
-    told("mischievous containers");
+    print_points("mischievous containers");
 }

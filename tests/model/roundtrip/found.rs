@@ -35,7 +35,7 @@ fn round(steps: Vec<Step>, chosen: &[usize]) {
     let attached = case.attached().unwrap();
     let states: Vec<NicState> = case.attach.held.iter().map(|h| h.inside.clone()).collect();
     assert_eq!(verify::drift(&states, &attached.see(Side::Inside)), []);
-    case.assert_home(attached, "after a whole attach");
+    case.assert_restored(attached, "after a whole attach");
 }
 
 /// A rule stays in a namespace when its NIC leaves: the container's kept ours.
@@ -77,7 +77,7 @@ fn one_leg_of_an_ipv6_multipath_route() {
     round(vec![add], &[1]);
 }
 
-/// Where addr_gen_mode is none, somebody else made the address that the kernel would have made; on a NIC that is down, too.
+/// Where addr_gen_mode is none, another program added the address that the kernel would have made; on a NIC that is down, too.
 #[test]
 fn link_local_addresses_that_only_look_made_by_the_kernel() {
     let (side, dev) = (SIDE, name(0));
@@ -111,7 +111,7 @@ fn sysctls_that_differ_from_the_default_come_along() {
     let case = Case::of(kernel, &plan);
     let inside = |i: usize| case.attach.held[i].inside.netdev.sysctls.clone();
     assert_eq!((inside(0), inside(1)), (all(&[&kept[..], &own].concat()), all(&own)));
-    case.assert_home(case.attached().unwrap(), "after a whole attach");
+    case.assert_restored(case.attached().unwrap(), "after a whole attach");
 }
 
 /// A namespace dies in which two NICs had exchanged names, and one had the third's as an altname.
@@ -130,7 +130,7 @@ fn names_exchanged() {
     assert_eq!(diff(&case.host, &form(&attached.see(SIDE))), "");
 }
 
-/// While it was away, somebody gave its name to another interface: that one is not touched.
+/// While it was in the container, another interface got its name: that interface is not changed.
 #[test]
 fn a_stranger_with_its_name() {
     let kernel = three();

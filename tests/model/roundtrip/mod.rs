@@ -45,7 +45,7 @@ fn point() {
     POINTS.with(|p| p.set(p.get() + 1));
 }
 
-fn told(what: &str) {
+fn print_points(what: &str) {
     println!("{what}: {}", POINTS.with(Cell::get));
 }
 
@@ -85,9 +85,9 @@ fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestoreP
     let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
     let order = order.met(&now);
     arrange(kernel, Side::Host, &order, &now).unwrap();
-    // Nobody else configures links there.
-    let nobody = Path::new("/proc/self/fd/none");
-    (home, settle(kernel, nobody, held, &order, Duration::ZERO).unwrap().drift)
+    // This path has no files of a network manager.
+    let no_managers = Path::new("/proc/self/fd/none");
+    (home, settle(kernel, no_managers, held, &order, Duration::ZERO).unwrap().drift)
 }
 
 fn form(snapshot: &Snapshot) -> String {
@@ -96,7 +96,7 @@ fn form(snapshot: &Snapshot) -> String {
 }
 
 /// What the normal form leaves out, but a restore keeps unless the kernel refused a step of it: the order of addresses, and
-/// link-local ones, whoever makes them.
+/// link-local ones, made by the kernel or by hand.
 fn order(snapshot: &Snapshot) -> String {
     let mut text = String::new();
     for dev in &snapshot.netdevs {
@@ -152,7 +152,7 @@ impl Case {
         match apply(&self.attach.steps, &mut kernel, soon(), |_| ()) {
             Ok(()) => Some(kernel),
             Err(e) if self.gateway_by_default() && format!("{e:#}").contains("unreachable") => {
-                self.assert_home(kernel, "after a refused attach");
+                self.assert_restored(kernel, "after a refused attach");
                 None
             }
             Err(e) => panic!("{e:#}"),
@@ -165,19 +165,24 @@ impl Case {
         self.attach.held.iter().any(|h| h.before.routes.iter().any(direct))
     }
 
-    fn assert_home(&self, kernel: Kernel, when: &str) {
+    fn assert_restored(&self, kernel: Kernel, when: &str) {
         let kernel = self.assert_equal(kernel, when, |_| true);
         assert_eq!(diff(&self.order, &order(&kernel.see(Side::Host))), "", "{when}; failed: {:#?}", kernel.log);
     }
 
-    /// Brings the NICs home; `ours` tells lines inside that the container made itself.
+    /// Restores the NICs; `ours` is true for lines inside that the container made itself.
     fn assert_equal(&self, mut kernel: Kernel, when: &str, ours: impl Fn(&str) -> bool) -> Kernel {
         point();
         kernel.log.clear();
         let (home, drift) = home(&mut kernel, &self.attach.held, &self.precedence);
         assert_eq!(home.stuck, [], "{when}");
-        let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
-        assert!(told.is_empty(), "{when}: {told:#?}\nfailed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
+        let changes: Vec<String> = drift.iter().map(Drift::to_string).collect();
+        assert!(
+            changes.is_empty(),
+            "{when}: {changes:#?}\nfailed: {:#?}\nsteps: {:#?}",
+            kernel.log,
+            texts(&home.steps)
+        );
         let now = form(&kernel.see(Side::Host));
         assert_eq!(diff(&self.host, &now), "", "{when}; failed: {:#?}", kernel.log);
         let within: String =
@@ -201,9 +206,9 @@ fn there_and_back() {
     for_all(120, host(6), |h| {
         let case = Case::new(&h);
         let Some(kernel) = case.attached() else { return };
-        case.assert_home(kernel, "after a whole attach");
+        case.assert_restored(kernel, "after a whole attach");
     });
-    told("whole round trips");
+    print_points("whole round trips");
 }
 
 #[test]
@@ -213,29 +218,29 @@ fn the_way_in_cut_off_anywhere() {
         let mut kernel = case.kernel.clone();
         for k in 0..case.attach.steps.len() {
             // A kill before step k, and a kernel that refuses step k.
-            case.assert_home(kernel.clone(), &format!("cut off before step {k}"));
+            case.assert_restored(kernel.clone(), &format!("cut off before step {k}"));
             let mut refused = case.kernel.clone();
             refused.fail_at = Some(k);
             assert!(!walk(&mut refused, &case.attach.steps));
             refused.fail_at = None;
-            case.assert_home(refused, &format!("step {k} refused"));
+            case.assert_restored(refused, &format!("step {k} refused"));
             if kernel.perform(&case.attach.steps[k], soon()).is_err() {
                 break;
             }
         }
     });
-    told("points of the way in");
+    print_points("points of the way in");
 }
 
 #[test]
-fn the_way_home_cut_off_anywhere() {
+fn a_restore_cut_off_anywhere() {
     for_all(40, host(4), |h| {
         let case = Case::new(&h);
         let Some(attached) = case.attached() else { return };
-        let steps = way_home(&attached, &case.attach.held).steps;
+        let steps = restore_plan(&attached, &case.attach.held).steps;
         let mut kernel = attached.clone();
         for (k, step) in steps.iter().enumerate() {
-            case.assert_home(kernel.clone(), &format!("home, cut off before step {k}"));
+            case.assert_restored(kernel.clone(), &format!("home, cut off before step {k}"));
             // Of several addresses of a subnet the first one added is its primary: one that the kernel refuses loses that place.
             if matches!(step, Step::AddressAdd { address, .. } if address.address.is_ipv4()) {
                 let _ = kernel.perform(step, soon());
@@ -253,15 +258,15 @@ fn the_way_home_cut_off_anywhere() {
         // And in the middle of giving equals their order.
         let now = kernel.see(Side::Host);
         for step in case.precedence.met(&now).steps(Side::Host, &now).concat() {
-            case.assert_home(kernel.clone(), &format!("order, cut off before {step}"));
+            case.assert_restored(kernel.clone(), &format!("order, cut off before {step}"));
             kernel.perform(&step, soon()).unwrap();
         }
-        case.assert_home(kernel, "in order");
+        case.assert_restored(kernel, "in order");
     });
-    told("points of the way home");
+    print_points("points of the way home");
 }
 
-fn way_home(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
+fn restore_plan(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
     plan_restore(held, &kernel.see(Side::Host), kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref())
 }
 
@@ -317,7 +322,7 @@ fn what_the_container_has_is_what_was_planned() {
         let stays = |s: &Snapshot| s.netdevs.iter().filter(|d| !names(&case.attach.held).contains(&d.name)).count();
         assert_eq!((stays(&inside), inside.netdevs.len()), (2, 2 + case.attach.held.len()));
     });
-    told("containers");
+    print_points("containers");
 }
 
 #[test]
@@ -326,7 +331,7 @@ fn an_equal_host_needs_nothing() {
         let case = Case::new(&h);
         point();
         let held = &case.attach.held;
-        assert_eq!(texts(&way_home(&case.kernel, held).steps), [""; 0]);
+        assert_eq!(texts(&restore_plan(&case.kernel, held).steps), [""; 0]);
         // Without a look at the sysctls they are written again, which changes nothing.
         let mut kernel = case.kernel.clone();
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
@@ -340,7 +345,7 @@ fn an_equal_host_needs_nothing() {
         assert_eq!(apply_all(&steps, &mut kernel, soon()).len(), 0);
         assert_eq!(diff(&case.host, &form(&kernel.see(Side::Host))), "");
     });
-    told("equal hosts");
+    print_points("equal hosts");
 }
 
 #[test]
@@ -375,11 +380,11 @@ fn a_dead_namespace_returns_hardware() {
             states.iter_mut().filter(|_| !lost.is_empty()).for_each(|s| s.nexthops.clear());
             let mut drift = verify::drift(&states, &now);
             drift.extend(verify::rdma_drift(&ours, &now));
-            let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
-            assert_eq!(told, [""; 0], "failed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
+            let changes: Vec<String> = drift.iter().map(Drift::to_string).collect();
+            assert_eq!(changes, [""; 0], "failed: {:#?}\nsteps: {:#?}", kernel.log, texts(&home.steps));
         }
     });
-    told("dead namespaces");
+    print_points("dead namespaces");
 }
 
 /// Without the routes that need a NIC, or prefer an address of it, which is no more; nor, then, what may be reached by these.

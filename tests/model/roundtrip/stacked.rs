@@ -60,14 +60,14 @@ fn route(hops: Vec<Hop>) -> Route {
 }
 
 /// The host gets back all, NICs that are no hardware, too.
-fn home_again(case: &Case, mut kernel: Kernel, when: &str) {
-    case.assert_home(kernel.clone(), when);
+fn assert_equal_after_restore(case: &Case, mut kernel: Kernel, when: &str) {
+    case.assert_restored(kernel.clone(), when);
     if kernel.has_inside() {
         kernel.die();
         kernel.log.clear();
         let (found, drift) = home(&mut kernel, &case.attach.held, &case.precedence);
-        let told: Vec<String> = drift.iter().map(Drift::to_string).collect();
-        assert_eq!((found.stuck, told), (Vec::new(), Vec::new()), "dead, {when}: {:#?}", kernel.log);
+        let changes: Vec<String> = drift.iter().map(Drift::to_string).collect();
+        assert_eq!((found.stuck, changes), (Vec::new(), Vec::new()), "dead, {when}: {:#?}", kernel.log);
         assert_eq!(diff(&case.host, &form(&kernel.see(SIDE))), "", "dead, {when}: {:#?}", kernel.log);
     }
 }
@@ -78,7 +78,7 @@ fn there_and_back() {
     let attached = case.attached().unwrap();
     let states: Vec<NicState> = case.attach.held.iter().map(|h| h.inside.clone()).collect();
     assert_eq!(verify::drift(&states, &attached.see(Side::Inside)), []);
-    home_again(&case, attached, "after a whole attach");
+    assert_equal_after_restore(&case, attached, "after a whole attach");
 }
 
 /// All ipvlans of a NIC have one address, permanent and current: the one that stays is not taken for the other.
@@ -95,7 +95,7 @@ fn a_sibling_of_the_same_address() {
     }
     let plan = plan_of(&kernel, &[goes]);
     let case = Case::of(kernel, &plan);
-    home_again(&case, case.attached().unwrap(), "after a whole attach");
+    assert_equal_after_restore(&case, case.attached().unwrap(), "after a whole attach");
 }
 
 #[test]
@@ -103,18 +103,18 @@ fn cut_off_anywhere() {
     let case = host();
     let mut kernel = case.kernel.clone();
     for (k, step) in case.attach.steps.iter().enumerate() {
-        home_again(&case, kernel.clone(), &format!("cut off before {step}"));
+        assert_equal_after_restore(&case, kernel.clone(), &format!("cut off before {step}"));
         let mut refused = case.kernel.clone();
         refused.fail_at = Some(k);
         assert!(!walk(&mut refused, &case.attach.steps));
         refused.fail_at = None;
-        home_again(&case, refused, &format!("refused: {step}"));
+        assert_equal_after_restore(&case, refused, &format!("refused: {step}"));
         kernel.perform(step, soon()).unwrap();
     }
-    let steps = way_home(&kernel, &case.attach.held).steps;
+    let steps = restore_plan(&kernel, &case.attach.held).steps;
     for (k, step) in steps.iter().enumerate() {
-        home_again(&case, kernel.clone(), &format!("home, cut off before step {k}, {step}"));
+        assert_equal_after_restore(&case, kernel.clone(), &format!("home, cut off before step {k}, {step}"));
         kernel.perform(step, soon()).unwrap();
     }
-    told("points with VLANs and a bond");
+    print_points("points with VLANs and a bond");
 }
