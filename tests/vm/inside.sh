@@ -57,9 +57,9 @@ until_ready() {
   done
 }
 
-# told FILE ENV [SANDBOX]: what the payload told is as it must be; its settings are in its environment (env) or in its nccl.conf
-# (conf).
-told() {
+# check_payload FILE ENV [SANDBOX]: what the payload printed is as it must be; its settings are in its environment (env) or in its
+# nccl.conf (conf).
+check_payload() {
   said=$(cat "$1")
   says "nodes rdma_cm uverbs0 uverbs3 "
   says "memlock unlimited"

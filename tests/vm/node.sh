@@ -6,7 +6,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 reference=/run/cases/reference records=/var/lib/rdmaprep/records pins=/run/rdmaprep/netns
-# Whatever a case breaks, this makes the node anew: drivers forget all that was done to their NICs.
+# Whatever a case breaks, this sets the node up again: reloaded drivers reset all settings of their NICs.
 node() {
   modprobe -a rdma_rxe rdma_ucm
   mkdir -p /run/cases

@@ -8,7 +8,7 @@
 # In the order of their addresses, the first two (rdma0, rdma1 of ./node.sh) left out.
 mapfile -t roce_nics < <(cd /sys/bus/pci/drivers/e1000e && printf '%s\n' 0000:*/net/* | sed '1,2d; s|.*/||')
 
-# roce PARAMETER...: loads the module, over all four NICs unless told otherwise by netdevs=. It goes, and the NICs are as
+# roce PARAMETER...: loads the module, over all four NICs unless netdevs= names others. It is unloaded, and the NICs are as
 # they were, when the case ends.
 roce() {
   [ "${#roce_nics[@]}" = 4 ] || die "the guest has no PCI tree: boot it with --tree"

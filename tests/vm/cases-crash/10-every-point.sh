@@ -1,6 +1,6 @@
 # shellcheck shell=bash source=tests/vm/container.sh
 # SIGKILL at every fault point of an attach and of a restore, of a NIC that the kernel returns when its namespace dies and of
-# one that it deletes then, or that lives on with a namespace that somebody holds.
+# one that it deletes then, or that stays in a namespace that another process holds.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 points=/tmp/ctr/points
@@ -73,7 +73,7 @@ case_an_attach_and_its_container_lives() {
   echo "# $last points of an attach, SIGKILL at each, with a container that lives on: the host was whole after each"
 }
 
-# away: rdma0 and v0 are with a dead container, whose namespace somebody still holds.
+# away: rdma0 and v0 are in the namespace of a dead container, which another process still holds.
 away() {
   sandbox cut
   hook createRuntime cut

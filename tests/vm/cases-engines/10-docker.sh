@@ -59,7 +59,7 @@ case_docker() {
   runner=$!
   until_ready $runner /tmp/ctr/out "docker run"
   id=$(cat /tmp/ctr/id)
-  told /tmp/ctr/out env
+  check_payload /tmp/ctr/out env
   inside "$id"
   docker kill "$id" > /dev/null
   wait $runner || code=$?

@@ -42,7 +42,7 @@ case_containerd() {
     < /dev/null > /tmp/ctr/out 2>&1 &
   runner=$!
   until_ready $runner /tmp/ctr/out "ctr run"
-  told /tmp/ctr/out env
+  check_payload /tmp/ctr/out env
   inside held
   ctr task kill --signal KILL held
   wait $runner || true

@@ -63,19 +63,19 @@ by_precreate() { # RUNTIME
   installed podman
   plan pod "v0 rdma0"
   runs "$1" --network none "${annotation[@]}"
-  told /tmp/ctr/out env
+  check_payload /tmp/ctr/out env
   inside "$id"
   ends
   cell podman "$(version "$1")" "\`hooks.d\`, precreate; \`--network=none\`" env
 }
 
-# Everything by the hooks but what the engine is told on its command line: --device, --ulimit.
+# Everything by the hooks but the options of the engine's command line: --device, --ulimit.
 by_hooks() { # RUNTIME
   installed crio
   plan pod "v0 rdma0"
   runs "$1" --network bridge "${annotation[@]}" --ulimit memlock=-1:-1 \
     --device /dev/infiniband/rdma_cm --device /dev/infiniband/uverbs0 --device /dev/infiniband/uverbs3
-  told /tmp/ctr/out conf
+  check_payload /tmp/ctr/out conf
   grep -qE '^eth0 UP 10\.88\.' /tmp/ctr/out || die "no bridge: $(cat /tmp/ctr/out)"
   inside "$id"
   ends

@@ -27,8 +27,8 @@ case_a_package_stays_while_nics_are_away() {
   hook createRuntime held
   fails 1 dpkg --remove $package
   says "containers hold NICs: held;"
-  [ -x /usr/bin/rdmaprep ] || die "it has gone, and nobody brings v0 home"
-  # Another version may come: what runs keeps its hooks' path.
+  [ -x /usr/bin/rdmaprep ] || die "it was removed, and v0 cannot be restored"
+  # Another version may be installed: running containers keep the path of their hooks.
   dpkg --install "${deb[0]}"
   hook poststop held
   dpkg --remove $package

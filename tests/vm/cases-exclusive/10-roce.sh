@@ -1,6 +1,6 @@
 # shellcheck shell=bash source=tests/vm/roce-node.sh
 # Devices that behave as hardware's do, where each belongs to one network namespace: they go into the container with their
-# NICs, and come home with them.
+# NICs, and are restored with them.
 . "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
 
 here() { [ -e "/sys/class/infiniband/$1" ]; }
@@ -79,7 +79,7 @@ whole() { # RUNTIME
 case_a_container_of_runc_gets_two() { whole runc; }
 case_a_container_of_crun_gets_two() { whole crun; }
 
-# Nobody calls a stop hook, and the pin is gone: the kernel gives back netdev and device, naked.
+# No stop hook is called, and the pin is gone: the kernel returns netdev and device, without configuration.
 case_a_namespace_that_dies() {
   nics 0 1
   bundle dead
@@ -106,7 +106,7 @@ case_a_dead_container_whose_namespace_lives_on() {
   away dead 0 1
   kill -KILL "$init"
   sleep 0.5
-  here roce0 && die "roce0 came home by itself"
+  here roce0 && die "roce0 was returned by the kernel"
   nsenter "--net=$(pin dead)" rdma dev set roce1 name evil
   rdmaprep restore --all
   home_again 0 1
@@ -145,7 +145,7 @@ case_a_failure_undoes_it() {
   home_again 0 1
 }
 
-# A device whose other port stays on the host is told how else; with both ports it goes.
+# A device whose other port stays on the host is refused with advice; with both ports it is moved.
 case_several_ports() {
   roce "netdevs=${roce_nics[0]},${roce_nics[2]}+${roce_nics[3]}"
   roce_up 2 3
@@ -187,7 +187,7 @@ case_an_infiniband_device() {
   hook createRuntime ib
   here roce1 && die "roce1 is still here"
   equal "devices inside" "roce0 roce1 " "$(within ib ls /sys/class/infiniband | tr '\n' ' ')"
-  # One that does not come home keeps its record: it has no NIC to be told by.
+  # A device that is not restored keeps its record: no NIC shows that it is missing.
   nsenter "--net=$(pin ib)" rdma dev set roce1 name evil
   fails 8 hook poststop ib
   says "roce1 hca: nothing instead of present"

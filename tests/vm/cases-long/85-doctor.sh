@@ -25,7 +25,7 @@ doctor() {
 
 about() { jq -r --arg check "$1" '.findings[] | select(.check == $check) | '"$2" "$verdict"; }
 
-# healthy: it says nothing, or just what nobody can know.
+# healthy: no finding, or only what cannot be known from a host.
 healthy() {
   doctor
   equal "what is wrong with a healthy node" "" "$(jq -r '.findings[] | select(.check != "flow_control") | .seen' "$verdict")"
@@ -303,7 +303,7 @@ case_what_is_left() {
   ip -6 rule add to 2001:db8:78::/64 table 29005 priority 29005
   finds orphaned_rules warning "priority 29003 from 198.51.100.99/32 table 29003 leads nowhere: table 29003 is empty"
   says "priority 29004 from 2001:db8:77::1/128 table 29004"
-  equal "rules that are told" 2 "$(wc -l <<< "$said")"
+  equal "rules that are reported" 2 "$(wc -l <<< "$said")"
   cured orphaned_rules
   ip -6 rule delete priority 29005
 
@@ -410,7 +410,7 @@ case_hardware() {
   says "${roce_nics[2]} 2.5 GT/s x8"
   cured asymmetric_rails umount "$laid"
 
-  # An entry of an address that its NIC no longer has, at the end of the table. The fix makes the table anew, without what lies
+  # An entry of an address that its NIC no longer has, at the end of the table. The fix makes the table again, without what lies
   # over the old one.
   ports=$(readlink -f /sys/class/infiniband/roce0/ports/1)
   last=$(find "$ports/gids" -mindepth 1 -printf '%f\n' | sort -n | tail -n 1)

@@ -21,7 +21,7 @@ undo() {
 
 whole() { (clean) > /dev/null 2>&1; }
 
-case_the_timer_brings_home_what_a_killed_runtime_left() {
+case_the_timer_restores_what_a_killed_runtime_left() {
   local began
   installed
   mkdir -p /etc/rdmaprep
@@ -38,7 +38,7 @@ case_the_timer_brings_home_what_a_killed_runtime_left() {
   # A look at one that lives changes nothing.
   systemctl start rdmaprep-stale.service
   record lost > /dev/null || die "it was taken from a container that lives"
-  # The runtime first, so that nobody calls a stop hook.
+  # The runtime first, so that no stop hook is called.
   kill -KILL "$runner"
   kill -KILL "$(jq '.members[0].pid' "$(record lost)")"
   began=$SECONDS
@@ -50,7 +50,7 @@ case_the_timer_brings_home_what_a_killed_runtime_left() {
   equal "the service" success "$(systemctl show --value --property Result rdmaprep-stale.service)"
 }
 
-case_the_boot_unit_adds_what_nobody_has_configured() {
+case_the_boot_unit_adds_what_is_not_configured() {
   local kept=/run/cases/record
   installed
   bundle before
@@ -59,7 +59,7 @@ case_the_boot_unit_adds_what_nobody_has_configured() {
   jq -c '.boot_id = "00000000-1111-2222-3333-444444444444"' "$(record before)" > "$kept"
   stop runc before "$runner"
   until_true 20 whole
-  # As a boot leaves it where the network is configured by nobody; the record is what was on the disk.
+  # As a boot leaves it where no network manager configures the network; the record is what was on the disk.
   ip route delete 203.0.113.0/24
   ip address delete 192.0.2.1/24 dev rdma0
   install -D -m 600 "$kept" "$records/$(jq .netns "$kept").json"

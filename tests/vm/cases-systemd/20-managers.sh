@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
-# NetworkManager and systemd-networkd configure rdma0, a container has it for a while, and gives it back: nobody fights. The
+# NetworkManager or systemd-networkd configures rdma0, a container has it for a while, and it is restored without a conflict. The
 # doctor tells who manages it all the same, and no longer after the fix that it prints.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
@@ -17,7 +17,7 @@ undo() {
 
 is_whole() { rdmaprep snapshot --normal | cmp -s - "$before"; }
 
-# beside WHAT: rdma0 is configured by it; the rest of the node's state is made anew where it took that for none of its own.
+# beside WHAT: rdma0 is configured by it; the rest of the node's state is set up again where the manager removed it.
 beside() {
   ip address show dev rdma0 | grep -q 192.0.2.1/24 || die "$1 has not configured rdma0"
   ip rule show | grep -q ^1000: || ip rule add from 198.51.100.1 table 100 priority 1000
@@ -29,8 +29,8 @@ beside() {
   bundle held env SANDBOX= sh -c "$tells"
   prepare held "v0 rdma0"
   start runc held
-  told /tmp/ctr/held.out env
-  # Long enough for whoever looks for a link that has gone.
+  check_payload /tmp/ctr/held.out env
+  # Long enough for a manager that reacts to a missing link.
   sleep 10
   inside held
   stop runc held "$runner"

@@ -10,23 +10,23 @@ undo() {
   systemctl daemon-reload
 }
 
-told() {
+examine() {
   rdmaprep doctor --json --ifaces "v1 v2" > "$verdict" || [ $? = 11 ]
   said=$(jq -r '.findings[] | select(.check == "memlock") | .seen' "$verdict")
 }
 
 case_an_engine_that_hands_on_too_little() {
   systemctl start containerd
-  told
+  examine
   equal "of containers that no device gives a rail" "" "$said"
   rdmaprep cdi generate --ifaces "v1 v2" > /dev/null
-  told
+  examine
   says "RLIMIT_MEMLOCK of containerd (process $(systemctl show --value --property MainPID containerd)) is 8192 KiB"
   echo "# memlock: $said"
   jq -r '.findings[] | select(.check == "memlock") | .run[]' "$verdict" | sh -e
-  told
+  examine
   equal "after the printed fix" "" "$said"
   systemctl restart containerd
-  told
+  examine
   equal "after a restart" "" "$said"
 }

@@ -8,7 +8,7 @@ whole() { # RUNTIME
   bundle "$1" env "SANDBOX=${sandbox[*]}" sh -c "$tells"
   prepare "$1" "v0 rdma0" ${sandbox:+--sysfs snapshot}
   start "$1" "$1"
-  told "/tmp/ctr/$1.out" env "${sandbox[@]}"
+  check_payload "/tmp/ctr/$1.out" env "${sandbox[@]}"
   inside "$1"
   said=$(rdmaprep status)
   says "held by     $1"

@@ -68,7 +68,7 @@ whole() { # RUNTIME
   else
     equal "holders under $1" "$runner $1" "$(holders)"
   fi
-  # Whoever is killed is to have all hooks of its start behind it.
+  # A container is killed only after all hooks of its start have run.
   until_true 60 grep -qF "command=\"hook poststart\" container=$id" /var/log/rdmaprep.log
   stop "${oci[0]}" "$id" "$runner"
   cell "$1" "$(version_of "$1")" "\`rdmaprep-runtime\`" env

@@ -153,7 +153,7 @@ case_named_by_the_kernel() { named without roce0 roce2; }
 tells='echo "nodes $(ls /dev/infiniband | tr "\n" " ")"; echo "hca $NCCL_IB_HCA"; ibv_devinfo -d roce0; ibv_devinfo -d roce1
 echo ready; exec sleep infinity'
 
-# A container of the present rdmaprep: NICs and GIDs arrive, the devices stay the same ones, all comes home equal.
+# A container of the present rdmaprep: NICs and GIDs arrive, the devices stay the same ones, all is restored unchanged.
 case_a_container_gets_two() {
   local n before
   roce

@@ -2,7 +2,7 @@
 # Several containers in one network namespace, and one container several times.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
-# In a container: the verbs ping-pong over the first HCA that it was told of, by its RoCE v2 GID for IPv4.
+# In a container: the verbs ping-pong over the first HCA of NCCL_IB_HCA, by its RoCE v2 GID for IPv4.
 # shellcheck disable=SC2016 # the container's shell expands it
 pingpong='hca=${NCCL_IB_HCA#=}; hca=${hca%%,*}
 index=$(cd /sys/class/infiniband/$hca/ports/1/gids && grep -l "^0000:.*:ffff:" *)
@@ -52,7 +52,7 @@ case_restarts_of_one_container() {
   local count
   count=$(rounds 2)
   bundle again ip -brief address
-  # A PCI NIC that has just come home is still without its carrier, and so without the kernel's link-local address.
+  # A PCI NIC that was just restored is still without its carrier, and so without the kernel's link-local address.
   prepare again "v0 rdma0"
   for ((round = 1; round <= count; round++)); do
     said=$(runc run --bundle /tmp/ctr/again again < /dev/null)

@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# Soft-RoCE is made anew on every move and gets the lowest free device node: a container must never open another's.
+# Soft-RoCE is created again on every move and gets the lowest free device node: a container must never open another's.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 # In the container: each node, its number, and the HCA that has this number.

@@ -3,7 +3,7 @@
 # function 1 of a card whose function 0 belongs to a NIC that stays on the host.
 . "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
 
-# All that matters, told by the container. What is not there is told by nothing.
+# What the container sees, printed by itself: a missing file is an empty line.
 # shellcheck disable=SC2016 # the container's shell expands it
 look='
 exec 2> /dev/null
@@ -33,10 +33,10 @@ nics() {
 
 part() { sed -n "/^== $2\$/,/^== /p" "/tmp/ctr/$1.out" | grep -v ^==; }
 
-# Minors are handed out anew whenever a device is made.
+# The kernel assigns a new minor whenever a device is created.
 listing() { { part "$1" rdma; part "$1" pci; } | sed 's/uverbs[0-9]*$/uverbsN/'; }
 
-# The emulated NICs take seconds to find their carrier again when they have come home.
+# The emulated NICs take seconds to find their carrier again when they are back.
 up() { for n in 0 3; do roce_is ACTIVE "roce$n"; done; }
 
 # What every container with a live view has to say, however it got it.
@@ -87,8 +87,8 @@ by_hook() {
 
 runtime_mounts() { "$1" exec "$2" cat /proc/self/mounts; }
 
-# told ID KEY: what the create hook wrote into the log.
-told() { grep -F "container=$1 " /var/log/rdmaprep.log | grep -o "$2=\"[^\"]*\"" | tail -n 1 | cut -d'"' -f2; }
+# logged ID KEY: what the create hook wrote into the log.
+logged() { grep -F "container=$1 " /var/log/rdmaprep.log | grep -o "$2=\"[^\"]*\"" | tail -n 1 | cut -d'"' -f2; }
 
 ended() { # RUNTIME ID
   stop "$1" "$2" "$runner"
@@ -101,12 +101,12 @@ both() { # RUNTIME
   by_config a
   start "$1" a
   judge a
-  equal "the hook" "mounted by config.json" "$(told a sysfs)"
+  equal "the hook" "mounted by config.json" "$(logged a sysfs)"
   ended "$1" a
   by_hook b
   start "$1" b
   judge b
-  said=$(told b sysfs)
+  said=$(logged b sysfs)
   says "directories covered by the hook"
   equal "layers over class/infiniband" 1 "$(runtime_mounts "$1" b | grep -c ' /sys/class/infiniband ')"
   diff /tmp/ctr/a.out /tmp/ctr/b.out || die "the two containers differ"
@@ -149,7 +149,7 @@ edited_userns() { # RUNTIME
   into_userns e
   start "$1" e
   judge e
-  equal "the hook" "mounted by config.json" "$(told e sysfs)"
+  equal "the hook" "mounted by config.json" "$(logged e sysfs)"
   ended "$1" e
 }
 case_an_edited_config_with_a_user_namespace_under_runc() { edited_userns runc; }
@@ -236,9 +236,9 @@ case_gvisor_without_a_prepared_bundle() {
   by_hook g
   oci runsc
   start runsc g
-  said=$(told g sysfs)
+  said=$(logged g sysfs)
   says "off: the sandbox has a /sys of its own"
-  said=$(told g settings)
+  said=$(logged g settings)
   says "source it"
   equal "the profile" "export NCCL_IB_HCA='=roce0,roce3'
 export NCCL_SOCKET_IFNAME='=${roce_nics[0]}'
@@ -260,21 +260,21 @@ case_device_nodes_that_the_engine_did_not_give() {
   same /run/cases/roce.before
 }
 
-# A file that NCCL reads in the image, and one that nobody can add to.
+# A file that NCCL reads in the image, and a pipe, to which nothing can be added.
 case_settings_in_the_image() {
   nics
   by_hook own
   printf '# the image'"'"'s\nNCCL_IB_HCA=mine\nNCCL_DEBUG=WARN' > /tmp/ctr/own/rootfs/etc/nccl.conf
   start runc own
   equal "merged" "# the image's NCCL_DEBUG=WARN NCCL_IB_HCA=mine NCCL_SOCKET_IFNAME==${roce_nics[0]}" "$(part own settings | tr '\n' ' ' | sed 's/ $//')"
-  said=$(told own notes)
+  said=$(logged own notes)
   says "NCCL_IB_HCA=mine of the image's /etc/nccl.conf stays"
   ended runc own
   by_hook pipe
   mkfifo /tmp/ctr/pipe/rootfs/etc/nccl.conf
   edit pipe '.process.args = ["sh", "-c", "echo ready; exec sleep infinity"]'
   start runc pipe
-  said=$(told pipe settings)
+  said=$(logged pipe settings)
   says "source it"
   ended runc pipe
 }

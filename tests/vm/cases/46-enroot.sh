@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# enroot's hook, called as enroot calls it (tests/interop/enroot/start), by a user who is nobody, on real verbs nodes.
+# enroot's hook, called as enroot calls it (tests/interop/enroot/start), by a user without privileges (65534), on real verbs nodes.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 undo() { rm -rf /run/rdmaprep-enroot /run/rdmaprep/plans; }
@@ -8,17 +8,17 @@ undo() { rm -rf /run/rdmaprep-enroot /run/rdmaprep/plans; }
 image() {
   bundle image true
   mkdir -p /tmp/ctr/enroot/hooks.d /tmp/ctr/user
-  chown nobody /tmp/ctr/user
+  chown 65534 /tmp/ctr/user
   cp /repo/hooks/enroot/90-rdmaprep.sh /tmp/ctr/enroot/hooks.d
   plan enroot "v0 rdma0"
   /repo/hooks/enroot/publish enroot
 }
 
-by_nobody() { setpriv --reuid nobody --regid nogroup --clear-groups -- "$@"; }
+as_user() { setpriv --reuid 65534 --regid nogroup --clear-groups -- "$@"; }
 
 # enroot SCRIPT: in a container that asks.
 enroot() {
-  ENROOT_SYSCONF_PATH=/tmp/ctr/enroot ENROOT_RUNTIME_PATH=/tmp/ctr/user by_nobody \
+  ENROOT_SYSCONF_PATH=/tmp/ctr/enroot ENROOT_RUNTIME_PATH=/tmp/ctr/user as_user \
     /repo/tests/interop/enroot/start --env RDMAPREP_PLAN=enroot /tmp/ctr/image/rootfs sh -c "$1"
 }
 
@@ -27,7 +27,7 @@ case_enroot_by_an_unprivileged_user() {
   image
   before=$(ls /sys/class/infiniband /dev/infiniband; cat /proc/mounts)
   # Root's alone.
-  fails 1 by_nobody cat /run/rdmaprep/plans/enroot.json
+  fails 1 as_user cat /run/rdmaprep/plans/enroot.json
   # shellcheck disable=SC2016 # the container's shell expands it
   tells='echo "hcas $(ls /sys/class/infiniband | tr "\n" " ")"; echo "nodes $(ls /dev/infiniband | tr "\n" " ")"
     echo "env ${NCCL_IB_HCA:-none}, ${NCCL_SOCKET_IFNAME:-none}"
@@ -56,7 +56,7 @@ case_enroot_while_another_container_has_a_nic() {
   says "v0 of plan enroot is not on this host"
   stop runc held "$runner"
   wired v0
-  # Its device was made anew on the way.
+  # Its device was re-created by the moves.
   /repo/hooks/enroot/publish enroot
   said=$(enroot "echo runs")
   says "runs"

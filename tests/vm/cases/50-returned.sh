@@ -27,7 +27,7 @@ case_under_its_own_name() {
   bundle dead
   prepare dead rdma0
   start runc dead
-  # Nobody is left to call the stop hook.
+  # No process is left to call the stop hook.
   kill -KILL "$runner"
   lose dead
   equal "its name" rdma0 "$came"
@@ -40,7 +40,7 @@ case_under_a_new_name_and_another_hook_reclaims() {
   lit
   sandbox dead
   plan dead rdma0
-  # Made now: with the dead one's device node free, another would be foretold, and rightly refused after the reclaim.
+  # Made now: while the device node of the dead container is free, prepare would foretell another one, rightly refused after the restore.
   plan other v0
   hook createRuntime dead
   # A name that the host has: the kernel gives another.

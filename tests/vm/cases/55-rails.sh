@@ -104,7 +104,7 @@ verbs() {
     wait $pids' "$2" "$3" "${4:-}"
 }
 
-# all_reach GID: every rail reaches its peer by RDMA, all at once; what that takes is told over the other network.
+# all_reach GID: every rail reaches its peer by RDMA, all at once; the parameters are exchanged over the other network.
 all_reach() {
   local server client side
   verbs runc a "$1" > /tmp/ctr/server 2>&1 &

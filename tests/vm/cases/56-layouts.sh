@@ -30,7 +30,7 @@ gid_of() {
   roce_gids "$2" | grep "RoCE v2 .*:ffff:$(printf %02x%02x:%02x%02x "${ip[@]}")" | cut -d " " -f 3
 }
 
-# A VLAN goes with its parent, and both come home; also when the namespace dies, which destroys the VLAN.
+# A VLAN is moved with its parent, and both are restored; also when the namespace dies, which deletes the VLAN.
 case_a_vlan_comes_along() {
   local nic=${roce_nics[0]} vlan=${roce_nics[0]}.7 before state
   roce
@@ -72,7 +72,7 @@ case_a_vlan_comes_along() {
   until_true 20 home "$nic"
   rdmaprep restore --all
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
-  equal "the VLAN made anew" "$state" "$(details "$vlan")"
+  equal "the VLAN re-created" "$state" "$(details "$vlan")"
 
   # One that deletes it.
   sandbox e
@@ -84,7 +84,7 @@ case_a_vlan_comes_along() {
   said=$(rdmaprep restore --all)
   says "$vlan had been deleted"
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
-  equal "the VLAN made anew" "$state" "$(details "$vlan")"
+  equal "the VLAN re-created" "$state" "$(details "$vlan")"
 
   # One that changes it.
   sandbox f
@@ -156,7 +156,7 @@ case_rdma_over_a_vlan() {
   neither
 }
 
-# Soft-RoCE on a macvlan or ipvlan: its own HCA, made anew with it when the namespace takes it along.
+# Soft-RoCE on a macvlan or ipvlan: its own HCA, re-created with it when the namespace deletes it.
 stacked() { # KIND MODE
   local i state
   for i in 0 1; do
@@ -180,7 +180,7 @@ stacked() { # KIND MODE
   # one restore waits.
   until_true 30 rdmaprep restore --all
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
-  equal "m0 made anew" "$state" "$(details m0)"
+  equal "m0 re-created" "$state" "$(details m0)"
 }
 case_a_macvlan_is_a_nic() { stacked macvlan bridge; }
 case_an_ipvlan_is_a_nic() { stacked ipvlan l2; }
@@ -206,7 +206,7 @@ bonded() { ip -d -j link show dev "$1" | jq -cS '.[] | {ifname, master, address,
   del(.linkinfo.info_data.active_slave, .linkinfo.info_data.ad_info, .linkinfo.info_slave_data)'; }
 legs() { for i in bond0 w0 w1; do bonded "$i"; done; }
 
-# Refused unless it is asked for by name; then dissolved here and made anew inside, with its members.
+# Refused unless it is asked for by name; then deleted here and re-created inside, with its members.
 case_a_bond_moves_whole() {
   local state
   bond mode active-backup miimon 100
@@ -245,7 +245,7 @@ case_a_bond_that_is_deleted() {
   kill -KILL "$init"
   rdmaprep restore --all
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
-  equal "the bond made anew" "$state" "$(legs)"
+  equal "the bond re-created" "$state" "$(legs)"
 }
 
 # The namespace of a dead container takes the bond with it; its members are hardware, which the kernel returns.
@@ -269,7 +269,7 @@ case_a_bond_of_returned_members() {
   for i in 1 2; do until_true 20 home "${roce_nics[i]}"; done
   rdmaprep restore --all
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
-  equal "the bond made anew" "$state" "$(for i in bond0 "${roce_nics[1]}" "${roce_nics[2]}"; do bonded "$i"; done)"
+  equal "the bond re-created" "$state" "$(for i in bond0 "${roce_nics[1]}" "${roce_nics[2]}"; do bonded "$i"; done)"
   # Each has its own address again when the bond lets go of it.
   ip link delete bond0
   for i in 1 2; do

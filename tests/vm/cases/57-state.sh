@@ -3,8 +3,8 @@
 # lacks, and from a namespace that died, where the kernel returns a PCI NIC by itself.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
-# told DEV: what is set on it and through it, without what passes: indexes, carrier, time.
-told() {
+# state_of DEV: what is configured on it and through it, without what changes by itself: indexes, carrier, time.
+state_of() {
   ip -d address show dev "$1"
   ip -4 -d route show table all dev "$1"
   ip -6 -d route show table all dev "$1"
@@ -21,20 +21,20 @@ told() {
   ip token get dev "$1"
   tc -d qdisc show dev "$1"
 }
-settled() { told "$1" | sed -E '/fe80::|ff00::|anycast|link\/ether|lladdr (33:33|01:00:5e)/d; s/^[0-9]+: //; s/ state [A-Z]+//; s/ (linkdown|dead)//g; s/expires [0-9]+sec/expires/; s/(,LOWER_UP|NO-CARRIER,)//g; s/_lft [0-9]+sec/_lft/g'; }
-is_settled() { settled "$1" > /tmp/told.now; diff /tmp/told.before /tmp/told.now > /tmp/told.diff; }
-# back DEV: it is as it was told before, or soon will be.
+settled() { state_of "$1" | sed -E '/fe80::|ff00::|anycast|link\/ether|lladdr (33:33|01:00:5e)/d; s/^[0-9]+: //; s/ state [A-Z]+//; s/ (linkdown|dead)//g; s/expires [0-9]+sec/expires/; s/(,LOWER_UP|NO-CARRIER,)//g; s/_lft [0-9]+sec/_lft/g'; }
+is_settled() { settled "$1" > /tmp/state.now; diff /tmp/state.before /tmp/state.now > /tmp/state.diff; }
+# back DEV: its state is as before, or soon will be.
 back() {
   for ((t = 0; t < 100; t++)); do
     is_settled "$1" && return
     sleep 0.2
   done
-  die "$1: $(cat /tmp/told.diff)"
+  die "$1: $(cat /tmp/state.diff)"
 }
 
-# trip ID DEV: into a sandbox and home by the stop hook, with the plan that it has.
+# trip ID DEV: into a sandbox and back by the stop hook, with the plan that it has.
 trip() {
-  settled "$2" > /tmp/told.before
+  settled "$2" > /tmp/state.before
   sandbox "$1"
   hook createRuntime "$1"
   said=$(within "$1" tc qdisc show dev "$2")
@@ -162,7 +162,7 @@ case_everything_and_a_dead_namespace() {
   local pin
   until_true 20 grep -q ACTIVE /sys/class/infiniband/rxe3/ports/1/state
   everything rdma0
-  settled rdma0 > /tmp/told.before
+  settled rdma0 > /tmp/state.before
   sandbox all
   plan all rdma0
   hook createRuntime all

@@ -3,8 +3,8 @@
 # from a namespace that died.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
-# told: what ethtool and sysfs tell of rdma0, without what the link partner decides.
-told() {
+# device_state: the state of rdma0 by ethtool and sysfs, without what the link partner decides.
+device_state() {
   ethtool -k rdma0
   ethtool -g rdma0
   ethtool -c rdma0
@@ -50,7 +50,7 @@ case_settings_come_back_by_the_stop_hook() {
   # The host has some of its own.
   ethtool -G rdma0 rx 2048
   echo 32 > /sys/class/net/rdma0/queues/rx-0/rps_flow_cnt
-  told > /tmp/told.before
+  device_state > /tmp/state.before
   plan set rdma0
   for way in stop dead; do
     sandbox set
@@ -69,8 +69,8 @@ case_settings_come_back_by_the_stop_hook() {
       said=$(report set .notes[])
       says "rdma0 had other device settings: "
     fi
-    told > /tmp/told.now
-    diff /tmp/told.before /tmp/told.now || die "not what it was, by $way"
+    device_state > /tmp/state.now
+    diff /tmp/state.before /tmp/state.now || die "not what it was, by $way"
   done
   wired rdma0
 }

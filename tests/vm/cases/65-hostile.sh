@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# What an image, an annotation or a container's root can say and do under a real runtime: no NIC moves, or all come home.
+# What an image, an annotation or a container's root can say and do under a real runtime: no NIC is moved, or all are restored.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 undo() { rm -f /etc/rdmaprep/config.toml; }
@@ -92,7 +92,7 @@ case_rename_and_nested_namespace() {
 # unplugged FUNCTION: is it gone?
 unplugged() { [ ! -e "/sys/bus/pci/devices/$1" ]; }
 
-# The card is unplugged while it is away, and comes back as a new one; what is missing then is told, and comes with the card.
+# The card is unplugged while it is in a container, and returns as a new one; what is missing is reported, and restored with the card.
 case_unplugged_while_away() {
   local function
   function=$(basename "$(readlink -f /sys/class/net/rdma0/device)")

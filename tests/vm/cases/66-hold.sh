@@ -39,7 +39,7 @@ sees() {
   for address; do says "$address"; done
 }
 
-case_two_runtimes_join_and_its_end_brings_all_home() {
+case_two_runtimes_join_and_its_end_restores_all() {
   local first second
   joining one "v0 rdma0"
   joining two "v0 rdma0"
@@ -62,7 +62,7 @@ case_two_runtimes_join_and_its_end_brings_all_home() {
   [ ! -e "$pool" ] || die "$pool is still there"
 }
 
-# Nobody calls a stop hook, and the holder is killed: who is inside keeps the NICs, then the timer's command brings them home.
+# No stop hook is called, and the holder is killed: a container inside keeps the NICs, then the timer's command restores them.
 case_killed_with_a_container_inside() {
   joining one "v0 v1"
   edit one 'del(.hooks.poststop)'
@@ -71,11 +71,11 @@ case_killed_with_a_container_inside() {
     start "$runtime" one
     kill -KILL "$holder"
     wait "$holder" || true
-    equal "what comes home" "" "$(rdmaprep restore --all --stale)"
+    equal "what is restored" "" "$(rdmaprep restore --all --stale)"
     away v0 "$runtime's container lives"
     sees "$runtime" one "rxe0 rxe1" 198.51.100.1/24 198.51.100.2/24
     stop "$runtime" one "$runner"
-    away v0 "nobody has brought it home"
+    away v0 "nothing has restored it"
     said=$(rdmaprep restore --all --stale)
     says "container=pool"
     says "outcome=ok"

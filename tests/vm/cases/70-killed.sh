@@ -55,7 +55,7 @@ later_hook_fails() { # RUNTIME STATUS
     die "the NICs were never there"
   if record refused; then
     echo "# $1 calls no poststop when a later hook fails"
-    # Any other container's hook brings them home.
+    # Any other container's hook restores them.
     sandbox other
     plan other v1
     hook createRuntime other

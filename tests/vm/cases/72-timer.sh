@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# What hooks/systemd/rdmaprep-stale.timer does, in a guest without systemd: nobody calls a stop hook, no other container
+# What hooks/systemd/rdmaprep-stale.timer does, in a guest without systemd: no stop hook is called, no other container
 # starts, and within 15 s the host is whole.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
@@ -17,7 +17,7 @@ timer_begins() {
 
 whole() { (clean) > /dev/null 2>&1; }
 
-# whole_again RUNTIME WHAT: within 15 s, by the timer if by nobody else.
+# whole_again RUNTIME WHAT: within 15 s, by the timer if by nothing else.
 whole_again() {
   local began=$SECONDS
   until_true 15 whole

@@ -1,11 +1,11 @@
 # shellcheck shell=bash source=tests/vm/container.sh
-# Nobody called stop, or nobody could: what is with the dead, and what a reboot has left behind.
+# No stop hook was called: NICs of dead containers, and records that a reboot has left behind.
 . "$(dirname "${BASH_SOURCE[0]}")/../container.sh"
 
 undo() { ip link delete elsewhere 2> /dev/null || true; }
 
 # A runtime that is killed with its container tells no hook.
-case_what_is_with_the_dead_comes_home_by_itself() {
+case_nics_of_dead_containers_are_restored_by_themselves() {
   for runtime in runc crun; do
     local id=gone-$runtime
     bundle "$id"
@@ -46,7 +46,7 @@ case_after_a_reboot_only_what_is_missing_is_added() {
   rdmaprep restore boot --after-reboot --dry-run > /tmp/foretold
   grep -qF 'adding 192.0.2.1/24 to rdma0' /tmp/foretold || die "$(cat /tmp/foretold)"
   same /tmp/bare
-  # Somebody else of this host has its address.
+  # Another interface of this host has its address.
   ip link add elsewhere type dummy
   ip address add 192.0.2.1/32 dev elsewhere
   rdmaprep snapshot --normal > /tmp/bare

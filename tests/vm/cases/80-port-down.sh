@@ -43,20 +43,20 @@ case_a_gid_that_never_comes() {
   same /run/cases/before
 }
 
-# The container is told an index: where its GID is elsewhere inside, NCCL would fail at its first connection.
-case_a_gid_that_is_not_where_it_was_told() {
-  local index stored=/run/rdmaprep/plans/told.json
-  plan told v1
+# The container gets a GID index: if its GID has another index inside, NCCL would fail at its first connection.
+case_a_gid_that_is_not_at_its_index() {
+  local index stored=/run/rdmaprep/plans/gid.json
+  plan gid v1
   index=$(jq -r .gid_index "$stored")
-  equal "what NCCL is told" "$index" "$(jq -r '.env[] | select(.name == "NCCL_IB_GID_INDEX").value' "$stored")"
+  equal "the variable of NCCL" "$index" "$(jq -r '.env[] | select(.name == "NCCL_IB_GID_INDEX").value' "$stored")"
   rdmaprep snapshot --normal > /run/cases/before
-  sandbox told
-  hook createRuntime told
-  hook poststop told
+  sandbox gid
+  hook createRuntime gid
+  hook poststop gid
   jq '.gid_index += 7' "$stored" > "$stored.new"
   mv "$stored.new" "$stored"
-  sandbox told
-  fails 3 hook createRuntime told
+  sandbox gid
+  fails 3 hook createRuntime gid
   says "is told NCCL_IB_GID_INDEX=$((index + 7))"
   says "everything is undone"
   same /run/cases/before

@@ -11,7 +11,7 @@ case_rdma_netlink() {
   "$test" nldev:: --include-ignored --nocapture --test-threads 1 > /run/cases/nldev
   grep -q 'test result: ok' /run/cases/nldev || die "$(cat /run/cases/nldev)"
   for hca in rxe0 rxe1 rxe2 rxe3 rxe4; do grep -q "\"$hca\"" /run/cases/nldev || die "no $hca in $(cat /run/cases/nldev)"; done
-  # For whoever wants them as a fixture: the facts, and the bytes that they were read from.
+  # To make a fixture of them: the facts, and the bytes that they were read from.
   cp /run/cases/nldev /out/nldev.facts
   strace -f -xx -s 65536 -e trace=sendto,recvfrom,recvmsg -o /out/nldev.bytes rdmaprep snapshot > /run/cases/snapshot
 }

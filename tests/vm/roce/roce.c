@@ -67,7 +67,7 @@ struct roce_port {
 	unsigned short dev_port;
 	spinlock_t lock;		/* of netdev */
 	struct net_device *netdev;	/* held; changes under RTNL */
-	bool active;			/* as last told; under RTNL */
+	bool active;			/* as last reported; under RTNL */
 };
 
 struct roce_device {
