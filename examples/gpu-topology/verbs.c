@@ -131,7 +131,7 @@ struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
 
 int ibv_dealloc_pd(struct ibv_pd *pd) { (void)pd; return 0; }
 
-/* A driver that knows of DMA buffers answers so for a descriptor that is none: NCCL takes it for GPUDirect. */
+/* A driver with DMA-BUF support answers so for a bad descriptor: NCCL takes this for GPUDirect support. */
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access)
 {
 	(void)pd, (void)offset, (void)length, (void)iova, (void)fd, (void)access;

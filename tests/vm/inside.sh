@@ -39,7 +39,7 @@ inside() { # ID
 }
 
 # The payload tells what it has, and waits; the rest is looked at from the host. gVisor's kernel has no GIDs of its own.
-# shellcheck disable=SC2016,SC2034 # the container's shell expands it; for who sources this
+# shellcheck disable=SC2016,SC2034 # the container's shell expands it; for the file that sources this
 tells='echo "nodes $(ls /dev/infiniband | tr "\n" " ")"; echo "memlock $(ulimit -l)"
 echo "env ${NCCL_IB_HCA:-none}"; [ ! -e /etc/nccl.conf ] || echo "conf $(grep ^NCCL_IB_HCA= /etc/nccl.conf)"
 echo "sees $(ls /sys/class/infiniband | tr "\n" " ")"

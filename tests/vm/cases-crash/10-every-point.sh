@@ -28,7 +28,7 @@ returned() {
   [ -n "$came" ]
 }
 
-# die_out: the container, where it lives still, and all that keeps its namespace; the kernel returns the PCI NIC, wherever it was.
+# die_out: kills the container, if it still runs, and all that keeps its namespace; the kernel returns the PCI NIC.
 die_out() {
   kill -KILL "$init" 2> /dev/null || true
   wait "$init" || true
@@ -70,7 +70,7 @@ case_an_attach_and_its_container_lives() {
     home_again "$n"
     kill -KILL "$init"
   done
-  echo "# $last points of an attach, SIGKILL at each, with a container that lives on: the host was whole after each"
+  echo "# $last points of an attach, SIGKILL at each, with a container that keeps running: the host was whole after each"
 }
 
 # away: rdma0 and v0 are in the namespace of a dead container, which another process still holds.

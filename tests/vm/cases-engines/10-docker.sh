@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
-# Docker Engine, which knows nothing but a runtime's path: ours, in daemon.json by `rdmaprep install`.
+# Docker Engine, to which only a runtime's path can be configured: ours, in daemon.json by `rdmaprep install`.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
 asking=(--runtime rdmaprep --annotation rdmaprep.io/plan=docker)
@@ -86,7 +86,7 @@ case_docker_by_readme() {
   until_true 60 whole
 }
 
-# What docker says is our reason. Who does not ask is left alone.
+# docker prints our error. A container that does not opt in is not changed.
 case_docker_refuses_the_hosts_network() {
   docker_runs
   plan docker v0

@@ -48,7 +48,7 @@ runs() {
   id=$(cat /tmp/ctr/id)
 }
 
-# ends: its payload is killed, and conmon has podman clean up; the container stays, with its NICs at home.
+# ends: its payload is killed, and conmon has podman clean up; the container stays, with its NICs restored.
 ends() {
   local code=0
   podman kill --signal KILL "$id" > /dev/null
@@ -110,7 +110,7 @@ case_the_hosts_network_is_refused() {
   says "$reason"
 }
 
-# Who does not ask gets nothing, whatever is installed; a command may ask in the place of an annotation.
+# A container that does not opt in gets no NICs, whatever is installed; a command may opt in instead of an annotation.
 case_by_command() {
   installed podman --command '/ip$' --plan pod
   plan pod "v0 v1"

@@ -4,7 +4,7 @@
 # What the guest's hardware has not is planted in what the kernel shows of it, by files laid over those of /sys and /proc: ACS,
 # a PCIe link that came up narrow, GIDs of addresses that are gone, NVIDIA's driver. An old kernel is this one with another
 # name, and slurmd is a program of that name. PFC and ECN are never known: that is no fault that goes.
-# Elsewhere: who manages NICs (cases-systemd/20-managers.sh), what an engine hands on of RLIMIT_MEMLOCK (30-memlock.sh there).
+# Elsewhere: which manager manages NICs (cases-systemd/20-managers.sh), what an engine hands on of RLIMIT_MEMLOCK (30-memlock.sh there).
 # By golden cases alone (tests/cases/doctor), since nothing here has it: InfiniBand, in a container as well; a NIC that is
 # renamed, as all that can be renamed here have no hardware of their own or are of other cases; GPUs of no NUMA node; kernels of
 # Red Hat, or without dma-buf; modules of real cards, and ib_uverbs; a process that a dead container has left; NICs that are
@@ -146,7 +146,7 @@ case_rails() {
   cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
   until_true 20 healthy_is
 
-  # IPv6 addresses go with the link; what is printed brings those back that the plan knows.
+  # A link that goes down loses its IPv6 addresses; the printed commands add those of the plan again.
   ip address add 2001:db8:77::3/64 dev v2 nodad
   rdmaprep prepare --plan doctor --ifaces "v1 v2" > /dev/null
   until_true 20 healthy_is
@@ -238,7 +238,7 @@ case_what_the_host_allows() {
   finds memlock breaks "RLIMIT_MEMLOCK of this shell is 64 KiB"
   before+=(sh -c "$(about memlock '.run[]') && exec \"\$@\"" sh)
   cured memlock true
-  # Who can lift it no more is given no command that fails.
+  # A user who cannot raise the limit gets no command that would fail.
   before=(prlimit --memlock=65536:65536 setpriv "--bounding-set=-ipc_lock,-sys_resource" --)
   finds memlock breaks "RLIMIT_MEMLOCK of this shell is 64 KiB"
   equal "commands" "" "$(about memlock '.run[]?')"
@@ -258,7 +258,7 @@ case_what_the_host_allows() {
   before=()
   cured kernel true
 
-  # Who asks the kernel for the node has it loaded: the doctor looks, and changes nothing.
+  # Opening the node would load the module: the doctor only looks, and changes nothing.
   modprobe -r rdma_ucm
   finds rdma_modules warning "rdma_ucm is not loaded"
   [ ! -e /sys/module/rdma_ucm ] || die "the doctor has loaded rdma_ucm"
@@ -295,7 +295,7 @@ case_what_is_left() {
   sandbox doctor
   hook createRuntime doctor
   doctor
-  equal "of a container that lives" "" "$(about stale_records .seen)"
+  equal "of a running container" "" "$(about stale_records .seen)"
   equal "what is orphaned" "" "$(about orphaned_rules .seen)"
   ip rule add from 198.51.100.99 table 29003 priority 29003
   ip -6 rule add from 2001:db8:77::1 table 29004 priority 29004
@@ -313,7 +313,7 @@ case_what_is_left() {
   finds stale_records warning "container doctor has died, and v1 v2 are still away"
   cured stale_records
   doctor
-  equal "what is orphaned once all is home" "" "$(about orphaned_rules .seen)"
+  equal "what is orphaned once all is restored" "" "$(about orphaned_rules .seen)"
   ip rule delete priority 29010
   ip route flush table 29010
   jq -c '.boot_id = "00000000-0000-4000-8000-000000000000" | .netns = 77' /run/cases/record > "$records/77.json"

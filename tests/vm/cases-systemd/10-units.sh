@@ -35,9 +35,9 @@ case_the_timer_restores_what_a_killed_runtime_left() {
   bundle lost
   prepare lost "v0 rdma0"
   start runc lost
-  # A look at one that lives changes nothing.
+  # The unit does not change a running container.
   systemctl start rdmaprep-stale.service
-  record lost > /dev/null || die "it was taken from a container that lives"
+  record lost > /dev/null || die "it was taken from a running container"
   # The runtime first, so that no stop hook is called.
   kill -KILL "$runner"
   kill -KILL "$(jq '.members[0].pid' "$(record lost)")"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
 # NetworkManager or systemd-networkd configures rdma0, a container has it for a while, and it is restored without a conflict. The
-# doctor tells who manages it all the same, and no longer after the fix that it prints.
+# doctor still names the manager, and no longer after the fix that it prints.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
 before=/run/cases/before verdict=/run/cases/doctor.json
@@ -42,7 +42,7 @@ beside() {
   echo "# beside $1: home and still; ${said#*undo_ms=}"
 }
 
-# fights: what the doctor says of who manages the plan's NICs.
+# fights: what the doctor says of the managers of the plan's NICs.
 fights() {
   rdmaprep doctor --json > "$verdict" 2> /dev/null || [ $? = 11 ] || die "doctor: exit $?"
   said=$(jq -e .schema "$verdict" > /dev/null && jq -r '.findings[] | select(.check == "rename_fights") | "\(.severity): \(.seen)"' "$verdict") || die "no verdict"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash source=tests/vm/inside.sh
-# Our program as the runtime, before each real one: an engine that knows nothing else gets containers with their NICs.
+# Our program as the runtime, before each real one: an engine without hooks of ours gets containers with their NICs.
 . "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
 
 # through RUNTIME: the command that calls it through us is in $oci.

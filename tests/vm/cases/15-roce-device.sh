@@ -115,7 +115,7 @@ exclusive() {
   until_true 20 test -e /sys/class/infiniband/roce0
 }
 
-# udev: systemd's, with rdma-core's rules, for as long as the case lasts. It would rename netdevs on their way home: they
+# udev: systemd's, with rdma-core's rules, for as long as the case lasts. It would rename netdevs when they are restored: they
 # stay here. Its runtime folder would make others believe that it still runs.
 udev() {
   mount -t tmpfs rules /etc/udev/rules.d

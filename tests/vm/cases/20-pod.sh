@@ -31,7 +31,7 @@ case_the_second_keeps_the_nics_and_they_work() {
   equal "members" "one two" "$(jq -r '[.members[].id] | join(" ")' "$records"/*)"
 
   stop runc one "$first"
-  [ ! -e /sys/class/net/v0 ] || die "the NIC went home with the first"
+  [ ! -e /sys/class/net/v0 ] || die "the NIC was restored with the first container"
   said=$(rdmaprep status)
   says "held by     two"
   runc exec two sh -c "$pingpong" > /tmp/ctr/two.pingpong 2>&1 &

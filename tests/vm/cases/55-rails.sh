@@ -35,7 +35,7 @@ fabric() {
 
 rail() { [ "$1" = 0 ] && echo "a$2" || echo "b$2"; }
 
-# leaf NODE RAIL NAME PORT: its leaf knows the subnets of this pair alone; the rail has one route to those of all.
+# leaf NODE RAIL NAME PORT: its leaf has routes only to the subnets of this pair; the rail has one route to those of all.
 leaf() {
   [ -e "/run/netns/leaf$2" ] || { ip netns add "leaf$2" && ip netns exec "leaf$2" sysctl -qw net.ipv4.ip_forward=1; }
   ip link set "$4" netns "leaf$2"
@@ -132,7 +132,7 @@ case_every_rail_of_a_subnet_reaches_its_peer() {
   for i in 0 1 2 3; do
     reaches a "198.18.7.1$i" "198.18.7.2$i" || die "rail $i does not reach its peer"
     reaches b "2001:db8:7::2$i" "2001:db8:7::1$i" || die "rail $i does not reach its peer by IPv6"
-    equal "who answers rail $i" "b$i" "$(within a ip neighbour show to "198.18.7.2$i" dev "a$i" | grep -o 'lladdr [^ ]*' |
+    equal "the peer that answers rail $i" "b$i" "$(within a ip neighbour show to "198.18.7.2$i" dev "a$i" | grep -o 'lladdr [^ ]*' |
       while read -r _ mac; do within b ip -o link | grep -F "$mac" | cut -d ' ' -f 2 | cut -d @ -f 1; done)"
   done
   down

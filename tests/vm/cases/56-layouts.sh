@@ -59,7 +59,7 @@ case_a_vlan_comes_along() {
   equal "netdev of the GID of the NIC" "$nic" "$(gid_of 10.1.0.1 roce0)"
   stop runc c "$runner"
   equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
-  equal "the VLAN at home" "$state" "$(details "$vlan")"
+  equal "the restored VLAN" "$state" "$(details "$vlan")"
 
   # A container that dies without a word, its namespace with it. (The card needs a moment to find its carrier again.)
   sandbox d
@@ -227,7 +227,7 @@ case_a_bond_moves_whole() {
   equal "the bond inside" "$state" "$(within a bash -c "$(declare -f bonded legs); legs")"
   pingpong rxeb bond0 rxe1 v1 198.18.11.1
   neither
-  equal "the bond at home" "$state" "$(legs)"
+  equal "the restored bond" "$state" "$(legs)"
 }
 
 # A container that deletes its bond, whose members lie about in its namespace.

@@ -67,7 +67,7 @@ case_rename_and_nested_namespace() {
       ip link set rdma1 name lo1 && ip link set lo1 netns $nested && ip link set v0 netns $nested'
     said=$(within evil ip -brief link)
     ! grep -E 'v0|rdma1' <<< "$said" || die "$runtime: they were not moved on: $said"
-    # The host asks for them while all lives on.
+    # The host asks for them while all processes run.
     rdmaprep restore evil > /tmp/ctr/said
     said=$(cat /tmp/ctr/said)
     says "outcome=ok"

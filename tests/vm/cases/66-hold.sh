@@ -56,7 +56,7 @@ case_two_runtimes_join_and_its_end_restores_all() {
   sees crun two "rxe0 rxe3" 198.51.100.1/24 192.0.2.1/24
   stop crun two "$second"
   equal "members" pool "$(members)"
-  away v0 "the holder lives"
+  away v0 "the holder runs"
   kill -TERM "$holder"
   wait "$holder"
   [ ! -e "$pool" ] || die "$pool is still there"
@@ -72,7 +72,7 @@ case_killed_with_a_container_inside() {
     kill -KILL "$holder"
     wait "$holder" || true
     equal "what is restored" "" "$(rdmaprep restore --all --stale)"
-    away v0 "$runtime's container lives"
+    away v0 "$runtime's container runs"
     sees "$runtime" one "rxe0 rxe1" 198.51.100.1/24 198.51.100.2/24
     stop "$runtime" one "$runner"
     away v0 "nothing has restored it"
