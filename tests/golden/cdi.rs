@@ -247,7 +247,7 @@ fn only_hooks_of_this_stage_and_plan_count() {
 
 /// In exclusive mode the share of a container that joins a pod is unknown: the host sees none of the HCAs.
 #[test]
-fn who_joins_a_pod_in_exclusive_mode_has_all_or_is_refused() {
+fn a_joiner_in_exclusive_mode_has_all_rails_or_is_refused() {
     let snapshot = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/snapshot.json");
     let snapshot: Snapshot = serde_json::from_str(&fs::read_to_string(snapshot).unwrap()).unwrap();
     let policy = Policy::new(&Global::default(), &Config::default());

@@ -312,7 +312,7 @@ fn ordinary_differences_are_no_findings() {
     });
     let plans6 = json!({ "a": { "ifaces": "rdma0 rdma1", "family": "6" } });
     healthy(json!({ "well": snapshot, "plans": plans6 }), "");
-    // Who configures the NICs of a host that has no plan.
+    // Network managers configure the NICs of a host without a plan.
     let managers = json!([{ "manager": "network_manager", "spares": [] }, { "manager": "networkd", "spares": [] }]);
     healthy(json!({ "machine": { "/managers": managers } }), "");
     // Or those that are in no plan.
@@ -497,7 +497,7 @@ fn captured_trees_have_no_findings() {
     }
 }
 
-/// The JSON form is read back by who programs against it, and the same in the file that shows it.
+/// A program can parse the JSON form, and the example file shows the same form.
 #[test]
 fn the_json_form_is_what_it_says() {
     let planted = Planted {

@@ -289,7 +289,7 @@ fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
             host.rdmaprep(&["restore", "--all"]).fails(1, &words);
             host.rdmaprep(&["status"]).fails(1, &words);
             host.hook("poststop", &c.stopped()).fails(1, &words);
-            // The container has begun, and might be anybody's.
+            // The container runs already: poststart is no reason to fail it.
             host.hook("poststart", &c.state()).ok();
             assert!(c.sh("ip -br link").contains("r1@"), "it was applied");
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
@@ -474,7 +474,7 @@ fn only_nics_that_cannot_be_restored_are_forgotten() {
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let kept = host.state.join("archive").join(format!("{}-{netns}.json", boot()));
         host.rdmaprep(&["restore", "hurt", "--forget"]).fails(3, &["hurt", "stop the container first"]);
-        // A namespace that lives on, without one of the NICs: it was no hardware, and has been deleted.
+        // A namespace that stays without one of its NICs: the NIC was virtual, and was deleted.
         let mut pause = Container::beside("pause", &c);
         c.sh("ip link delete r0");
         c.kill();

@@ -136,7 +136,7 @@ fn bad_input_is_refused_in_one_line() {
 }
 
 #[test]
-fn spec_edits_who_asks_and_passes_on_the_rest() {
+fn spec_edits_a_container_that_asks_and_passes_on_others() {
     let work = TempDir::new().unwrap();
     let (run_dir, state) = (work.path().join("run"), work.path().join("state"));
     let places = ["--run-dir", text(&run_dir), "--state-dir", text(&state), "--config", "/dev/null"];

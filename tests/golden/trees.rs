@@ -523,7 +523,7 @@ fn sysfs_of_another_namespace_adds_nothing_to_live_netdevs() {
     assert_eq!((s.netdevs[0].pci, s.netdevs[0].dev_port), (bus("0000:0c:00.0"), Some(0)));
     assert_eq!(netdev(&hca(&s, "mlx5_0").ports[0]), Some("eth7"));
 
-    // Same name, another netdev: sysfs speaks of its own, and netlink knows that none of ours is behind the port.
+    // Same name, another netdev: sysfs shows its own netdev, and netlink shows none of ours behind the port.
     let s = joined(&tree, vec![nl_hca("mlx5_0", None)], Some(vec![live(8)]));
     assert_eq!((s.netdevs[0].pci, s.netdevs[0].dev_port), (None, None));
     assert_eq!(netdev(&hca(&s, "mlx5_0").ports[0]), None);

@@ -1,4 +1,4 @@
-//! Random hosts on this kernel, each in namespaces of its own: what the host lives on stays, what it does not use can be had,
+//! Random hosts on this kernel, each in namespaces of its own: what the host uses stays, what it does not use can be moved,
 //! and after each container the host is what it was, by an opinion that shares no code with the program.
 //!
 //! `RDMAPREP_RANDOM_HOSTS=N` hosts instead of 50; `RDMAPREP_SEED=0x…` repeats one host, and prints it as a shell script;
@@ -171,7 +171,7 @@ enum End {
     Stop,
     /// Killed, and no runtime says so.
     Dies,
-    /// The hook that brings the NICs is killed midway; the container lives on.
+    /// The hook that brings the NICs is killed midway; the container keeps running.
     HookKilled,
     /// Both.
     HookKilledAndDies,

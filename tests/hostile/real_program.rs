@@ -44,7 +44,7 @@ fn a_policy_holds_for_plans_that_are_older() {
 /// No word of ours, nor part of one.
 const SECRET: &str = "hunter2-9f3c";
 
-/// What a container may have in its environment, with that for all values: ours, NCCL's, and everybody's.
+/// What a container may have in its environment, all with the secret as value: our variables, NCCL's, and common ones.
 fn secrets() -> Vec<String> {
     let names = [
         "AWS_SECRET_ACCESS_KEY",

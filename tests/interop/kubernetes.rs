@@ -1,4 +1,4 @@
-//! The manifests of `hooks/kubernetes` name what the program knows: the handler that `install` writes, annotations that are heard,
+//! The manifests of `hooks/kubernetes` name what the program supports: the handler that `install` writes, annotations that are read,
 //! devices that `cdi generate` writes, commands that exist.
 
 use rdma_model::values::PlanName;

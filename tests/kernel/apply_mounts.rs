@@ -56,7 +56,7 @@ fn check_covers(container: &Container) {
     let mem = "sys/devices/virtual/mem";
     assert_eq!(container.sh(&format!("cat {mem}/full/marker {mem}/full/deep/marker")), "kept\ndeeper\n");
     assert_eq!(container.sh(&format!("cat {mem}/null/uevent")), "root:x:\n");
-    // Neither a new file nor another content, not even after a remount by who may do that here.
+    // Neither a new file nor another content, not even after a remount by a process that may do that here.
     let undo = "mount -o remount,bind,rw sys/class/net || true; mount -o remount,rw sys/class/net 2>/dev/null || true;";
     for undo in ["", if container.apart { undo } else { "" }] {
         for write in ["echo x >sys/class/net/new", "echo x >>sys/class/net/sub/text", "rm sys/class/net/lo"] {

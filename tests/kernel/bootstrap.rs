@@ -74,7 +74,7 @@ fn two_nodes_reach_each_other_over_both_families() {
             assert!(code == Some(0) && out.contains(&format!("listening  {address}")), "{out}");
             assert!(out.contains("reached from") && out.contains(from), "{out}");
         }
-        // Who comes first waits as long as NCCL does.
+        // A caller that is first waits as long as NCCL does.
         let start = Instant::now();
         let (tried, rest) = std::thread::scope(|scope| {
             let tried = scope.spawn(|| ready(host, &["10.9.0.2:4000"]));
@@ -150,7 +150,7 @@ fn another_interface_and_another_subnet_are_reported() {
         // In the subnet, but of the other node: rank 0 cannot be here.
         let id = ["--env", "NCCL_COMM_ID=10.9.0.2:29500"];
         check(host, &[&["--listen"][..], &id].concat()).fails(1, &["listening on 10.9.0.2:29500", "rank 0's node"]);
-        // It is where everybody calls, without a HOST.
+        // It listens on the address that all callers use, without a HOST.
         let rest = listening(host, &there, &id);
         check(host, &id).ok();
         let (code, out) = rest();
@@ -159,7 +159,7 @@ fn another_interface_and_another_subnet_are_reported() {
 }
 
 #[test]
-fn who_waits_in_vain_and_what_cannot_be_meant() {
+fn a_listener_times_out_and_bad_arguments_are_refused() {
     alone(|host| {
         let there = pair(host);
         check(host, &["--listen", "--timeout", "1"]).fails(7, &["no connection came to 10.9.0.1:29500 in 1 s"]);

@@ -92,7 +92,7 @@ fn a_record_without_device_settings_is_still_restored() {
     });
 }
 
-/// What cannot be set back keeps the NIC from the next container, and everybody says why.
+/// What cannot be set back keeps the NIC from the next container, and each command says why.
 #[test]
 fn a_setting_that_is_refused_holds_its_nic_back() {
     alone(|host| {

@@ -27,7 +27,7 @@ fn a_build_without_the_feature_passes_no_points() {
 fn a_build_without_the_feature_knows_no_variable_for_them() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_rdmaprep")).unwrap();
     let has = |word: &str| program.windows(word.len()).any(|w| w == word.as_bytes());
-    // One that it does read: who looks in the wrong place finds nothing.
+    // One that it does read: a search in the wrong file would find nothing.
     assert!(has("RDMAPREP_RUN_DIR"));
     assert!(!has("RDMAPREP_FAULT"));
 }

@@ -204,7 +204,7 @@ assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
 print(flush=True)
 sys.stdin.read()";
 
-/// Set where a test runs as a user without privileges: rdmaprep, for him to run.
+/// Set where a test runs as a user without privileges: rdmaprep, for that user to run.
 const PLAIN: &str = "RDMAPREP_TEST_PLAIN";
 
 /// The path of rdmaprep if this is a user without privileges; else the test is run again as one. A user namespace

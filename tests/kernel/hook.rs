@@ -296,7 +296,7 @@ fn nics_of_a_container_that_died_without_a_hook_are_restored() {
         let died = |id: &str| {
             let mut c = Container::new(id);
             c.create(host).ok();
-            // Its namespace lives on by our pin alone.
+            // Only our pin keeps its namespace.
             c.kill();
             assert_eq!(host.status()[0]["members"], json!([[id, false]]));
             assert!(!sh("ip -br link").contains("r0@"));
@@ -478,7 +478,7 @@ fn a_broken_config_file_keeps_no_nic_away() {
         host.configure("nonsense");
         container.stop(host).ok();
         host.is_as(&before);
-        // Nor do a key of a later version, and records elsewhere, from who looks after the dead.
+        // Nor does an unknown key, or another state_dir, keep `--stale` from restoring NICs of dead containers.
         let elsewhere = host.state.with_file_name("elsewhere");
         let config = format!("state_dir = {elsewhere:?}\n");
         host.configure(&config);

@@ -23,7 +23,7 @@ const COMMANDS: [&str; 12] = [
     "tc -d -j qdisc",
 ];
 
-/// What differs without anybody's doing: another index, the carrier, time and packets.
+/// What changes by itself: another index, the carrier, time and packets.
 const PASSING: [&str; 7] = [
     "ifindex",
     "link_index",
@@ -234,7 +234,7 @@ fn a_strangers_object_is_not_touched() {
     });
 }
 
-/// A NIC that is home already gets into a group, or into a route, together with another one: those are not ours to delete.
+/// A NIC that is back on the host gets into a group, or into a route, together with another one: a restore must not delete those.
 #[test]
 fn legs_of_others_are_not_touched() {
     alone(|host| {
@@ -261,7 +261,7 @@ fn legs_of_others_are_not_touched() {
     });
 }
 
-/// The route to a rail's own subnet, deleted so that others lead there, comes back neither inside nor at home.
+/// The route to a rail's own subnet, deleted so that others lead there, is added neither inside nor on the host.
 #[test]
 fn a_subnet_whose_route_was_deleted() {
     alone(|host| {

@@ -304,7 +304,7 @@ fn node_that_offers_nothing_says_why_and_the_others_end() {
     }
 }
 
-/// It may take as long as the deadline until the others have heard it; the one who made the mistake does not wait for that.
+/// The other nodes may read it as late as the deadline; the node with the mistake does not wait for them.
 #[test]
 fn a_mistake_is_reported_before_the_other_nodes_join() {
     let folder = tempfile::tempdir().unwrap();
@@ -586,7 +586,7 @@ fn only_torchruns_environment_gives_the_rendezvous() {
     }
     let said = ends(agent("0", &[off, ("GROUP_WORLD_SIZE", "1")])).ok();
     assert!(said.out.contains("\"agreement\": null"));
-    // Up to PyTorch 2.4 always so: who names a store need not say what torchrun knows.
+    // Up to PyTorch 2.4 always so: a user who names a store need not repeat what torchrun has set.
     let url = format!("c10d://127.0.0.1:{port}");
     let named = [off, ("RDMAPREP_RENDEZVOUS", &*url), ("TORCHELASTIC_RUN_ID", "job")];
     let (a, b) = (agent("0", &named), agent("1", &named));
@@ -619,7 +619,7 @@ fn only_torchruns_environment_gives_the_rendezvous() {
 }
 
 #[test]
-fn peers_tells_who_has_published_and_what_they_have() {
+fn peers_reports_which_nodes_have_published_and_their_rails() {
     for manner in [Manner::Libuv, Manner::Legacy] {
         let folder = tempfile::tempdir().unwrap();
         let server = Fake::start(manner);

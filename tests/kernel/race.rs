@@ -66,7 +66,7 @@ fn records(state: &Path) -> BTreeMap<String, BTreeSet<String>> {
     paths.filter_map(|p| Some((p.file_name()?.to_str()?.to_owned(), read(&p)?))).collect()
 }
 
-/// NICs that two records held at once. Each container holds but once in a round: who is seen before and after the other has
+/// NICs that two records held at once. Each container holds only once in a round: one that is seen before and after the other has
 /// been seen twice held all the while.
 fn doubles(state: &Path) -> BTreeSet<String> {
     let (first, second) = (records(state), records(state));

@@ -1,5 +1,5 @@
 //! Two containers on the real kernel, four or eight rails each, in one subnet, in a subnet per rail, or behind a leaf router per
-//! rail: who reaches whom, by which NIC.
+//! rail: which rail reaches which, by which NIC.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use testkit::{Container, Host, Said, same, sh};
 enum Layout {
     /// All of both nodes in one subnet.
     OneSubnet,
-    /// Rail i of both nodes in subnet i; still one bridge, on which everybody hears every ARP request.
+    /// Rail i of both nodes in subnet i; still one bridge, on which every rail receives every ARP request.
     Apart,
-    /// Rail i of each node in a subnet of its own, with a leaf router between both that knows no other rail; each has a route
+    /// Rail i of each node in a subnet of its own, with a leaf router between both that has routes to no other rail; each has a route
     /// to its own leaf's subnets.
     Leaves,
     /// The same, with one route to everything for each rail.

@@ -143,7 +143,7 @@ fn the_nic_below_stays_while_the_macvlan_is_away() {
     });
 }
 
-/// A plan knows what its NICs sat on.
+/// A plan has the lower device of each NIC.
 #[test]
 fn one_that_sits_elsewhere_by_now_is_another() {
     alone(|host| {

@@ -76,7 +76,7 @@ fn only_nics_of_the_named_plan_are_restored() {
         );
         assert_eq!(job(&[]).ok().out, "No container of plan job-7 holds a NIC.\n");
         assert!(all[2].sh("ip -br link").contains("r2@"));
-        // Another job's record is torn: that is for who has to do with it.
+        // Another job's record is torn: only the commands that need it report it.
         let torn = host.records().pop().unwrap();
         let text = fs::read(&torn).unwrap();
         fs::write(&torn, &text[..text.len() / 2]).unwrap();

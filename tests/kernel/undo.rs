@@ -284,7 +284,7 @@ fn a_hook_that_is_killed_at_any_moment_loses_nothing() {
                 whole = whole * 3 / 4;
             }
             c.kill();
-            // As likely as not the way home is cut short as well.
+            // In every second round the restore is interrupted as well.
             if round % 2 == 1 {
                 let mut restore =
                     host.command(&["restore", "--all"]).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
@@ -321,7 +321,7 @@ fn what_a_killed_writer_left_is_removed() {
     });
 }
 
-/// The way home was refused an address in the middle: those behind it are there, and one of them has taken its place.
+/// The kernel rejected an address in the middle of a restore: those behind it are there, and one of them has its place.
 #[test]
 fn addresses_come_back_in_their_order() {
     alone(|host| {

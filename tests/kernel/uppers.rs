@@ -166,7 +166,7 @@ fn macvlan_that_a_container_put_elsewhere_is_deleted() {
     });
 }
 
-/// A link that came while the NIC was back already, but its record not yet done with, may be anybody's: it stays, and the NIC
+/// A link that was added after the NIC was back, but before its record was removed, may be another program's: it stays, and the NIC
 /// is held back.
 #[test]
 fn macvlan_that_came_after_the_nic_holds_it_back() {

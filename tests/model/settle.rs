@@ -117,7 +117,7 @@ fn strip(_: usize) -> Vec<Step> {
 }
 
 #[test]
-fn who_may_be_about_to_act_is_waited_for() {
+fn a_manager_that_may_act_soon_is_awaited() {
     let none = root(&[]);
     let long = Duration::from_secs(5);
     assert_eq!(settled(none.path(), |_| vec![], long), (1, 0, None));
@@ -256,7 +256,7 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
     let begins = "r0, r1 changed after coming home (address 10.0.0.1/24, address 10.1.0.1/24), and put back: ";
     let both = (nm("interface-name:r0;interface-name:r1"), networkd("r0 r1"));
     assert_eq!(said(&address, &[]), format!("{begins}{}; or {}", both.0, both.1));
-    // Who says that it leaves a NIC alone is not asked to.
+    // A manager that already leaves a NIC alone is not named for it.
     assert_eq!(said(&address, &["r0"]), format!("{begins}{}; or {}", nm("interface-name:r1"), networkd("r1")));
     let none = "no NetworkManager, systemd-networkd or udev is known to do that here";
     assert_eq!(said(&address, &["r0", "r1"]), format!("{begins}{none}"));

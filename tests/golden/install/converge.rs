@@ -93,7 +93,7 @@ fn a_changed_file_that_is_no_longer_wanted_is_reported_first() {
     let before = all(root.path());
     rdmaprep("install", root.path(), &["--crio"]).fails(3, &[hook, "is not needed any more, but was changed"]);
     assert_eq!(before, all(root.path()));
-    // Who has taken it out has seen to it.
+    // A file that an administrator removed is no conflict.
     fs::remove_file(root.path().join(hook)).unwrap();
     rdmaprep("install", root.path(), &["--crio"]).ok();
     rdmaprep("uninstall", root.path(), &[]).ok();

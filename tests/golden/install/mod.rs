@@ -127,7 +127,7 @@ fn edited_file_keeps_owner_and_mode_and_a_new_one_is_readable() {
     assert_eq!(mode("etc/systemd/system/rdmaprep-stale.timer"), 0o644);
     assert_eq!(mode("etc/systemd/system/timers.target.wants"), 0o755);
     assert_eq!(mode("var/lib"), 0o755);
-    // It has what was in files that not everybody may read.
+    // The manifest contains the text of files that only root can read.
     assert_eq!((mode("var/lib/rdmaprep"), mode("var/lib/rdmaprep/installed.json")), (0o700, 0o600));
 }
 

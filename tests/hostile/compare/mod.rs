@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// What is looked at. Each `@@ NAME` begins a section.
 ///
-/// Not name_assign_type and addr_assign_type: who set a name or an address last, of which the kernel takes no word back.
+/// Not name_assign_type and addr_assign_type: how a name or an address was set last, which the kernel has no call to set.
 const SCRIPT: &str = r#"
 at() { echo "@@ $1"; }
 at link; ip -j -d link

@@ -74,7 +74,7 @@ impl Line {
     }
 }
 
-/// Who speaks to whom.
+/// The two ends of a connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Talk {
     pub tcp: bool,
@@ -104,7 +104,7 @@ pub struct Host {
     pub name_servers: Vec<IpAddr>,
     /// Where the host's packets go: gateways and addresses in each half of each family.
     pub destinations: Vec<IpAddr>,
-    /// What it is made of, for who counts.
+    /// What it is made of, to count the layouts.
     pub layout: Vec<&'static str>,
 }
 
@@ -135,7 +135,7 @@ impl Host {
         draft.host
     }
 
-    /// Without the lines that are not in the list, for who looks for the smallest host that fails.
+    /// Without the lines that are not in the list, to find the smallest host that fails.
     pub fn keeping(mut self, keep: &[usize]) -> Host {
         let lines = std::mem::take(&mut self.lines);
         self.lines = lines.into_iter().enumerate().filter(|(i, _)| keep.contains(i)).map(|(_, l)| l).collect();

@@ -1,4 +1,4 @@
-//! What the host itself lives on: its way out in each family, layers, sockets.
+//! What the host itself uses: its way out in each family, layers, sockets.
 
 use std::net::IpAddr;
 
@@ -28,7 +28,7 @@ const WAYS6: [&str; 6] =
     ["none", "default in main", "default in a table for all", "halves", "two routers", "nexthop object"];
 
 impl Draft {
-    /// Chooses the NICs that the host lives on, and how.
+    /// Chooses the NICs that the host uses, and how.
     pub(super) fn used(&mut self) {
         let (way, way6) = (WAYS[self.rng.below(WAYS.len())], WAYS6[self.rng.below(WAYS6.len())]);
         self.host.layout.extend([way, way6]);
@@ -97,7 +97,7 @@ impl Draft {
         }
     }
 
-    /// Which gateways the host has by then, and whether it lives on the second NIC as well.
+    /// Which gateways the host has by then, and whether it uses the second NIC as well.
     fn gateways(&mut self, way: &'static str, a: usize, b: usize) {
         let gateway = match way {
             "macvlan" => "10.240.0.254".to_owned(),
@@ -189,7 +189,7 @@ impl Draft {
         }
     }
 
-    /// Who speaks over a NIC of the host's.
+    /// Connections over a NIC of the host's.
     fn sockets(&mut self, nic: usize) {
         let subnet = |host: &str| -> IpAddr { format!("10.{nic}.0.{host}").parse().unwrap() };
         let subnet6 = |host: &str| -> IpAddr { format!("fd00:{nic}::{host}").parse().unwrap() };

@@ -41,7 +41,7 @@ wanted = symbols("undefined")
 defined = {s.split("@")[0] for s in symbols("defined")}
 for name in absent:
     nodes = {v: {s.split("@")[0] for s in wanted if s.endswith("@" + v)} for v in versions[name]}
-    # A symbol without a version may be anybody's who does not ask for one: the system's libraries all do.
+    # A symbol without a version may be of any library without versions: the system's libraries all have versions.
     loose = {s for s in wanted if "@" not in s and s not in defined and not s.startswith(("Py", "_Py"))} if name == absent[0] else set()
     code, script = lib / "absent.c", lib / "absent.map"
     code.write_text("".join(f"long {s}(void) {{ return 0; }}\n" for s in sorted(set().union(loose, *nodes.values()))))

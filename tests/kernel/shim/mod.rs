@@ -187,7 +187,7 @@ fn arguments_arrive_byte_for_byte() {
 }
 
 #[test]
-fn who_does_not_ask_is_not_touched() {
+fn a_container_that_does_not_ask_is_not_changed() {
     alone(|host| {
         host.rails(1);
         let fake = Fake::new(host, "");
@@ -254,7 +254,7 @@ fn an_opt_in_is_answered_whatever_its_config_json_is() {
 }
 
 #[test]
-fn who_asks_gets_what_spec_gives() {
+fn a_container_that_asks_gets_the_edit_of_spec() {
     alone(|host| {
         let rails = host.rails(2);
         host.prepare(&rails);

@@ -34,7 +34,7 @@ fn default_in_table_253_is_kept() {
 fn default_beside_a_blackhole_in_main_is_kept() {
     alone(|host| {
         let case = Case::new(host);
-        // The rule is for one protocol and port, so that no table is anybody's.
+        // The rule is for one protocol and port, so that no table is used for all packets.
         sh("ip route add blackhole default; ip route add default via 10.0.0.254 dev r0 table 100
             ip rule add ipproto tcp dport 443 lookup 100");
         case.keeps(

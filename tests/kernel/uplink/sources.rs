@@ -135,7 +135,7 @@ fn interface_of_the_multicast_router_is_kept() {
         let router = Alive(router);
         assert_eq!(sh("cat /proc/sys/net/ipv4/conf/r0/mc_forwarding").trim(), "1");
         case.refuses("is in use: the multicast router of this host forwards by it");
-        // Who insists gets the rest of it back: the kernel alone writes mc_forwarding.
+        // With --allow-bootstrap-iface all else is restored: only the kernel writes mc_forwarding.
         prepare(host, "insisted", "r0", &["--allow-bootstrap-iface"]).ok();
         let mut container = asking("c", "insisted");
         container.create(host).ok();

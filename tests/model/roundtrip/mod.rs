@@ -1,5 +1,5 @@
-//! There and back on a small kernel that behaves as Linux does: whatever a host looks like, wherever the way in or the way home
-//! is cut off, and whatever a container does to its NICs meanwhile, the host gets back what it had.
+//! Attach and restore on a fake kernel that behaves as Linux does: whatever a host looks like, wherever the attach or the restore
+//! is cut off, and whatever a container does to its NICs meanwhile, the host gets back its state.
 //!
 //! `ROUNDTRIP_CASES=N` runs N hosts per property, from a random seed; without it the hosts are always the same ones.
 
@@ -229,7 +229,7 @@ fn the_way_in_cut_off_anywhere() {
             }
         }
     });
-    print_points("points of the way in");
+    print_points("points of an attach");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_restore_cut_off_anywhere() {
         }
         case.assert_restored(kernel, "in order");
     });
-    print_points("points of the way home");
+    print_points("points of a restore");
 }
 
 fn restore_plan(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
@@ -337,7 +337,7 @@ fn an_equal_host_needs_nothing() {
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
         let steps = plan_restore(held, &look, None).steps;
         let same = |s: &Step| match s {
-            // Who makes link-local addresses is one of these values.
+            // One of these values decides whether the kernel makes link-local addresses.
             Step::AddressAdd { address, .. } => address.scope == 253,
             other => matches!(other, Step::Sysctls { .. }),
         };
