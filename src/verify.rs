@@ -24,7 +24,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
     ("an IPoIB interface's queue pair number", "a new one when it is re-created; it is in the address"),
     ("queue_id and prio of a bond's members", "not carried: neither counts for RDMA"),
     ("ifindex, link, lowers", "the kernel gives another index when the old one is taken meanwhile"),
-    ("who set a name or address last (name_assign_type, addr_assign_type)", "the kernel takes no word back of it"),
+    ("how a name or address was set last (name_assign_type, addr_assign_type)", "the kernel has no call that sets it"),
     ("the order of alternative names", "each is found by itself; one that was taken away is added behind the others"),
     ("the order of links in lists of the kernel's", "a link that comes back is the last; nothing goes by it"),
     ("operstate, running, port state", "the carrier follows the link, some time after the call"),
@@ -36,7 +36,7 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "multicast and secondary link-layer addresses",
         "a move flushes them, and `ip maddr` has an ioctl alone to set them",
     ),
-    ("protodown, carrier", "a move keeps them, and no driver of an RDMA NIC lets anybody set them"),
+    ("protodown, carrier", "a move keeps them, and no driver of an RDMA NIC lets user space set them"),
     ("GSO and GRO sizes of VLANs and the like", "they follow the device below"),
     (
         "flow rules, further RSS contexts, tunables and time stamping of ethtool",
