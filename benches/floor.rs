@@ -1,8 +1,14 @@
 //! The floor that `scripts/bench` measures against: only the kernel messages that cannot be left out, made in advance,
 //! sent one after the other by one process. Nothing is looked up, recorded, verified or undone. It is never shipped.
 //!
-//! `floor attach|detach NETNS`, one line `NAME IFINDEX ADDRESS/PREFIX` for each NIC on stdin. Prints the microseconds from
-//! the first message to the answer of the last.
+//! `floor attach|detach NETNS ORDER`, one line `NAME IFINDEX ADDRESS/PREFIX` for each NIC on stdin. Prints the microseconds from
+//! the first message to the last answer. The orders:
+//!
+//! - `each`: all that one NIC needs, then the next NIC.
+//! - `moves`: all moves first.
+//! - `down`: all links down, then all moves, then the rest.
+//! - `batch`: as `moves`, and all messages of one sort in one sendmsg(2).
+//! - `down-batch`: as `down`, in the same manner.
 
 #![allow(
     clippy::unwrap_used,
@@ -40,6 +46,7 @@ struct Nic {
 
 /// The work on one NIC as bytes.
 struct Work {
+    down: Vec<u8>,
     to: Vec<u8>,
     address: Vec<u8>,
     up: Vec<u8>,
@@ -48,7 +55,9 @@ struct Work {
 
 fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
-    let (way, path) = args.next().zip(args.next()).context("usage: floor attach|detach NETNS <NICS")?;
+    let usage = "usage: floor attach|detach NETNS each|moves|down|batch|down-batch <NICS";
+    let (way, path) = args.next().zip(args.next()).context(usage)?;
+    let order = args.next().context(usage)?;
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text).context("reading NICs from stdin")?;
     let nics = text.lines().map(nic).collect::<Result<Vec<_>>>()?;
@@ -66,13 +75,35 @@ fn main() -> Result<()> {
     };
     let work: Vec<Work> = nics.iter().map(|nic| Work::of(nic, target, sysctls)).collect();
     let start = Instant::now();
-    for one in &work {
-        ask(from, &one.to).context("moving")?;
-        ask(at, &one.address).context("adding the address")?;
-        for (path, value) in &one.sysctls {
-            fs::write(path, value).with_context(|| format!("writing {path}"))?;
+    let settings = || work.iter().flat_map(|one| &one.sysctls).try_for_each(set);
+    let all = |socket: &Socket, part: fn(&Work) -> &[u8]| work.iter().try_for_each(|one| ask(socket, part(one)));
+    let at_once = |socket: &Socket, part: fn(&Work) -> &[u8]| ask_all(socket, work.iter().map(part));
+    if order.starts_with("down") {
+        if order == "down" { all(from, |w| &w.down) } else { at_once(from, |w| &w.down) }
+            .context("setting links down")?;
+    }
+    match order.as_str() {
+        "each" => {
+            for one in &work {
+                ask(from, &one.to).context("moving")?;
+                ask(at, &one.address).context("adding the address")?;
+                one.sysctls.iter().try_for_each(set)?;
+                ask(at, &one.up).context("setting the link up")?;
+            }
         }
-        ask(at, &one.up).context("setting the link up")?;
+        "moves" | "down" => {
+            all(from, |w| &w.to).context("moving")?;
+            all(at, |w| &w.address).context("adding addresses")?;
+            settings()?;
+            all(at, |w| &w.up).context("setting links up")?;
+        }
+        "batch" | "down-batch" => {
+            at_once(from, |w| &w.to).context("moving")?;
+            at_once(at, |w| &w.address).context("adding addresses")?;
+            settings()?;
+            at_once(at, |w| &w.up).context("setting links up")?;
+        }
+        _ => bail!("{order:?} is no order; {usage}"),
     }
     println!("{}", start.elapsed().as_micros());
     Ok(())
@@ -94,9 +125,10 @@ impl Work {
         let mut to = LinkMessage::default();
         to.header.index = nic.index;
         to.attributes.push(LinkAttribute::NetNsFd(target));
-        let mut up = LinkMessage::default();
-        up.header.index = nic.index;
-        (up.header.flags, up.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+        let mut down = LinkMessage::default();
+        (down.header.index, down.header.change_mask) = (nic.index, LinkFlags::Up);
+        let mut up = down.clone();
+        up.header.flags = LinkFlags::Up;
         let mut address = AddressMessage::default();
         address.header.family = AddressFamily::Inet;
         address.header.prefix_len = nic.prefix;
@@ -105,6 +137,7 @@ impl Work {
         address.attributes.extend([AddressAttribute::Local(ip), AddressAttribute::Address(ip)]);
         let path = |leaf: &str| format!("/proc/sys/net/ipv4/conf/{}/{leaf}", nic.name);
         Work {
+            down: bytes(Message::SetLink(down), 0),
             to: bytes(Message::SetLink(to), 0),
             address: bytes(Message::NewAddress(address), NLM_F_CREATE | NLM_F_EXCL),
             up: bytes(Message::SetLink(up), 0),
@@ -129,9 +162,24 @@ fn socket() -> Result<Socket> {
     Ok(socket)
 }
 
+fn set((path, value): &(String, &str)) -> Result<()> {
+    fs::write(path, value).with_context(|| format!("writing {path}"))
+}
+
 /// Sends one message and waits for its answer.
 fn ask(socket: &Socket, message: &[u8]) -> Result<()> {
     ensure!(socket.send(message, 0)? == message.len(), "a message was cut");
+    answer(socket)
+}
+
+/// Sends all in one message, and then waits for all answers.
+fn ask_all<'a>(socket: &Socket, messages: impl Iterator<Item = &'a [u8]> + Clone) -> Result<()> {
+    let all = messages.clone().collect::<Vec<_>>().concat();
+    ensure!(socket.send(&all, 0)? == all.len(), "a message was cut");
+    messages.map(|_| answer(socket)).collect()
+}
+
+fn answer(socket: &Socket) -> Result<()> {
     let mut answer = Vec::with_capacity(4096);
     socket.recv(&mut answer, 0)?;
     match NetlinkMessage::<Message>::deserialize(&answer)?.payload {
