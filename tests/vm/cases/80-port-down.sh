@@ -57,7 +57,7 @@ case_a_gid_that_is_not_at_its_index() {
   mv "$stored.new" "$stored"
   sandbox gid
   fails 3 hook createRuntime gid
-  says "is told NCCL_IB_GID_INDEX=$((index + 7))"
+  says "gets NCCL_IB_GID_INDEX=$((index + 7))"
   says "everything is undone"
   same /run/cases/before
 }
