@@ -75,11 +75,13 @@ fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
     }
 }
 
-/// What would defeat their values, one NIC after the other, then what needs all of them: routes, rules, and the wait for GIDs.
+/// What would defeat their values, all moves, then each NIC's settings, then what needs all of them: routes, rules, and the wait
+/// for GIDs. Moves without anything between them are faster: docs/internals.md.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
     steps.extend(held.iter().flat_map(|h| leave_groups(Side::Host, &h.before.netdev)));
     let mut dissolved: Vec<&IfName> = Vec::new();
+    let mut settings = Vec::new();
     for h in held {
         let name = &h.nic.identity.name;
         let whole = |b: &&MovedNic| {
@@ -90,8 +92,13 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
             let link = bond.nic.hca.as_ref().filter(|_| bond.nic.rxe);
             steps.extend(upper_lower::delete_steps(Side::Host, &bond.nic.identity.name, link));
         }
-        steps.extend(move_in(h, upper_lower::virtual_link(h, held, host), plan.exclusive));
+        let made = upper_lower::virtual_link(h, held, host).filter(|_| upper_lower::is_bond(&h.before.netdev));
+        if made.is_none() {
+            steps.extend(move_in(h));
+        }
+        settings.extend(set_up(h, made, plan.exclusive));
     }
+    steps.extend(settings);
     steps.extend(rdma_mode::move_inside(plan, host));
     let mut orphans = Vec::new();
     for rule in held.iter().flat_map(|h| &h.before.rules) {
@@ -291,23 +298,28 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
     Ok(())
 }
 
-fn move_in(held: &MovedNic, made: Option<VirtualLink>, exclusive: bool) -> Vec<Step> {
+fn rxe_link(held: &MovedNic) -> Option<&HcaName> {
+    held.nic.hca.as_ref().filter(|_| held.nic.rxe)
+}
+
+fn move_in(held: &MovedNic) -> Vec<Step> {
+    let dev = held.nic.identity.name.clone();
+    let unlink = rxe_link(held).map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() });
+    let to = Step::Move { from: Side::Host, dev: dev.clone(), name: dev, ifindex: None };
+    unlink.into_iter().chain([to]).collect()
+}
+
+/// In the container: a bond is made there, the settings, and the soft-RoCE link.
+fn set_up(held: &MovedNic, bond: Option<VirtualLink>, exclusive: bool) -> Vec<Step> {
     let (side, state) = (Side::Inside, &held.inside);
-    let dev = &held.nic.identity.name;
-    let link = held.nic.hca.as_ref().filter(|_| held.nic.rxe);
-    let mut steps = Vec::new();
-    if let Some(made) = made.filter(|_| upper_lower::is_bond(&held.before.netdev)) {
-        steps.extend(upper_lower::create_steps(side, held, VirtualLink { ifindex: None, ..made }));
-    } else {
-        steps.extend(link.map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() }));
-        steps.push(Step::Move { from: Side::Host, dev: dev.clone(), name: dev.clone(), ifindex: None });
-    }
+    let bond = bond.map(|made| upper_lower::create_steps(side, held, VirtualLink { ifindex: None, ..made }));
+    let mut steps = bond.unwrap_or_default();
     steps.extend(configure(side, &upper_lower::without_master_up(state), state.netdev.sysctls.clone()));
-    if let Some(hca) = link {
+    steps.extend(rxe_link(held).map(|hca| {
         // A new device belongs to the initial namespace (ib_device_init in device.c): it moves later.
         let uverbs = held.nic.uverbs.clone().filter(|_| !exclusive);
-        steps.push(Step::RdmaLinkAdd { side, hca: hca.clone(), dev: dev.clone(), uverbs });
-    }
+        Step::RdmaLinkAdd { side, hca: hca.clone(), dev: held.nic.identity.name.clone(), uverbs }
+    }));
     steps
 }
 

@@ -74,6 +74,8 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
     restore.steps.extend(rdma_mode::restore_renamed(held, host, inside));
     restore.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
+    // After all moves: without anything between them these are faster (docs/internals.md).
+    let mut settings: Vec<Step> = Vec::new();
     for (h, found) in &placed {
         let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));
         match (found, taken) {
@@ -85,31 +87,42 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
             (_, Some(why)) => restore.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 restore.notes.extend(notes(&h.before.netdev, dev));
-                restore.steps.extend(match upper_lower::virtual_link(h, held, host) {
-                    Some(made) => replace(h, dev, &made, (host, inside)),
-                    None => restore_nic(h, dev, (host, inside)),
-                });
+                restore.steps.extend(unlink(h, (host, inside)));
+                restore.steps.extend(leave_groups(Side::Inside, dev));
+                match upper_lower::virtual_link(h, held, host) {
+                    Some(made) => {
+                        // No hardware is re-created: root in the container could have put another link in its place.
+                        restore.steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
+                        settings.extend(recreate(h, &made));
+                    }
+                    None => {
+                        restore.steps.extend(move_out(h, dev));
+                        settings.extend(set_up(h, dev));
+                    }
+                }
+                settings.extend(link(h));
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
                 restore.notes.extend(inside.map(|_| format!("{} had been deleted", h.before.netdev.name)));
-                restore.steps.extend(recreate(h, made));
-                restore.steps.extend(relink(h, host));
+                settings.extend(recreate(h, made));
+                settings.extend(relink(h, host));
                 connections.push(h.before.clone());
             }
             (Some(Place::Host(dev)), None) => {
                 let there = inside.and_then(|i| double(h, held, i)).map(|d| d.name.clone());
                 restore.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
                 restore.notes.extend(notes(&h.before.netdev, dev));
-                restore.steps.extend(upper_lower::enslave_members(Side::Host, h, host));
+                settings.extend(upper_lower::enslave_members(Side::Host, h, host));
                 if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
-                    restore.steps.extend(steps);
+                    settings.extend(steps);
                     connections.push(missing);
                 }
-                restore.steps.extend(relink(h, host));
+                settings.extend(relink(h, host));
             }
         }
     }
+    restore.steps.append(&mut settings);
     restore.stuck.extend(spare(&mut connections, host));
     restore.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
     restore.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
@@ -212,31 +225,30 @@ fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
     (!changed.is_empty()).then(|| format!("{} had been given other settings: {}", was.name, changed.join(", ")))
 }
 
-/// From the container: its soft-RoCE link goes first, then one move, then everything that a move destroys.
-fn restore_nic(held: &MovedNic, dev: &Netdev, seen: Seen) -> Vec<Step> {
+/// Out of the container: what would keep it there or travel along, then the move.
+fn move_out(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
     let was = &held.before.netdev;
-    let here = &dev.name;
-    let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
-    steps.extend(leave_groups(Side::Inside, dev));
-    steps.extend(foreign_programs(Side::Inside, was, dev));
+    let mut steps: Vec<Step> = foreign_programs(Side::Inside, was, dev).into_iter().collect();
     if dev.master.is_some() {
-        steps.push(Step::Release { side: Side::Inside, dev: here.clone() });
+        steps.push(Step::Release { side: Side::Inside, dev: dev.name.clone() });
     }
     // Alternative names of the container would travel along, and might be the name that the NIC needs.
     steps.extend(foreign_altnames(Side::Inside, was, dev));
-    steps.push(Step::Move {
-        from: Side::Inside,
-        dev: here.clone(),
-        name: was.name.clone(),
-        ifindex: Some(was.ifindex),
-    });
-    for altname in was.altnames.iter().filter(|a| !dev.altnames.contains(a)) {
-        steps.push(Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() });
-    }
+    let (from, dev, name) = (Side::Inside, dev.name.clone(), was.name.clone());
+    steps.push(Step::Move { from, dev, name, ifindex: Some(was.ifindex) });
+    steps
+}
+
+/// On the host: everything that a move destroys.
+fn set_up(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
+    let was = &held.before.netdev;
+    let lost = was.altnames.iter().filter(|a| !dev.altnames.contains(a));
+    let altname =
+        |altname: &String| Step::AltnameAdd { side: Side::Host, dev: was.name.clone(), altname: altname.clone() };
+    let mut steps: Vec<Step> = lost.map(altname).collect();
     steps.extend(link_settings(Side::Host, was, dev));
     steps.extend(lost_programs(Side::Host, was, dev));
     steps.extend(configure(Side::Host, &upper_lower::without_master_up(&held.before), was.sysctls.clone()));
-    steps.extend(link(held));
     steps
 }
 
@@ -261,17 +273,6 @@ fn recreate(held: &MovedNic, made: &VirtualLink) -> Vec<Step> {
     let side = Side::Host;
     let mut steps = upper_lower::create_steps(side, held, made.clone());
     steps.extend(configure(side, &held.before, held.before.netdev.sysctls.clone()));
-    steps
-}
-
-/// What is no hardware is not moved, but deleted there and re-created here: root in the container could have put another link in
-/// its place, on top of any device.
-fn replace(held: &MovedNic, dev: &Netdev, made: &VirtualLink, seen: Seen) -> Vec<Step> {
-    let mut steps: Vec<Step> = unlink(held, seen).into_iter().collect();
-    steps.extend(leave_groups(Side::Inside, dev));
-    steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
-    steps.extend(recreate(held, made));
-    steps.extend(link(held));
     steps
 }
 
