@@ -177,12 +177,12 @@ impl<'a> Create<'a> {
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        if let Err(e) = attempt.records.save(&record) {
+        if let Err(e) = attempt.records.save_first(&record) {
             // A record whose folder could not be synced is there, and speaks of NICs that never left. What stays of it is harmless.
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
-        let result = self.move_in(&mut attempt, &mut record, steps, setup);
+        let result = self.move_and_copy(&mut attempt, &mut record, steps, setup);
         self.outcome.watch.lap(PhaseName::Journal);
         let Err(e) = result else { return Ok(()) };
         let Attempt { mut world, mut records, .. } = attempt;
@@ -195,6 +195,23 @@ impl<'a> Create<'a> {
         }
     }
 
+    /// Moves while the record's copy is written: it is on disk before the hook ends.
+    fn move_and_copy(
+        &mut self,
+        attempt: &mut Attempt,
+        record: &mut Record,
+        steps: &[Step],
+        setup: Option<SetupPlan>,
+    ) -> Result<()> {
+        let copy = self.hook.store.begin_copy(&Record { phase: Phase::Attached, ..record.clone() })?;
+        let moved = self.move_in(attempt, record, steps, setup);
+        // Also before an undo, which removes it.
+        let copied = copy.map_or(Ok(()), |copy| copy.end(self.hook.deadline));
+        moved.and(copied)?;
+        record.phase = Phase::Attached;
+        attempt.records.save_first(record)
+    }
+
     /// Pins the namespace, moves and verifies. What the container shall find is put there while the kernel moves the NICs.
     fn move_in(
         &mut self,
@@ -203,7 +220,7 @@ impl<'a> Create<'a> {
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        let Attempt { container, world, records, .. } = attempt;
+        let Attempt { container, world, .. } = attempt;
         let world = &mut **world;
         let pinned = pin(self.hook, world, record);
         self.outcome.watch.lap(PhaseName::Journal);
@@ -227,8 +244,7 @@ impl<'a> Create<'a> {
         if !container.is_running() {
             return Err(ErrorClass::State.error("the container's init died while its NICs were moved"));
         }
-        record.phase = Phase::Attached;
-        records.save(record)
+        Ok(())
     }
 }
 

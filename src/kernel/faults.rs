@@ -9,6 +9,9 @@ use anyhow::Result;
 #[cfg(feature = "faults")]
 pub use armed::point;
 
+/// Whether this build has fault points. Theirs is one count: what is done beside another is done in its place then.
+pub const ARE_ARMED: bool = cfg!(feature = "faults");
+
 /// Nothing: this build has no fault points.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]

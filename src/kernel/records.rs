@@ -68,15 +68,26 @@ impl<'a> Records<'a> {
         self.all.iter().find(|(p, _)| p == path).map(|(_, record)| record)
     }
 
-    /// Writes a record; nothing that it speaks of may happen before this returns.
+    /// Writes a record to all of its places; nothing that it speaks of may happen before this returns.
     pub fn save(&mut self, record: &Record) -> Result<()> {
         self.store.save(record)?;
+        self.note(record);
+        Ok(())
+    }
+
+    /// The same where a crash of rdmaprep alone is to find it, see [`Store::save_first`].
+    pub fn save_first(&mut self, record: &Record) -> Result<()> {
+        self.store.save_first(record)?;
+        self.note(record);
+        Ok(())
+    }
+
+    fn note(&mut self, record: &Record) {
         let path = self.store.record_path(record);
-        match self.all.iter_mut().find(|(p, _)| *p == path) {
-            Some((_, known)) => *known = Ok(record.clone()),
+        match self.all.iter_mut().find(|(p, _)| p.file_name() == path.file_name()) {
+            Some(known) => *known = (path, Ok(record.clone())),
             None => self.all.push((path, Ok(record.clone()))),
         }
-        Ok(())
     }
 
     /// Deletes a record whose NICs are all on the host.
@@ -93,7 +104,8 @@ impl<'a> Records<'a> {
         Ok(kept)
     }
 
+    /// Of one name there is one record, wherever it was read.
     fn take_out(&mut self, path: &Path) {
-        self.all.retain(|(p, _)| p != path);
+        self.all.retain(|(p, _)| p.file_name() != path.file_name());
     }
 }

@@ -1,8 +1,13 @@
-//! What rdmaprep keeps on disk: plans, pins and reports of this boot below the run folder, records below the state folder.
+//! What rdmaprep keeps: plans, pins and reports of this boot below the run folder, records below the state folder.
+//!
+//! Where the run folder is a tmpfs, a record is there as well, and that one counts: a NIC is away only until the next boot, so what
+//! is written before the first move has to outlive rdmaprep, not the machine. The copy below the state folder says after a reboot
+//! which NICs were away. It is written beside the moves.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -45,7 +50,8 @@ impl Store {
     /// Makes the folders; only commands that write call this.
     pub fn prepare(&self) -> Result<()> {
         let run = [&self.run, &self.plans(), &self.pins(), &self.reports(), &self.views(), &self.profiles()];
-        run.into_iter().chain([&self.state, &self.records()]).try_for_each(|folder| files::private_dir(folder))
+        let records = [&self.live_records(), &self.state, &self.records()];
+        run.into_iter().chain(records).try_for_each(|folder| files::private_dir(folder))
     }
 
     /// Whether the folders could be made and written to, as far as that can be told without doing it.
@@ -77,6 +83,15 @@ impl Store {
 
     fn records(&self) -> PathBuf {
         self.state.join("records")
+    }
+
+    fn live_records(&self) -> PathBuf {
+        self.run.join("records")
+    }
+
+    /// Where a record is that counts.
+    fn first_records(&self) -> PathBuf {
+        if files::is_in_memory(&self.run) { self.live_records() } else { self.records() }
     }
 
     /// The one lock: the kernel moves one NIC at a time anyway, and a second container must see the first one's record.
@@ -173,11 +188,16 @@ impl Store {
 
     /// All records, each with its path; a damaged one is an error of its own, not of the others.
     pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
+        let folders = [self.records(), self.live_records()];
         // Whoever can write there decides what the host gets back.
-        [&self.state, &self.records()].into_iter().try_for_each(|folder| files::owned(folder))?;
-        let names = files::list(&self.records())?;
-        let paths = names.iter().filter(|n| n.ends_with(".json")).map(|n| self.records().join(n));
+        [&self.state].into_iter().chain(&folders).try_for_each(|folder| files::owned(folder))?;
+        let mut paths = BTreeMap::new();
+        for folder in &folders {
+            let names = files::list(folder)?.into_iter().filter(|n| n.ends_with(".json"));
+            paths.extend(names.map(|name| (name.clone(), folder.join(name))));
+        }
         Ok(paths
+            .into_values()
             .filter_map(|path| {
                 let text = files::read(&path).transpose()?;
                 let record =
@@ -187,9 +207,9 @@ impl Store {
             .collect())
     }
 
-    /// A record's file.
+    /// The file of a record that counts.
     pub fn record_path(&self, record: &Record) -> PathBuf {
-        self.records().join(record.file_name())
+        self.first_records().join(record.file_name())
     }
 
     /// The namespace that a record is about, by its path.
@@ -202,25 +222,60 @@ impl Store {
         salvage(&files::read(path).ok().flatten().unwrap_or_default())
     }
 
-    /// Writes a record; nothing that it speaks of may happen before this returns.
+    /// Writes a record to all of its places; nothing that it speaks of may happen before this returns.
     pub fn save(&self, record: &Record) -> Result<()> {
-        let path = self.record_path(record);
-        let text = match carried(&path, record)? {
-            Some(text) => text,
-            None => record.print()?,
-        };
-        faults::around("writing the record", || files::replace(&path, text.as_bytes(), 0o600))
+        let text = self.text(record)?;
+        if self.first_records() != self.records() {
+            replace_copy(&self.records().join(record.file_name()), &text)?;
+        }
+        self.replace_first(record, &text)
+    }
+
+    /// The same where a crash of rdmaprep alone is to find it: after a reboot, the copy that is there says enough.
+    pub fn save_first(&self, record: &Record) -> Result<()> {
+        self.replace_first(record, &self.text(record)?)
+    }
+
+    /// Begins to write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
+    pub fn begin_copy(&self, record: &Record) -> Result<Option<RunningCopy>> {
+        if self.first_records() == self.records() {
+            return Ok(None);
+        }
+        let (path, text) = (self.records().join(record.file_name()), self.text(record)?);
+        let (sender, done) = mpsc::sync_channel(1);
+        let write = move || drop(sender.send(replace_copy(&path, &text)));
+        if faults::ARE_ARMED {
+            write();
+        } else {
+            std::thread::spawn(write);
+        }
+        Ok(Some(RunningCopy(done)))
+    }
+
+    fn text(&self, record: &Record) -> Result<String> {
+        carried(&self.found(record), record)?.map_or_else(|| record.print(), Ok)
+    }
+
+    /// Where a record was read: an earlier version has written the copy alone.
+    fn found(&self, record: &Record) -> PathBuf {
+        Some(self.record_path(record)).filter(|p| p.exists()).unwrap_or_else(|| self.records().join(record.file_name()))
+    }
+
+    fn replace_first(&self, record: &Record, text: &str) -> Result<()> {
+        let (folder, name) = (self.first_records(), record.file_name());
+        let replace = if folder == self.records() { files::replace } else { files::replace_unsynced };
+        faults::around("writing the record", || replace(&folder.join(name), text.as_bytes(), 0o600))
     }
 
     /// The fields of a later version in a record, which this one does not know.
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
-        let text = files::read(&self.record_path(record))?;
+        let text = files::read(&self.found(record))?;
         Ok(text.map(|text| strict_json::unheard(&text, record)).transpose()?.unwrap_or_default())
     }
 
-    /// Forgets a record whose NICs are all home.
+    /// Forgets a record whose NICs are all on the host. The one that counts goes last: a crash leaves it, or none.
     pub fn forget(&self, record: &Record) -> Result<()> {
-        files::remove(&self.record_path(record))
+        [self.records(), self.live_records()].iter().try_for_each(|f| files::remove(&f.join(record.file_name())))
     }
 
     /// Takes a record out of the way that is not to be applied, and returns where it is kept. Only the last few are.
@@ -231,16 +286,25 @@ impl Store {
         let plain = |id: &&str| (1..=36).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
         let name = path.file_name().and_then(|n| n.to_str()).context("a record has a name")?;
         let kept = folder.join(format!("{}-{name}", boot_id.filter(plain).unwrap_or("unknown")));
-        files::put_aside(path, &kept)?;
+        let copy = self.records().join(name);
+        if path != copy {
+            // Of two file systems.
+            let content = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+            files::replace(&copy, &content, 0o600)?;
+        }
+        files::put_aside(&copy, &kept)?;
+        files::remove(path)?;
         files::keep_newest(&folder, ARCHIVED)?;
         Ok(kept)
     }
 
     /// Removes what killed writers left. Of records: who holds the lock is the only one that writes any.
     pub fn sweep(&self) -> Result<()> {
-        let names = files::list(&self.records())?;
-        let mut unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
-        unfinished.try_for_each(|name| files::remove(&self.records().join(name)))?;
+        for folder in [self.records(), self.live_records()] {
+            let names = files::list(&folder)?;
+            let mut unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
+            unfinished.try_for_each(|name| files::remove(&folder.join(name)))?;
+        }
         [self.plans(), self.reports(), self.views(), self.profiles()]
             .iter()
             .try_for_each(|folder| shared_folder::sweep(folder))
@@ -264,6 +328,28 @@ impl Store {
         // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.
         shared_folder::replace(&path, json.as_bytes(), 0o600, false)
     }
+}
+
+/// A copy of a record as it is written, on a thread of its own.
+pub struct RunningCopy(Receiver<Result<()>>);
+
+impl RunningCopy {
+    /// Waits for the end, but no longer than until `deadline`.
+    ///
+    /// # Errors
+    /// Why it could not be written, or [`ErrorClass::Timeout`].
+    pub fn end(self, deadline: Instant) -> Result<()> {
+        self.0.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_else(|e| {
+            Err(match e {
+                RecvTimeoutError::Timeout => ErrorClass::Timeout.error("writing the record's copy took too long"),
+                RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
+            })
+        })
+    }
+}
+
+fn replace_copy(path: &Path, text: &str) -> Result<()> {
+    faults::around("writing the record's copy", || files::replace(path, text.as_bytes(), 0o600))
 }
 
 /// The new text of a record that a later version may have written before, and is to find again what it knew.

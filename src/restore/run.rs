@@ -91,7 +91,7 @@ fn restore_all(
     let first = record.phase != Phase::Restoring;
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
-    let unsaved = records.save(&record).err();
+    let unsaved = records.save_first(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
     let (mut restore_plan, notes) = plan_when_back(machine, world, &absent.view(&record), patience)?;
@@ -133,7 +133,7 @@ fn restore_all(
     }
     // `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
     record.held_back.clone_from(&what);
-    let _ = records.save(&record);
+    let _ = records.save_first(&record);
     let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(ErrorClass::Incomplete
@@ -180,7 +180,7 @@ fn put_in_order(
     let mut unsaved = None;
     if met != record.precedence {
         record.precedence = met;
-        unsaved = records.save(record).err();
+        unsaved = records.save_first(record).err();
     }
     let mut arranged = arrange(world, Side::Host, &absent.view(record).precedence, &host)?;
     arranged.errors.extend(unsaved);

@@ -92,15 +92,15 @@ fn crashed(host: &Host, was: &Was, c: &Container, first: &str, crash: &Crash) ->
     panic!("{crash:?} was not reached in 30 seconds");
 }
 
-/// Points of an attach: two a step, as the hook counts them, three for each time that it writes the record, first and last,
-/// three for the pin, and at its end one for its report.
+/// Points of an attach: two a step, as the hook counts them, three for each time that it writes the record, first and last, and
+/// for its copy, three for the pin, and at its end one for its report.
 fn of_attach(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     hook(host, &c, "").ok();
     let points = passed();
     let done = host.report("c")["steps_done"].as_u64().unwrap() as usize;
     assert_eq!(steps(&points).len(), done);
-    assert_eq!(points.len(), 2 * done + 2 * 3 + 3 + 1, "{points:#?}");
+    assert_eq!(points.len(), 2 * done + 3 * 3 + 3 + 1, "{points:#?}");
     assert!(points.last().unwrap().is_report(), "{points:#?}");
     host.rdmaprep(&["restore", "--all"]).ok();
     points
@@ -133,7 +133,7 @@ fn an_attach_that_ends_anywhere() {
 }
 
 /// Fault points of a restore: two for each step, and the steps are those that --dry-run foretold; three for writing the record,
-/// two each for the mount and the file of the pin, for a shell's settings, and for forgetting the record.
+/// two each for the mount and the file of the pin, for a shell's settings, and for the record and its copy.
 fn of_restore(host: &Host) -> Vec<Point> {
     let c = Container::new("c");
     c.create(host).ok();
@@ -143,7 +143,7 @@ fn of_restore(host: &Host) -> Vec<Point> {
     assert_eq!(steps(&points), foretold.lines().collect::<Vec<_>>());
     let report: serde_json::Value = serde_json::from_str(&restored.out).unwrap();
     assert_eq!(report[0]["steps_done"], steps(&points).len());
-    assert_eq!(points.len(), 2 * steps(&points).len() + 3 + 2 * 4, "{points:#?}");
+    assert_eq!(points.len(), 2 * steps(&points).len() + 3 + 2 * 5, "{points:#?}");
     points
 }
 

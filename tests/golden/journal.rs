@@ -283,7 +283,7 @@ fn what_is_no_plain_file_in_a_folder_of_ours_is_not_read() {
             sh(&format!("rm -r {at}"));
             fs::write(&path, &text).unwrap();
         }
-        for folder in [host.state.clone(), host.state.join("records")] {
+        for folder in [host.state.clone(), host.state.join("records"), host.run.join("records")] {
             fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
             let words = ["can be written by others", folder.to_str().unwrap()];
             host.rdmaprep(&["restore", "--all"]).fails(1, &words);
@@ -306,6 +306,8 @@ fn rebooted(host: &Host) -> (testkit::Look, PathBuf, String) {
     c.stop(host).ok();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let old = text.replace(boot.trim(), OLD_BOOT);
+    // Only the copy outlives a boot.
+    let path = host.state.join("records").join(path.file_name().unwrap());
     fs::write(&path, &old).unwrap();
     (before, path, old)
 }
@@ -441,9 +443,9 @@ fn container_with_a_reused_inode_keeps_the_older_record() {
 #[test]
 fn unwritable_disk_keeps_nics_here_and_lets_them_return() {
     alone(|host| {
-        let (before, mut c, path, text) = holding(host);
+        let (before, mut c, _, text) = holding(host);
         c.stop(host).ok();
-        let records = path.parent().unwrap().display().to_string();
+        let records = host.state.join("records").display().to_string();
         sh(&format!("mount -t tmpfs -o mode=700 tmpfs {records}; mount -o remount,ro {records}"));
         let refused = Container::new("refused");
         refused.create(host).fails(1, &["records", "Read-only file system"]);

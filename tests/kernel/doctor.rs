@@ -32,7 +32,7 @@ fn nics_are_not_taken_from_a_hook_at_work() {
         let mut c = Container::new("starts");
         c.create(host).ok();
         assert_eq!(about(host, Check::StaleRecords), []);
-        let record = sh(&format!("echo {}/records/*.json", host.state.display()));
+        let record = sh(&format!("echo {}/records/*.json", host.run.display()));
         let record = Path::new(record.trim());
         let attached = fs::read_to_string(record).unwrap();
         fs::write(record, attached.replace("\"phase\":\"attached\"", "\"phase\":\"attaching\"")).unwrap();

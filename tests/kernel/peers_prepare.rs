@@ -339,7 +339,7 @@ fn node_that_rejects_the_agreement_keeps_all_from_storing() {
     for (nth, flags, code, words) in [
         ("a", &["--config", &config][..], 3, "2 NICs"),
         ("b", &["--bundle", &bundle], 5, "config.json"),
-        ("c", &["--run-dir", &run_dir], 1, "is no folder"),
+        ("c", &["--run-dir", &run_dir], 1, "Not a directory"),
         ("d", &["--dry-run"], 10, "--dry-run"),
     ] {
         for (run, [one, other]) in [("1", ["0", "1"]), ("2", ["1", "0"])] {

@@ -55,8 +55,8 @@ fn end(child: Child) -> Said {
 }
 
 /// The NICs of each record, as far as it can be read just now.
-fn records(state: &Path) -> BTreeMap<String, BTreeSet<String>> {
-    let Ok(entries) = fs::read_dir(state.join("records")) else { return BTreeMap::new() };
+fn records(run: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let Ok(entries) = fs::read_dir(run.join("records")) else { return BTreeMap::new() };
     let read = |path: &Path| -> Option<BTreeSet<String>> {
         let record: Value = serde_json::from_str(&fs::read_to_string(path).ok()?).ok()?;
         let name = |h: &Value| Some(h["nic"]["identity"]["name"].as_str()?.to_owned());
@@ -68,8 +68,8 @@ fn records(state: &Path) -> BTreeMap<String, BTreeSet<String>> {
 
 /// NICs that two records held at once. Each container holds only once in a round: one that is seen before and after the other has
 /// been seen twice held all the while.
-fn doubles(state: &Path) -> BTreeSet<String> {
-    let (first, second) = (records(state), records(state));
+fn doubles(run: &Path) -> BTreeSet<String> {
+    let (first, second) = (records(run), records(run));
     let both = first.iter().filter_map(|(name, nics)| Some((name, nics & second.get(name)?)));
     let mut seen: BTreeSet<String> = BTreeSet::new();
     let mut twice = BTreeSet::new();
@@ -88,10 +88,10 @@ fn inside(container: &Container) -> BTreeSet<String> {
 }
 
 /// Reads the records until `stop`. Counts the reads in `looks`, and returns the NICs that were in two records.
-fn watch(state: &Path, stop: &AtomicBool, looks: &AtomicUsize) -> BTreeSet<String> {
+fn watch(run: &Path, stop: &AtomicBool, looks: &AtomicUsize) -> BTreeSet<String> {
     let mut twice = BTreeSet::new();
     while !stop.load(Ordering::Relaxed) {
-        twice.extend(doubles(state));
+        twice.extend(doubles(run));
         looks.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -216,7 +216,7 @@ fn sixty_four_hooks_over_sixteen_nics_never_share_one() {
         let before = host.look();
         let (done, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
         let twice = std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| watch(&host.state, &done, &looks));
+            let watcher = scope.spawn(|| watch(&host.run, &done, &looks));
             let mut round = Round { host, plans: &plans, dice, count: Count::default() };
             let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 for _ in 0..rounds {

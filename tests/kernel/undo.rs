@@ -309,13 +309,13 @@ fn what_a_killed_writer_left_is_removed() {
         for how in ["restore", "hook"] {
             let mut c = Container::new("c");
             c.create(host).ok();
-            let left = host.state.join("records/.new-xxxxxx");
-            fs::write(&left, "{").unwrap();
+            let left = [&host.state, &host.run].map(|folder| folder.join("records/.new-xxxxxx"));
+            left.iter().for_each(|file| fs::write(file, "{").unwrap());
             match how {
                 "restore" => drop(host.rdmaprep(&["restore", "--all"]).ok()),
                 _ => drop(c.stop(host).ok()),
             }
-            assert!(!left.exists(), "{how}");
+            assert!(!left.iter().any(|file| file.exists()), "{how}");
             c.kill();
         }
     });
@@ -386,7 +386,8 @@ fn without_room_for_the_record_nothing_moves() {
         let c = Container::new("full");
         c.create(host).fails(1, &["records", "No space left"]);
         host.is_as(&before);
-        assert_eq!(host.records(), [records.join("full")], "a temporary file is left");
+        assert_eq!(fs::read_dir(&records).unwrap().count(), 1, "a temporary file is left");
+        assert_eq!(host.records(), Vec::<std::path::PathBuf>::new());
         sh(&format!("umount {}", records.display()));
         host.is_clean();
     });

@@ -299,14 +299,14 @@ impl Host {
     /// Insists that nothing is left of containers: no record, no pin.
     pub fn is_clean(&self) {
         let count = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
-        assert_eq!((count(self.state.join("records")), count(self.run.join("netns"))), (0, 0));
+        assert_eq!((self.records(), count(self.state.join("records")), count(self.run.join("netns"))), (vec![], 0, 0));
         let pins = self.run.join("netns").display().to_string();
         assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(&pins), "a pin is still mounted");
     }
 
-    /// The paths of the records.
+    /// The paths of the records that count.
     pub fn records(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.state.join("records")) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(self.run.join("records")) else { return Vec::new() };
         let mut paths: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
         paths.sort();
         paths

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::unistd::AccessFlags;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::tree::{Node, Tree};
@@ -147,6 +148,16 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     replace_as(path, content, &New::Mode(mode), &named(mode))
 }
 
+/// The same in memory, where nothing is to be synced.
+pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    put(path, content, &New::Mode(mode), &named(mode), false)
+}
+
+/// Whether a folder is on a tmpfs: what is written there takes no disk's time, and is gone after a reboot.
+pub fn is_in_memory(folder: &Path) -> bool {
+    statfs(folder).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
+}
+
 /// Replaces a file of another program, which keeps its owner, its mode and its extended attributes.
 pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
     let kept = Attributes::read(path).with_context(|| format!("writing {}", path.display()))?;
@@ -203,8 +214,10 @@ pub fn open_folder(path: &Path) -> std::io::Result<File> {
 /// Removes a file; one that is not there is fine.
 pub fn remove(path: &Path) -> Result<()> {
     let doing = || format!("removing {}", path.display());
+    // A read-only file system refuses before it looks.
+    let is_there = || fs::symlink_metadata(path).map_or_else(|e| e.kind() != std::io::ErrorKind::NotFound, |_| true);
     faults::around(doing(), || match fs::remove_file(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).with_context(doing),
+        Err(e) if is_there() => Err(e).with_context(doing),
         _ => Ok(()),
     })
 }

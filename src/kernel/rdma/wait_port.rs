@@ -74,7 +74,8 @@ pub(in crate::kernel) fn wait(
             );
         }
         std::thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(20));
+        // A question takes some 50 µs, and the container waits for the answer.
+        pause = (pause * 2).min(Duration::from_millis(2));
     }
 }
 
