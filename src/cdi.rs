@@ -74,7 +74,7 @@ pub struct Edits {
     pub hooks: Vec<Hook>,
 }
 
-/// A device node. Its numbers are told, not looked up by the engine: soft-RoCE gets its node inside when its link is made anew.
+/// A device node. Its numbers are written here, not looked up by the engine: soft-RoCE gets its node inside when its link is made again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
@@ -123,18 +123,18 @@ impl Spec {
     /// Devices for these rails; `hooks` are a container's that gets all of them, without a word on which rails. Rails whose name
     /// cannot be a device's are in [`ALL`] alone: the second value says so.
     pub fn from_rails(rails: &[Rail], hooks: &[HookEdit]) -> (Spec, Vec<String>) {
-        let (mut devices, mut told): (Vec<Device>, Vec<String>) = (Vec::new(), Vec::new());
+        let (mut devices, mut notes): (Vec<Device>, Vec<String>) = (Vec::new(), Vec::new());
         for rail in rails {
             let name = rail.name.as_str();
             match unfit(name, devices.iter().any(|d| d.name == name)) {
-                Some(why) => told.push(format!("{name} is no device of its own, only part of {KIND}={ALL}: {why}")),
+                Some(why) => notes.push(format!("{name} is no device of its own, only part of {KIND}={ALL}: {why}")),
                 None => devices.push(device(name, std::slice::from_ref(rail), hooks)),
             }
         }
         devices.push(device(ALL, rails, hooks));
         let common = hooks.iter().filter(|h| matches!(h.stage, Stage::Poststart | Stage::Poststop));
         let container_edits = Edits { hooks: common.map(|h| hook(h, &[])).collect(), ..Edits::default() };
-        (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, told)
+        (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, notes)
     }
 
     /// Reads a file that we wrote.
@@ -173,7 +173,7 @@ impl Device {
 fn device(name: &str, rails: &[Rail], hooks: &[HookEdit]) -> Device {
     let mut edits = Edits::default();
     for rail in rails {
-        // Of a name with `=` nothing could be told: it would end there.
+        // A name with `=` could not be read again: it would end there.
         if !rail.name.as_str().contains('=') {
             let hca = rail.hca.as_deref().unwrap_or_default();
             edits.env.push(format!("{VARIABLE}{}={hca}", rail.name.as_str()));

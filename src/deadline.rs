@@ -34,14 +34,14 @@ pub fn before(timeout: u32, nics: usize) -> u32 {
 
 /// The deadline of a hook: --deadline; else what its engine's timeout leaves, and no longer than a port may take or its
 /// NICs need; else what these need.
-pub fn for_hook(told: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
+pub fn for_hook(given: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
     let within = |timeout| before(timeout, nics).min(PORT.max(attach(nics)));
-    told.unwrap_or_else(|| timeout.map_or(attach(nics), within))
+    given.unwrap_or_else(|| timeout.map_or(attach(nics), within))
 }
 
 /// The deadline of `rdmaprep hold`, which no engine ends.
-pub fn hold(told: Option<u32>, nics: usize) -> u32 {
-    told.unwrap_or_else(|| TIMEOUT.max(attach(nics)))
+pub fn hold(given: Option<u32>, nics: usize) -> u32 {
+    given.unwrap_or_else(|| TIMEOUT.max(attach(nics)))
 }
 
 #[cfg(test)]

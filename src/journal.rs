@@ -1,7 +1,7 @@
-//! The write-ahead record: everything that bringing NICs home takes, written before the first of them moves.
+//! The write-ahead record: everything that restoring NICs takes, written before the first of them moves.
 //!
 //! One record per container namespace. It is replaced as a whole, so it is valid at every instant; another schema is
-//! refused by name rather than guessed at. Within a schema fields are added, never required: an older rdmaprep brings home what a
+//! refused by name rather than guessed at. Within a schema fields are added, never required: an older rdmaprep restores what a
 //! newer one took away, without what it does not know. A required field is a new schema.
 
 mod salvage;
@@ -31,7 +31,7 @@ pub enum Phase {
     Attaching,
     /// The container has them all, verified.
     Attached,
-    /// NICs may be anywhere on their way home.
+    /// NICs may be anywhere on their way to the host.
     Restoring,
 }
 

@@ -243,8 +243,8 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     text.push_str("\n\n");
     text.push_str(&plan.agreement.as_ref().map_or(String::new(), agreed));
     text.push_str(&rdma_mode::describe(plan).map_or(String::new(), |line| format!("{}\n\n", printable(&line))));
-    plan.rails.told.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
-    text.push_str(if plan.rails.told.is_empty() { "" } else { "\n" });
+    plan.rails.notes.iter().for_each(|line| text.push_str(&format!("{}\n", printable(line))));
+    text.push_str(if plan.rails.notes.is_empty() { "" } else { "\n" });
     text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
     plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));

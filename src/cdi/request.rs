@@ -59,7 +59,7 @@ impl Request {
         let (names, plan) = (names.join(", "), &plan.name);
         Err(ErrorClass::Refused.error(format!(
             "the container asks for {names} as devices, which plan {plan} cannot give it now: its annotations, the host's policy \
-             or `rdmaprep prepare --dry-run` say why; `rdmaprep cdi generate` makes the list of devices anew"
+             or `rdmaprep prepare --dry-run` say why; `rdmaprep cdi generate` writes the list of devices again"
         )))
     }
 }

@@ -130,7 +130,7 @@ impl Policy {
     /// Whether an annotation counts.
     ///
     /// # Errors
-    /// [`ErrorClass::Refused`] where it does not: who asks for less has to be told that they would not get it.
+    /// [`ErrorClass::Refused`] where it does not: a request for less has to fail, not to get more.
     pub fn hears(&self, ask: Ask, annotation: &str) -> Result<()> {
         if self.annotations.as_ref().is_none_or(|all| all.contains(&ask)) {
             return Ok(());

@@ -17,7 +17,7 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
                 format!("the record {} cannot be used", t.id),
                 "NICs that it speaks of are away, and what they were like is not known",
             ),
-            // The next create hook that wants them brings them home first.
+            // The next create hook that wants them restores them first.
             Stale::Abandoned => (
                 Severity::Warning,
                 format!("container {} has died, and {nics} are still away", t.id),
@@ -53,7 +53,7 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
         };
         let fix = match t.stale {
             Some(Stale::AtWork) => "ask again in a moment",
-            Some(Stale::Unfinished) => "stop the container, or bring them home as it is",
+            Some(Stale::Unfinished) => "stop the container, or restore them while it runs",
             _ => &t.advice,
         };
         let found = Finding::new(Check::StaleRecords, severity, seen, why, fix);
@@ -146,7 +146,7 @@ pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
     context.of.machine.iter().flat_map(|m| &m.unread).map(one).collect()
 }
 
-/// Programs that configure links, and do not leave those alone that are to come home: who configures NICs that no plan and no
+/// Programs that configure links, and do not leave restored ones alone: who configures NICs that no plan and no
 /// flag names does nothing but its work.
 pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
@@ -164,7 +164,7 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
         let present = Present { manager: m.manager, spares: m.spares.clone() };
         let (who, its, _) = advice::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
-        let why = "it configures and renames a NIC the moment that it comes home, or brings an address of its own into the way";
+        let why = "it configures and renames a NIC the moment that it is restored, or brings an address of its own into the way";
         let fix = "have `rdmaprep install` keep it off these, and off all others that it shall leave alone; the addresses that it gave \
                    go with it, and are not there after a boot: see to these";
         let found = Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix);

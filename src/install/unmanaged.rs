@@ -5,7 +5,7 @@ use super::{InstallRequest, Part, Piece};
 /// networkd removes routes and rules that it has not made, on every link, wherever they lead (networkd.conf(5)).
 const FOREIGN: (&str, &str) = (
     "/etc/systemd/networkd.conf.d/rdmaprep.conf",
-    "# By `rdmaprep install`: routes and rules that come home with a NIC stay.\n\
+    "# By `rdmaprep install`: routes and rules of a restored NIC stay.\n\
      [Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n",
 );
 const RULES: &str = "/etc/udev/rules.d/72-rdmaprep.rules";

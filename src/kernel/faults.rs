@@ -19,7 +19,7 @@ pub fn point(_what: impl Display) -> Result<()> {
     Ok(())
 }
 
-/// Has an effect between two points. Failing at the second one is an effect that came about and yet was told to have failed.
+/// Has an effect between two points. Failing at the second one is an effect that came about and was yet reported as failed.
 pub fn around<T>(what: impl Display, effect: impl FnOnce() -> Result<T>) -> Result<T> {
     point(format_args!("before {what}"))?;
     let done = effect()?;
@@ -69,7 +69,7 @@ mod armed {
         pairs.find(|(n, _)| n.parse() == Ok(number)).map(|(_, way)| way.to_owned())
     }
 
-    /// Told before it strikes: who counts must see those points, too, that nobody survives.
+    /// Before it strikes: the list has those points, too, that no process survives.
     fn tell(number: usize, way: Option<&str>, what: &str) -> Result<()> {
         let Some(path) = std::env::var_os(PASSED) else { return Ok(()) };
         let mut file = OpenOptions::new().create(true).append(true).open(path).context(PASSED)?;

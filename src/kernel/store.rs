@@ -54,7 +54,7 @@ impl Store {
         run.into_iter().chain(records).try_for_each(|folder| files::private_dir(folder))
     }
 
-    /// Whether the folders could be made and written to, as far as that can be told without doing it.
+    /// Whether the folders could be made and written to, as far as that can be known without doing it.
     pub fn writable(&self) -> Result<()> {
         let all = [self.plans(), self.views(), self.records()];
         all.iter().try_for_each(|folder| files::writable(folder))
@@ -161,7 +161,7 @@ impl Store {
         self.handed.get(what).map(read)
     }
 
-    /// Writes a stored view out for config.json files to mount, once, whoever else does the same at that moment.
+    /// Writes a stored view out for config.json files to mount, once, also while another process does the same.
     pub fn lay_out(&self, name: &str, view: &Tree) -> Result<()> {
         shared_folder::lay_out(&self.views().join(name), view)
     }
@@ -171,7 +171,7 @@ impl Store {
         self.profiles().join(format!("{netns}.sh"))
     }
 
-    /// Writes the settings of a namespace to be sourced there, unless there is such a file: whoever joins it later may have asked
+    /// Writes the settings of a namespace to be sourced there, unless there is such a file: a container that joins it later may have asked
     /// for less. Returns its path.
     pub fn put_profile(&self, netns: u64, text: &str) -> Result<PathBuf> {
         let path = self.profile(netns);
@@ -189,7 +189,7 @@ impl Store {
     /// All records, each with its path; a damaged one is an error of its own, not of the others.
     pub fn all_records(&self) -> Result<Vec<(PathBuf, Result<Record>)>> {
         let folders = [self.records(), self.live_records()];
-        // Whoever can write there decides what the host gets back.
+        // Write access there decides what the host gets back.
         [&self.state].into_iter().chain(&folders).try_for_each(|folder| files::owned(folder))?;
         let mut paths = BTreeMap::new();
         for folder in &folders {

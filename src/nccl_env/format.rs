@@ -1,4 +1,4 @@
-//! Settings as text, for whoever hands them to a payload.
+//! Settings as text, for engines and launchers that hand them to a payload.
 
 use clap::ValueEnum;
 use nccl_rules::conf;

@@ -1,4 +1,4 @@
-//! What NCCL is told: the environment that makes it use exactly the NICs that the container got.
+//! The environment for NCCL: it that makes it use exactly the NICs that the container got.
 //!
 //! Names are always given in the exact form, whose value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would
 //! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
@@ -52,7 +52,7 @@ pub struct Options {
     pub agreed: bool,
 }
 
-/// What NCCL is told, and what it is not told.
+/// What is set for NCCL, and what is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclEnv {
     /// Environment for the container.
@@ -72,16 +72,16 @@ impl Options {
 
 /// The container's settings for these NICs (in rail order) and these InfiniBand HCAs of that host.
 pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> NcclEnv {
-    let mut told = NcclEnv::default();
-    let env = &mut told.env;
+    let mut made = NcclEnv::default();
+    let env = &mut made.env;
     env.extend(hca_list(nics, ib));
     if options.host("NCCL_IB_GID_INDEX").is_none() {
         match ports::gid_index(nics, seen) {
-            Ok(index) => told.gid_index = index,
-            Err(why) => told.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves")),
+            Ok(index) => made.gid_index = index,
+            Err(why) => made.unset.push(format!("NCCL_IB_GID_INDEX: {why}; NCCL 2.21.5 and later find it themselves")),
         }
         let why = "the RoCE v2 GID of the only address, on every port";
-        env.extend(told.gid_index.map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)));
+        env.extend(made.gid_index.map(|index| var("NCCL_IB_GID_INDEX", &index.to_string(), why)));
     }
     let mut ours = |name: &str, value: &str, why: &str| {
         if options.host(name).is_none() {
@@ -111,10 +111,10 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
         }));
     }
     env.extend(topology(options));
-    told
+    made
 }
 
-/// Names the HCAs anew in an environment that was made for more of them; and they are not those any more that the peers have.
+/// Names fewer HCAs in an environment that was made for more; and they are not those any more that the peers have.
 pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     let at = env.iter().position(|v| v.name == "NCCL_IB_HCA");
     env.retain(|v| v.name != "NCCL_IB_HCA" && (v.name != "NCCL_IGNORE_NET_MISMATCH" || v.why == OF_HOST));

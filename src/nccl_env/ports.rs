@@ -4,8 +4,8 @@ use rdma_model::ids::{BusId, HcaName};
 use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Gid, GidKind, PciFunction, Port, Snapshot};
 
-/// The GID index that is right on every chosen port, now and in the container; or why none is certain. A move makes every table
-/// anew: the kernel puts the link-local GID first, then one for each address and type as they come
+/// The GID index that is right on every chosen port, now and in the container; or why none is certain. A move empties every
+/// table: the kernel puts the link-local GID first, then one for each address and type as they come
 /// (drivers/infiniband/core/roce_gid_mgmt.c), so only a table with a single address is certain to be the same again.
 pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, String> {
     let mut first: Option<(&HcaName, u32)> = None;
@@ -36,7 +36,7 @@ fn is_certain(port: &Port) -> bool {
     ordered && is_one(&locals) && is_one(&others)
 }
 
-/// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones unless told otherwise
+/// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones by default
 /// (src/transport/net_ib/connect.cc:268 in 2.30.7).
 pub(super) fn are_ipv6(nics: &[Nic]) -> bool {
     let mut gids = nics.iter().filter_map(|n| n.gid.as_ref()).filter(|g| g.kind == Some(GidKind::RoceV2)).peekable();

@@ -59,7 +59,7 @@ fn host(hcas: &[Card]) -> (Vec<Nic>, Snapshot) {
     (nics, seen)
 }
 
-fn told(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
+fn made(hcas: &[Card]) -> (Vec<String>, Vec<String>) {
     let (nics, seen) = host(hcas);
     let NcclEnv { env, unset, .. } = build_env(&nics, &[], &seen, &options(&[]));
     (pairs(env).split_off(1), unset)
@@ -71,10 +71,10 @@ const V6: &[(u32, &str)] = &[(0, "fe80::1"), (1, "fe80::1"), (2, "2001:db8::1"),
 #[test]
 fn a_gid_index_is_told_where_one_is_certain_on_all() {
     let (a, b) = ("0000:01:00.0", "0000:02:00.0");
-    assert_eq!(told(&[("a", a, None, V4), ("b", b, None, V4)]), (vec!["NCCL_IB_GID_INDEX=3".to_owned()], vec![]));
-    let why = |told: (Vec<String>, Vec<String>)| told.1.join("").split(';').next().unwrap_or_default().to_owned();
+    assert_eq!(made(&[("a", a, None, V4), ("b", b, None, V4)]), (vec!["NCCL_IB_GID_INDEX=3".to_owned()], vec![]));
+    let why = |made: (Vec<String>, Vec<String>)| made.1.join("").split(';').next().unwrap_or_default().to_owned();
     let soft = &[(0, "fe80::1"), (1, "::ffff:192.0.2.1")];
-    assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, soft)])), "NCCL_IB_GID_INDEX: it is 3 on a and 1 on b");
+    assert_eq!(why(made(&[("a", a, None, V4), ("b", b, None, soft)])), "NCCL_IB_GID_INDEX: it is 3 on a and 1 on b");
     let uncertain = "NCCL_IB_GID_INDEX: the GID table of b may have another order inside";
     for gids in [
         &[(0, "fe80::1"), (1, "2001:db8::1"), (2, "::ffff:192.0.2.1")][..],
@@ -84,7 +84,7 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
         &[(0, "fe80::1"), (2, "::ffff:192.0.2.1")],
         &[(0, "::ffff:192.0.2.1"), (1, "fe80::1")],
     ] {
-        assert_eq!(why(told(&[("a", a, None, V4), ("b", b, None, gids)])), uncertain);
+        assert_eq!(why(made(&[("a", a, None, V4), ("b", b, None, gids)])), uncertain);
     }
     let (nics, seen) = host(&[("a", a, None, V4)]);
     let own = build_env(&nics, &[], &seen, &options(&[("NCCL_IB_GID_INDEX", "-1")]));
@@ -98,8 +98,8 @@ fn a_gid_index_is_told_where_one_is_certain_on_all() {
 fn rails_of_ipv6_are_told() {
     let (a, b) = ("0000:01:00.0", "0000:02:00.0");
     let six = "NCCL_IB_ADDR_FAMILY=AF_INET6".to_owned();
-    assert!(told(&[("a", a, None, V6), ("b", b, None, V6)]).0.contains(&six));
-    assert!(!told(&[("a", a, None, V6), ("b", b, None, V4)]).0.contains(&six));
+    assert!(made(&[("a", a, None, V6), ("b", b, None, V6)]).0.contains(&six));
+    assert!(!made(&[("a", a, None, V6), ("b", b, None, V4)]).0.contains(&six));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn cards_that_share_a_bus_are_kept_apart() {
     let off = "NCCL_IB_MERGE_VFS=0".to_owned();
     let merged = |hcas: &[(&str, &str, Option<&str>)]| {
         let hcas: Vec<_> = hcas.iter().map(|(name, bus, pf)| (*name, *bus, *pf, V4)).collect();
-        !told(&hcas).0.contains(&off)
+        !made(&hcas).0.contains(&off)
     };
     // A virtual machine's root bus.
     assert!(!merged(&[("a", "0000:00:05.0", None), ("b", "0000:00:06.0", None)]));

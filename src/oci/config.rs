@@ -250,7 +250,7 @@ impl Config {
     }
 
     /// The parts that we touch are what the specification says; the container has a network namespace of its own, or joins one, and
-    /// nobody else may move our NICs into it.
+    /// no other program may move our NICs into it.
     fn check(&self, netdevs: &[IfName]) -> Result<()> {
         let version: Option<String> = self.part(&["ociVersion"])?;
         version.ok_or_else(|| anyhow!("missing field `ociVersion`")).class(ErrorClass::State, NOT_OCI)?;

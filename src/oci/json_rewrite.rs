@@ -1,6 +1,6 @@
 //! Writes a changed JSON value over the text that it was read from, and leaves every byte alone that need not change.
 //!
-//! A config.json is often written by hand or by another tool. Serializing it anew would reflow short lists, respell numbers and
+//! A config.json is often written by hand or by another tool. Serializing it again would reflow short lists, respell numbers and
 //! bury the few lines that we add in a diff of the whole file. So the text is scanned for where each value stands, equal
 //! values are copied, and new ones are written in the manner of their surroundings.
 

@@ -26,7 +26,7 @@ pub struct Edit {
     pub memlock_unlimited: bool,
     /// Directories of ours, mounted read-only below the container's /sys, instead of those of an earlier edit.
     pub mounts: Option<Vec<MountEdit>>,
-    /// The host's folder of views: by this, mounts of an earlier edit are told from others.
+    /// The host's folder of views: mounts below it are those of an earlier edit.
     pub views: String,
     /// NICs that our hooks will move; `linux.netDevices` must not name them as well.
     pub netdevs: Vec<IfName>,

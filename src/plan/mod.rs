@@ -108,7 +108,7 @@ impl Plan {
         }
         let states: Vec<NicState> = nics.iter().filter_map(|n| NicState::of(snapshot, &n.identity.name)).collect();
         let (arp, mut rails) = rails::decide(request.select.arp_profile, request.host.rail_tables, &states);
-        rails.told.extend(rails::default_told(request.select.default_route, &states));
+        rails.notes.extend(rails::default_notes(request.select.default_route, &states));
         let NcclEnv { env, gid_index, unset } = nccl_env::build_env(&nics, &ib, snapshot, options);
         Plan {
             schema: SCHEMA,

@@ -5,7 +5,7 @@
 //! `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails share a subnet the main table names one of them for
 //! all, and the others resolve no peer. A rule `from <address>` with a table of the rail's own gives each its own answer,
 //! in IPv6 as well, where all would leave by one NIC. The same holds where each has a gateway of its own to one destination;
-//! and the default route of a rail, which a container's main table gets from nobody, serves in a table of its own.
+//! and the default route of a rail, which a container's main table does not get, serves in a table of its own.
 
 mod default;
 mod effective;
@@ -19,7 +19,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
-pub use default::{carry_default, default_told, winners};
+pub use default::{carry_default, default_notes, winners};
 pub use effective::{ALL, describe, drift, effective, give_back, overrule, overruled};
 pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
@@ -33,7 +33,8 @@ pub struct Rails {
     /// Whether 2/1/0/2 without tables will do where no number is free.
     pub or_loose: bool,
     /// The profile and its reason, and what each table will hold: a line each.
-    pub told: Vec<String>,
+    #[serde(rename = "told")]
+    pub notes: Vec<String>,
 }
 
 /// Whether an address is good on its own link alone (fe80::/10).
@@ -62,10 +63,10 @@ pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Opti
         }
         (false, false) => "no routing tables",
     };
-    let mut told = vec![format!("ARP profile {values} ({how}): {what}")];
-    told.extend(groups.iter().map(ToString::to_string));
-    told.extend(made.iter().map(ToString::to_string));
-    (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == ArpChoice::Auto, told })
+    let mut notes = vec![format!("ARP profile {values} ({how}): {what}")];
+    notes.extend(groups.iter().map(ToString::to_string));
+    notes.extend(made.iter().map(ToString::to_string));
+    (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == ArpChoice::Auto, notes })
 }
 
 /// What a line of the summary has room for.

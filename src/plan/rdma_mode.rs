@@ -1,7 +1,7 @@
 //! RDMA devices that belong to one network namespace each (`rdma system set netns exclusive`): which of them move with a
 //! container's NICs, and what that takes. In the shared mode every namespace sees every device, and none moves.
 //!
-//! A device goes into the container after the netdevs of all its ports, and comes home before them. The kernel gives those of a
+//! A device goes into the container after the netdevs of all its ports, and returns before them. The kernel gives those of a
 //! namespace that dies back to the initial one by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
 
 use anyhow::Result;
@@ -39,7 +39,7 @@ fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
     found
 }
 
-/// The device nodes that HCAs will have inside, as far as the kernel hands them out anew: soft-RoCE's, which is made again, and
+/// The device nodes that HCAs will have inside, as far as the kernel hands them out again: soft-RoCE's, which is made again, and
 /// in the exclusive mode everybody's, since a move takes all clients of a device away and adds them again
 /// (rdma_dev_change_netns in device.c).
 pub fn minors(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Minors {
@@ -118,7 +118,7 @@ pub fn describe(plan: &Plan) -> Option<String> {
     })
 }
 
-/// The moves into the container, in the order for which [`minors`] are told; none in the shared mode.
+/// The moves into the container, in the order for which [`minors`] predicts; none in the shared mode.
 pub fn move_inside(plan: &Plan, host: &Snapshot) -> Vec<Step> {
     if !plan.exclusive {
         return Vec::new();

@@ -11,8 +11,8 @@ pub const STAY: [(&str, &str); 13] = [
     ),
     ("disable_ipv6", "follows from the addresses that come along"),
     ("mtu", "follows from the link's, and makes a write fail that comes before it"),
-    ("forwarding mc_forwarding bc_forwarding force_forwarding", "a container routes for nobody but itself"),
-    ("proxy_arp proxy_arp_pvlan proxy_ndp", "it answers for nobody but itself"),
+    ("forwarding mc_forwarding bc_forwarding force_forwarding", "a container routes for itself alone"),
+    ("proxy_arp proxy_arp_pvlan proxy_ndp", "it answers for itself alone"),
     (
         "accept_ra* autoconf router_* ra_* use_tempaddr temp_* max_desync_factor regen_*",
         "no router's word counts inside",

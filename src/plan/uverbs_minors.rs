@@ -1,4 +1,4 @@
-//! Which device nodes HCAs will have that are made anew.
+//! Which device nodes HCAs will have that are made again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -86,7 +86,7 @@ fn untouched<'a>(
     let known = |a: &Address| was.addresses.iter().any(|b| (b.address, b.prefix) == (a.address, a.prefix));
     let own = |a: &&Address| !kernel_address(a, dev) && !known(a);
     if let Some(a) = dev.addresses.iter().find(own) {
-        return Err(format!("has {}/{} now, which it did not have: somebody has configured it", a.address, a.prefix));
+        return Err(format!("has {}/{} now, which it did not have: it has been configured since", a.address, a.prefix));
     }
     let elsewhere = |a: &&Address| others(host, dev).any(|d| d.addresses.iter().any(|b| b.address == a.address));
     match lasting(was).filter(|a| !link_local(a.address)).find(elsewhere) {

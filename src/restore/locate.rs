@@ -125,7 +125,7 @@ pub(super) fn name_taken(held: &MovedNic, placed: &[(&MovedNic, Option<Place>)],
     let other = |n: &String| host.netdevs.iter().filter(stranger).find(|d| d.is_called(n));
     let (name, other) = names.find_map(|n| Some((n, other(n)?)))?;
     Some(format!(
-        "cannot come home: the host has another interface {} that uses its name {name}; rename that one",
+        "cannot be restored: the host has another interface {} that uses its name {name}; rename that one",
         other.name
     ))
 }

@@ -74,7 +74,7 @@ pub fn restore_with(
 ) -> Result<Restored> {
     restore_all(machine, world, records, record, patience).or_else(|e| match ErrorClass::of(&e) {
         ErrorClass::Other => {
-            Err(e).class(ErrorClass::Incomplete, "bringing NICs home; `rdmaprep restore --all` tries again")
+            Err(e).class(ErrorClass::Incomplete, "restoring NICs; `rdmaprep restore --all` tries again")
         }
         _ => Err(e),
     })
@@ -311,7 +311,7 @@ pub fn reclaim(
         let nics = nic_names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let record = record.clone();
         notes.push(match restore_again(machine, records, record) {
-            Ok(_) => format!("brought {nics} home: their container has died"),
+            Ok(_) => format!("restored {nics}: their container has died"),
             Err(e) => format!("{nics}: {e:#}"),
         });
     }

@@ -182,8 +182,8 @@ fn absent_name(context: &Context, hca: &Hca, port: &Port) -> Option<IfName> {
     let ours = |h: &&BusyNic| h.hca.as_ref() == Some(&hca.name) && h.port.is_none_or(|p| p == port.number);
     let held = context.held.iter().find(ours).map(|h| h.netdev.clone());
     // A name that another namespace uses may be in use here for something else, which has its own candidate.
-    let told = port.netdev.clone().filter(|n| context.snapshot.netdev(n).is_none());
-    held.filter(|n| context.snapshot.netdev(n).is_none()).or(told)
+    let named = port.netdev.clone().filter(|n| context.snapshot.netdev(n).is_none());
+    held.filter(|n| context.snapshot.netdev(n).is_none()).or(named)
 }
 
 /// The RoCE v2 GID of lowest index that is made from one of the netdev's addresses and carries this netdev; else why

@@ -61,7 +61,7 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let guard = guard.map(|why| format!("taken as asked, although it {why}"));
     let placeholder = context.blind().then(|| "placeholder: no RDMA device behind it".to_owned());
     let below = upper_lower::lower(context.snapshot, netdev).map(|d| format!("sits on {}", d.name));
-    let bond = upper_lower::is_bond(netdev).then(|| "a bond: dissolved here, and made anew inside".to_owned());
+    let bond = upper_lower::is_bond(netdev).then(|| "a bond: dissolved here, and made again inside".to_owned());
     let notes: Vec<String> = guard.into_iter().chain(placeholder).chain(below).chain(bond).collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }
@@ -129,7 +129,7 @@ fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let layer = candidate.port.and_then(|p| p.link_layer.as_deref());
     let why = match (candidate.port, layer) {
         (None, _) => format!("{} has no ports", hca.name),
-        (Some(_), layer) => format!("{} has no netdev (link layer {})", hca.name, layer.unwrap_or("not told")),
+        (Some(_), layer) => format!("{} has no netdev (link layer {})", hca.name, layer.unwrap_or("unknown")),
     };
     because(DropCode::NoNetdev, why, "only RoCE and InfiniBand devices can be prepared")
 }
@@ -218,7 +218,8 @@ fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
 fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev.filter(|_| !context.request.select.freeze_lifetimes)?;
     let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
-    let why = format!("{} of {} has a finite lifetime, and nobody would renew it inside", address.address, netdev.name);
+    let why =
+        format!("{} of {} has a finite lifetime, and nothing would renew it inside", address.address, netdev.name);
     because(DropCode::FiniteLifetime, why, "configure it statically, or freeze it: --freeze-lifetimes")
 }
 

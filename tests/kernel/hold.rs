@@ -125,7 +125,7 @@ fn a_hold_that_was_killed_is_cleared_away() {
         Hold::new(host, POOL).kill();
         let mut c = Container::new("c");
         let said = c.create(host).ok();
-        assert!(host.report("c")["notes"][0].as_str().unwrap().contains("brought r0 r1 home"), "{said:?}");
+        assert!(host.report("c")["notes"][0].as_str().unwrap().contains("restored r0 r1"), "{said:?}");
         c.stop(host).ok();
         whole(host, &before);
         // By the next hold of that name.

@@ -347,7 +347,7 @@ fn what_a_containers_root_did_to_its_nics_is_undone() {
         host.is_clean();
         let notes = host.report("vandal")["notes"].to_string();
         assert!(notes.contains("r0 had been renamed to mine") && notes.contains("r1 had been put into br0"), "{notes}");
-        assert!(!notes.contains("after coming home"), "{notes}");
+        assert!(!notes.contains("after the restore"), "{notes}");
     });
 }
 

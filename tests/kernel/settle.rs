@@ -67,7 +67,7 @@ fn addresses_that_are_flushed_once_are_restored() {
         host.is_as(&before);
         host.is_clean();
         let notes = notes(host);
-        assert!(notes.contains("r0 changed after coming home (address 10.0.0.1/24"), "{notes}");
+        assert!(notes.contains("r0 changed after the restore (address 10.0.0.1/24"), "{notes}");
         assert!(notes.contains("NetworkManager, unless unmanaged-devices+=interface-name:r0 "), "{notes}");
     });
 }
@@ -87,7 +87,7 @@ fn a_name_that_is_changed_once_is_restored() {
         host.is_clean();
         let notes = notes(host);
         assert!(
-            notes.contains("r0 changed after coming home (") && notes.contains("udev, unless a .link file"),
+            notes.contains("r0 changed after the restore (") && notes.contains("udev, unless a .link file"),
             "{notes}"
         );
     });

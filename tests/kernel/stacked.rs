@@ -81,7 +81,7 @@ fn a_device_that_cannot_be_recreated_is_reported() {
     alone(|host| {
         let (made, before) = lost(host, false, "");
         host.ip("link add m0 type veth peer name q");
-        let words = ["m0 cannot come home: the host has another interface m0"];
+        let words = ["m0 cannot be restored: the host has another interface m0"];
         host.rdmaprep(&["restore", "--all"]).fails(8, &words);
         assert_eq!(host.records().len(), 1);
         host.ip("link delete m0");

@@ -105,7 +105,7 @@ fn name_taken_on_the_host_keeps_that_nic_back_and_is_named() {
             c.create(host).ok();
             host.ip(&format!("link add {name} type veth peer name q0"));
             let words =
-                ["r0 cannot come home", &format!("another interface {name}"), "rename", "rdmaprep restore \"away\""];
+                ["r0 cannot be restored", &format!("another interface {name}"), "rename", "rdmaprep restore \"away\""];
             let start = Instant::now();
             c.stop(host).fails(8, &words);
             assert!(start.elapsed() < Duration::from_secs(4), "it waits for what cannot happen");

@@ -105,9 +105,9 @@ fn lines_have_room_for_the_longest_names() {
     };
     let all: Vec<NicState> = (0..8).map(rail).collect();
     let (_, rails) = rails::decide(ArpChoice::Auto, TABLES, &all);
-    assert_eq!(rails.told.len(), 1 + 4 + 8);
-    rails.told.iter().for_each(|line| assert!(line.len() <= 100, "{line}"));
-    assert!(rails.told[2].ends_with("enp200s0f1v1000 and 6 more"), "{:?}", rails.told);
+    assert_eq!(rails.notes.len(), 1 + 4 + 8);
+    rails.notes.iter().for_each(|line| assert!(line.len() <= 100, "{line}"));
+    assert!(rails.notes[2].ends_with("enp200s0f1v1000 and 6 more"), "{:?}", rails.notes);
 }
 
 #[test]
@@ -372,9 +372,9 @@ fn default_route_comes_if_asked_and_never_as_the_second_one() {
     assert_eq!(carried(&kernel, &plan), (vec![theirs.clone()], vec![note.to_owned()]));
     assert_eq!(foreseen(&plan, &kernel), [theirs]);
     let states: Vec<NicState> = (0..3).map(|i| NicState::of(&host, &name(i)).unwrap()).collect();
-    assert_eq!(rails::default_told(true, &states), ["the IPv4 default route via 10.1.0.9 of rail1 comes along"]);
-    assert_eq!(rails::default_told(false, &states), [""; 0]);
-    assert_eq!(rails::default_told(true, &[]), ["--default-route: none of the NICs has a default route"]);
+    assert_eq!(rails::default_notes(true, &states), ["the IPv4 default route via 10.1.0.9 of rail1 comes along"]);
+    assert_eq!(rails::default_notes(false, &states), [""; 0]);
+    assert_eq!(rails::default_notes(true, &[]), ["--default-route: none of the NICs has a default route"]);
 }
 
 #[test]
@@ -418,7 +418,7 @@ fn an_address_that_has_a_rule_gets_no_second_one() {
 #[test]
 fn prepare_says_what_it_chose() {
     let kernel = host(2);
-    let said = |profile: &str| plan(&kernel, 2, profile.parse().unwrap(), "300-400").rails.told;
+    let said = |profile: &str| plan(&kernel, 2, profile.parse().unwrap(), "300-400").rails.notes;
     let group = ["10.0.0.0/24 is shared by rail0, rail1", "fd00::/64 is shared by rail0, rail1"];
     let auto = said("auto");
     assert_eq!(auto[0], "ARP profile 2/1/1/1 (strict): a routing table and rules for each rail");
@@ -435,7 +435,7 @@ fn prepare_says_what_it_chose() {
         "ARP profile 2/1/1/1 (as asked): no routing tables: of rails that share a subnet, one can resolve its peers";
     assert_eq!(said("2/1/1/1")[0], recipe);
     let apart = testkit::fake_kernel::hosts::three();
-    let said = plan(&apart, 3, ArpChoice::Auto, "300-400").rails.told;
+    let said = plan(&apart, 3, ArpChoice::Auto, "300-400").rails.notes;
     assert_eq!(said, ["ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"]);
 }
 

@@ -143,7 +143,7 @@ fn what_is_changed_once_is_restored_and_reported() {
     let (_, drift, fought) = settled(files.path(), |look| if look == 2 { strip(look) } else { vec![] }, Duration::MAX);
     assert_eq!(drift, 0);
     let note = fought.unwrap();
-    assert!(note.starts_with("rail0 changed after coming home (address 10.0.0.1/24"), "{note}");
+    assert!(note.starts_with("rail0 changed after the restore (address 10.0.0.1/24"), "{note}");
     assert!(note.contains(", and put back: systemd-networkd, unless "), "{note}");
     let rename = |look| match look {
         2 => vec![Step::Rename { side: Side::Host, dev: name(1), name: "eth7".parse().unwrap() }],
@@ -155,7 +155,7 @@ fn what_is_changed_once_is_restored_and_reported() {
         (drift, fought.unwrap().as_str()),
         (
             0,
-            "rail1 changed after coming home (name), and put back: udev, unless a .link file in /etc/systemd/network has [Match] OriginalName=rail1 and [Link] NamePolicy=keep"
+            "rail1 changed after the restore (name), and put back: udev, unless a .link file in /etc/systemd/network has [Match] OriginalName=rail1 and [Link] NamePolicy=keep"
         )
     );
     // Without a known network manager the first look finds the change as well.
@@ -253,7 +253,7 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
     };
     let foreign = "systemd-networkd, unless ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are below [Network] in /etc/systemd/networkd.conf";
     let address = [("r0", "address 10.0.0.1/24"), ("r1", "address 10.1.0.1/24")];
-    let begins = "r0, r1 changed after coming home (address 10.0.0.1/24, address 10.1.0.1/24), and put back: ";
+    let begins = "r0, r1 changed after the restore (address 10.0.0.1/24, address 10.1.0.1/24), and put back: ";
     let both = (nm("interface-name:r0;interface-name:r1"), networkd("r0 r1"));
     assert_eq!(said(&address, &[]), format!("{begins}{}; or {}", both.0, both.1));
     // A manager that already leaves a NIC alone is not named for it.
@@ -264,7 +264,7 @@ fn message_names_the_possible_manager_and_how_to_exclude_nics() {
     let rule = [("r0", "rule {}"), ("r0", "address a"), ("r0", "b"), ("r0", "c")];
     assert_eq!(
         said(&rule, &["r0"]),
-        format!("r0 changed after coming home (address a, b, c and 1 more), and put back: {foreign}")
+        format!("r0 changed after the restore (address a, b, c and 1 more), and put back: {foreign}")
     );
     assert_eq!(sentence(&[drift("r0", "hca")], Outcome::Lost, &all(&[])), None);
     assert_eq!(sentence(&[], Outcome::PutBack, &all(&[])), None);

@@ -250,7 +250,7 @@ mod tests {
             "head:+1",
             "2001:db8::1",
             "[::1",
-            "nobody",
+            "no-such-host",
             "[fe80::1%x]:1",
             "a b",
         ] {
@@ -277,7 +277,7 @@ mod tests {
         };
         assert_eq!(id("10.0.0.2:29501").as_deref(), Some("10.0.0.2:29501"));
         assert_eq!(id("[fe80::1%eth0]:7").as_deref(), Some("[fe80::1%2]:7"));
-        assert_eq!((id("10.0.0.2").as_deref(), id("nobody:1")), (Some("10.0.0.2:0"), None));
+        assert_eq!((id("10.0.0.2").as_deref(), id("no-such-host:1")), (Some("10.0.0.2:0"), None));
         let wrong = planned(&[("NCCL_COMM_ID", "192.0.2.1:5")], "10.0.0.2", Some("10.0.0.1"));
         assert!(matches!(wrong.bootstrap, Bootstrap::Fails(_)), "no interface is in that subnet");
         assert!(wrong.warnings[0].contains("NCCL_COMM_ID is 192.0.2.1:5"), "{wrong:?}");

@@ -142,7 +142,7 @@ mod tests {
                 "{value}"
             );
         }
-        for value in ["", "x", ":1", ",", "nobody:1", "[::1", "fe80::1"] {
+        for value in ["", "x", ":1", ",", "no-such-host:1", "[::1", "fe80::1"] {
             let failure = parse(value).unwrap_err();
             assert_eq!(failure.error, Some(NcclError::InvalidArgument), "{value}");
         }

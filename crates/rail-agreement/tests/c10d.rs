@@ -343,9 +343,9 @@ fn what_is_told_goes_with_the_wait_that_follows() {
         let server = Fake::start(manner);
         let mut store = connect(server.address, 10).unwrap();
         let before = server.requests.load(Ordering::Relaxed);
-        store.put_unconfirmed(&one("told", b"1")).unwrap();
+        store.put_unconfirmed(&one("sent", b"1")).unwrap();
         assert!(server.keys().is_empty(), "it is on no way of its own");
-        assert_eq!(store.get(&keys(&["told"]), soon(2000)).unwrap(), Some(vec![b"1".to_vec()]), "{manner:?}");
+        assert_eq!(store.get(&keys(&["sent"]), soon(2000)).unwrap(), Some(vec![b"1".to_vec()]), "{manner:?}");
         assert_eq!(server.requests.load(Ordering::Relaxed) - before, 3, "SET, WAIT, MULTI_GET");
         store.put_best_effort(&one("last", b"1"));
         assert_eq!(

@@ -216,7 +216,7 @@ fn users_have_passwords_and_rights() {
     server.call("/v3/auth/role/grant", &json!({"name": "jobs", "perm": perm}));
     server.call("/v3/auth/user/grant", &json!({"user": "node", "role": "jobs"}));
     server.call("/v3/auth/user/grant", &json!({"user": "root", "role": "root"}));
-    // Where nobody is asked, a login does no harm.
+    // Where no login is required, one does no harm.
     assert!(connect(&server.url(), Some(("node", "s3cret")), 60).unwrap().check(&["a".into()]).is_ok());
     server.call("/v3/auth/enable", &json!({}));
 
@@ -225,7 +225,7 @@ fn users_have_passwords_and_rights() {
     store.put(&one).unwrap();
     assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"1".to_vec()]));
     assert!(store.warning().unwrap().contains("etcds://"));
-    for (user, password) in [("node", "wrong"), ("nobody", "s3cret")] {
+    for (user, password) in [("node", "wrong"), ("no-such-user", "s3cret")] {
         let start = Instant::now();
         let said = why(connect(&jobs, Some((user, password)), 60));
         assert!(said.contains("does not let") && said.contains(user) && !said.contains(password), "{said}");
@@ -281,7 +281,7 @@ fn tls_shows_who_is_who() {
     assert_eq!(store.get(&["a".into()], soon(5)).unwrap(), Some(vec![b"1".to_vec()]));
     assert!(store.warning().is_none());
 
-    // Nobody waits for a certificate to become another.
+    // A wrong certificate is an error at once, not after a wait.
     let start = Instant::now();
     let said = why(connect(&url("other.pem", "client.pem", "client.key"), None, 60));
     assert!(said.to_lowercase().contains("certificate"), "{said}");

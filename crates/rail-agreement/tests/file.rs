@@ -115,7 +115,7 @@ fn endless_and_locked_files_fail_by_the_deadline() {
         assert_eq!(fs::metadata(at(&folder)).unwrap().len(), length, "what is no store is left as it is");
     }
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    // Many small records of somebody else.
+    // Many small records of another writer.
     fs::write(at(&folder), [whole, raw(b"/", b"").repeat(4 << 20)].concat()).unwrap();
     let start = Instant::now();
     let e = FileStore::open(&at(&folder), start + Duration::from_millis(50)).unwrap_err();

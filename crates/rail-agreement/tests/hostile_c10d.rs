@@ -113,7 +113,7 @@ fn an_endless_trickle_ends_with_the_deadline() {
     // A value comes at ten bytes a second; then every answer does.
     let value = |op, count| all_there(op, count, &[b'x'; 4096]);
     ends("a trickled value", hostile(100, value), 3, &words);
-    // Nothing is there, which is told so slowly that halves of 16384 nodes would take an hour.
+    // Nothing is there, which the server says so slowly that halves of 16384 nodes would take an hour.
     let never = |op, count| {
         if op == 5 {
             vec![1]
@@ -123,7 +123,7 @@ fn an_endless_trickle_ends_with_the_deadline() {
             all_there(op, count, b"")
         }
     };
-    ends("nobody is there, slowly", hostile(20, never), 16384, &[&words[..], &["missing"]].concat());
+    ends("no node is there, slowly", hostile(20, never), 16384, &[&words[..], &["missing"]].concat());
 }
 
 /// What a server with libuv says of a key that was set to nothing, and one that has gone since: a wait ends with it at once.
@@ -140,7 +140,7 @@ fn value_that_stays_empty_is_read_a_few_times_only() {
     assert!(asked < 200, "{asked} requests of two nodes in two seconds each");
 }
 
-/// One of them hides nobody else.
+/// One of them hides no other node.
 #[test]
 fn who_is_there_is_there_whatever_another_key_holds() {
     for manner in [Manner::Libuv, Manner::Legacy] {

@@ -116,7 +116,7 @@ fn process_missing_at_the_barrier_is_awaited_until_deadline() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// A no travels with a barrier as well: whoever says it comes to the next ones with all others.
+/// A no travels with a barrier as well: the node that says it comes to the next ones with all others.
 #[test]
 fn a_no_is_heard_by_all_within_a_few_barriers() {
     let start = Instant::now();
@@ -141,7 +141,7 @@ fn a_no_is_heard_by_all_within_a_few_barriers() {
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
-/// As it was proposed and acked: what is committed then is seen by nobody who does not come to the last barrier.
+/// As it was proposed and acked: what is committed then is seen by those alone that come to the last barrier.
 #[test]
 fn a_commit_that_nobody_comes_to_hear_of_is_none() {
     let mut sockets = launch(2, 1024, false).into_iter();
@@ -211,7 +211,7 @@ fn who_speaks_something_else_is_found_out() {
     }
 }
 
-/// Launchers that show a value at once let nobody be a barrier ahead of the others.
+/// Launchers that show a value at once let no node be a barrier ahead of the others.
 #[test]
 fn what_is_put_counts_after_the_next_barrier() {
     let shared = Space::default();

@@ -1,4 +1,4 @@
-//! The agreement: whoever dies, comes late, begins anew or lies, all who commit hold the same list, and nobody commits alone.
+//! The agreement: nodes may die, come late, start again or lie; all that commit hold the same list, and none commits alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 mod support;
 
@@ -145,7 +145,7 @@ fn node_that_rejects_the_common_list_leaves_all_without_one() {
     }
 }
 
-/// Rank 0 or another, whoever else is missing: all that are there hear why, long before the deadline; a later run under the
+/// Rank 0 or another, whichever else is missing: all that are there hear why, long before the deadline; a later run under the
 /// same id is not disturbed.
 #[test]
 fn a_node_that_refuses_is_heard_by_all_that_are_there_at_once() {
@@ -245,7 +245,7 @@ fn who_parts_leaves_a_later_rank_0_alone() {
     }
 }
 
-/// Two of them at once, as a restart can leave them: nobody counts on the word of a node that has gone over to the other.
+/// Two of them at once, as a restart can leave them: no node counts on the word of one that has gone over to the other.
 #[test]
 fn of_two_rank_0s_only_one_is_followed() {
     let (mut first, mut second) = (0, 0);
@@ -278,7 +278,7 @@ fn of_two_rank_0s_only_one_is_followed() {
     assert!(first > 50 && second > 50, "{first} times the first one, {second} times the second");
 }
 
-/// That somebody refuses can be a stranger's word.
+/// A refusal can be the word of a stranger.
 #[test]
 fn a_refusal_that_nobody_means_stops_nobody() {
     let mut sim = Sim::new(3);
@@ -292,7 +292,7 @@ fn a_refusal_that_nobody_means_stops_nobody() {
     assert_eq!(keys(&all(sim.run().0)[0]), RAILS);
 }
 
-/// A no counts as soon as it is said, whoever else never answers.
+/// A no counts as soon as it is said, whichever other node never answers.
 #[test]
 fn a_no_is_heard_although_another_node_has_died() {
     for seed in 0..40 {
@@ -357,7 +357,7 @@ fn rank_that_dies_at_any_step_leaves_all_or_none_agreed() {
     assert!(asked > 0, "who dies after it has published is named as well");
 }
 
-/// One of three nodes dies after each of its steps, and begins anew, with other rails.
+/// One of three nodes dies after each of its steps, and starts again with other rails.
 #[test]
 fn rank_that_restarts_at_any_step_counts_with_its_new_offer() {
     let mut together = 0;
@@ -373,7 +373,7 @@ fn rank_that_restarts_at_any_step_counts_with_its_new_offer() {
             let again = ended.pop().unwrap().unwrap().1;
             let through = ended[victim as usize].is_some();
             let others: Vec<_> = ended.into_iter().flatten().map(|(_, r)| r).collect();
-            // What outlives the job is swept away by whoever commits.
+            // A node that commits removes what outlives the job.
             let swept = seed % 2 == 1 && others.iter().all(Result::is_ok);
             let commit = store.iter().any(|(k, v)| k.contains("/end/") && v.starts_with(b"{\"commit")) || swept;
             let Ok(again) = again else {
@@ -409,7 +409,7 @@ fn runs_under_one_id_do_not_disturb_one_another() {
     }
 }
 
-/// Of another version, or of nobody's: rank 0 may still come, and where it does not, that is what was there.
+/// Of another version, or of none: rank 0 may still come, and where it does not, that is what was there.
 #[test]
 fn unreadable_remains_of_an_earlier_rank_0_stop_no_run() {
     let version =
@@ -458,7 +458,7 @@ fn thirty_two_threads_agree() {
     assert_eq!(store.len(), 32 + 4 * 31 + 2);
 }
 
-/// Of those that were told already nobody is waited for.
+/// No node waits for those that have heard already.
 #[test]
 fn rank_0_names_whom_it_waits_for() {
     let store = Memory::default();
@@ -568,7 +568,7 @@ fn what_does_not_fit_is_left_out_or_refused() {
     assert!(line.len() <= 101 && !line.contains('\n'));
 }
 
-/// A value that nobody of ours would write.
+/// A value that no node of ours would write.
 fn garbage() -> impl Strategy<Value = Vec<u8>> {
     let mut good: Vec<Vec<u8>> = vec![setup(1, 3, &["rdma0", "evil\"0"], 9).offer.encode().unwrap()];
     good.push(message::encode(&Ack::No("x".repeat(500))).unwrap());

@@ -1,4 +1,4 @@
-//! JSON with fields that are not known here. A record of a later version is read all the same, since NICs have to come home; a
+//! JSON with fields that are not known here. A record of a later version is read all the same, since its NICs have to be restored; a
 //! file that a person wrote, or another node's message, is refused, since an unknown field may be a slip of the pen.
 //!
 //! Types do not refuse fields themselves, as the same ones are in records. What was not heard is what a value does not print again:

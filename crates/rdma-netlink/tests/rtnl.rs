@@ -306,8 +306,8 @@ fn known_but_unread_attributes_stay() {
 #[test]
 fn a_route_through_a_nexthop_object_names_that_alone() {
     let route = Route { other: BTreeMap::from([(30, Hex(vec![7, 0, 0, 0]))]), ..a_route() };
-    let told = carried_route(&route).unwrap();
-    assert_eq!((told.nexthop(), told.hops.as_slice(), &told.other), (Some(7), &[][..], &route.other));
+    let got = carried_route(&route).unwrap();
+    assert_eq!((got.nexthop(), got.hops.as_slice(), &got.other), (Some(7), &[][..], &route.other));
 }
 
 /// With net.ipv4.nexthop_compat_mode off, Linux does not tell the legs.
@@ -344,10 +344,10 @@ fn of_group(group: Vec<Member>) -> Nexthop {
 fn of_a_resilient_group_the_settings_are_carried() {
     let buckets = [6, 0, 1, 0, 4, 0, 0, 0];
     let time = [12, 0, 4, 0, 9, 9, 9, 9, 9, 9, 9, 9];
-    let told = |bytes: Vec<u8>| Nexthop { other: BTreeMap::from([(12, Hex(bytes))]), ..of_group(Vec::new()) };
-    let with = told([&buckets[..], &time].concat());
+    let got = |bytes: Vec<u8>| Nexthop { other: BTreeMap::from([(12, Hex(bytes))]), ..of_group(Vec::new()) };
+    let with = got([&buckets[..], &time].concat());
     let m = carried_raw(nexthop::nexthop_message(&with, index).unwrap());
-    assert_eq!(nexthop::nexthop(&m, &names()), Some(told(buckets.to_vec())));
+    assert_eq!(nexthop::nexthop(&m, &names()), Some(got(buckets.to_vec())));
 }
 
 /// The seconds left of a route that ends: Linux tells them in rta_cacheinfo by the hundredth, and takes them in RTA_EXPIRES.
@@ -356,9 +356,9 @@ fn the_end_of_a_route() {
     let cacheinfo = |left: i32| [vec![0; 8], left.to_ne_bytes().to_vec(), vec![0; 20]].concat();
     for (left, expires) in [(0, None), (-5, None), (1, Some(1)), (29950, Some(299))] {
         let route = Route { other: BTreeMap::from([(12, Hex(cacheinfo(left)))]), ..a_route() };
-        let told = carried_route(&route).unwrap();
+        let got = carried_route(&route).unwrap();
         let other = expires.map(|seconds: u32| (23, Hex(seconds.to_ne_bytes().to_vec())));
-        assert_eq!(told.other, other.into_iter().collect::<BTreeMap<_, _>>(), "{left}");
+        assert_eq!(got.other, other.into_iter().collect::<BTreeMap<_, _>>(), "{left}");
     }
 }
 
@@ -370,8 +370,8 @@ fn malformed_legs_are_left() {
     for cut in 0..16 {
         let mut m = whole.clone();
         m.attributes.get_mut(&9).unwrap().0.truncate(cut);
-        let told = route::route(&m, &names()).unwrap();
-        assert_eq!(told.hops, hops[..cut / 8], "{cut} bytes");
+        let got = route::route(&m, &names()).unwrap();
+        assert_eq!(got.hops, hops[..cut / 8], "{cut} bytes");
     }
 }
 
@@ -419,11 +419,11 @@ mod qdiscs {
         let keep: [(&str, u16, Keeps); 3] = [("fq_codel", 3, codel), ("codel", 5, codel), ("pie", 1, pie)];
         for (kind, number, keeps) in keep {
             for set in 1..5000 {
-                let told = keeps(set) as u32;
+                let got = keeps(set) as u32;
                 let option = |us: u32| [&8u16.to_ne_bytes()[..], &number.to_ne_bytes(), &us.to_ne_bytes()].concat();
-                let m = qdisc::add_message(3, &root(kind, &option(told)));
+                let m = qdisc::add_message(3, &root(kind, &option(got)));
                 let given = u32::from_ne_bytes(m.attributes[&2].0[4..].try_into().unwrap());
-                assert_eq!(keeps(given.into()) as u32, told, "{kind}: {set} us");
+                assert_eq!(keeps(given.into()) as u32, got, "{kind}: {set} us");
             }
         }
     }
@@ -452,7 +452,7 @@ mod qdiscs {
         assert_eq!(dev.qdisc_lost.unwrap(), "the filters of its queueing discipline fq_codel 0:");
     }
 
-    /// netem's distributions, which jitter and slots may follow, are not told.
+    /// netem's distributions, which jitter and slots may follow, are not dumped.
     #[test]
     fn netem_without_chance_alone() {
         let steady = [[1; 20].to_vec(), vec![0; 4]].concat();
@@ -475,8 +475,8 @@ fn an_empty_link_layer_address_is_none() {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(Ipv4Addr::LOCALHOST)),
         NeighbourAttribute::LinkLayerAddress(Vec::new()),
     ];
-    let (_, told) = rtnl::neighbour(&m).unwrap();
-    assert_eq!(told.mac, None);
+    let (_, got) = rtnl::neighbour(&m).unwrap();
+    assert_eq!(got.mac, None);
     let mut m = LinkMessage::default();
     for empty in [Vec::new(), vec![0; 33]] {
         m.attributes = vec![

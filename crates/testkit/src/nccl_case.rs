@@ -46,10 +46,10 @@ impl Env {
     }
 }
 
-/// The hosts of this test alone: nobody may be asked.
+/// The hosts of this test alone: no name server may be asked.
 fn resolve(name: &str) -> Option<IpAddr> {
     let known = HOSTS.iter().find(|(_, host)| *host == name).and_then(|(ip, _)| ip.parse().ok());
-    // Numbers in C's other spellings, which ask nobody either.
+    // Numbers in C's other spellings, which need no name server either.
     let number = name.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     known.or_else(|| number.then(|| (name, 0).to_socket_addrs().ok()?.next().map(|a| a.ip())).flatten())
 }

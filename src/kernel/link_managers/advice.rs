@@ -1,4 +1,4 @@
-//! Who else configures links on this host, and how they are kept from NICs that have come home.
+//! Who else configures links on this host, and how they are kept from restored NICs.
 
 use rdma_model::drift::Drift;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub enum Outcome {
     Lost,
 }
 
-/// What was changed after NICs came home, and what is known of who did it; nothing where only HCAs differ, which nobody but
+/// What was changed after NICs were restored, and what is known of who did it; nothing where only HCAs differ, which only
 /// the kernel moves, or settings of devices.
 pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Option<String> {
     let changed: Vec<&Drift> = changed.iter().filter(|d| d.field != "hca" && !d.is_of_device()).collect();
@@ -41,7 +41,7 @@ pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Opt
         Outcome::PutBack => "and put back",
         Outcome::Lost => "and again after it was put back",
     };
-    Some(format!("{} changed after coming home ({}), {end}: {who}", names.join(", "), fields(&changed)))
+    Some(format!("{} changed after the restore ({}), {end}: {who}", names.join(", "), fields(&changed)))
 }
 
 /// The first few fields that differ.
@@ -61,7 +61,7 @@ fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String>
     let any = |is: &dyn Fn(&str) -> bool| changed.iter().any(|d| is(&d.field));
     let foreign = any(&|field| field.starts_with("route ") || field.starts_with("rule "));
     match present.manager {
-        // Routes and rules that nobody has told it of go wherever they lead (ManageForeignRoutes= in networkd.conf(5)).
+        // It deletes routes and rules that are not its own, wherever they lead (ManageForeignRoutes= in networkd.conf(5)).
         Manager::Networkd if foreign => Some(
             "systemd-networkd, unless ManageForeignRoutes=no and ManageForeignRoutingPolicyRules=no are below [Network] in \
              /etc/systemd/networkd.conf"

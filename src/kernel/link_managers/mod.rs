@@ -19,7 +19,7 @@ pub enum Manager {
     Udev,
 }
 
-/// What udev knows of a link, which others are told by (udev_device_db in systemd: `n` and the link's number).
+/// What udev knows of a link, which it tells others (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";
 
 /// Those that have run since boot: what they leave there survives their stop, not a reboot. networkd, when it stops, takes away

@@ -1,5 +1,5 @@
 //! The main table's default route: it would take a container's own traffic over a rail, so it stays behind unless it was asked
-//! for and nobody else has one.
+//! for and no other has one.
 
 use std::fmt;
 
@@ -40,19 +40,19 @@ pub fn carry_default(wanted: bool, rails: &mut [NicState], inside: &Snapshot) ->
         let default = |r: &Route| r.table == rdma_model::step::TABLE_MAIN && r.destination.prefix_len() == 0;
         state.routes.retain(|r| !default(r) || carried.contains(&r));
     }
-    let told =
+    let notes =
         |r: &Route| format!("{} stays behind: the container has a default route of its own", DefaultRouteText(r));
-    late.into_iter().map(told).collect()
+    late.into_iter().map(notes).collect()
 }
 
 /// What `prepare` says of it where it was asked for.
-pub fn default_told(wanted: bool, rails: &[NicState]) -> Vec<String> {
+pub fn default_notes(wanted: bool, rails: &[NicState]) -> Vec<String> {
     if !wanted {
         return Vec::new();
     }
     let all = rails.iter().flat_map(|s| &s.routes);
-    let told: Vec<String> = winners(all).into_iter().map(|r| format!("{} comes along", DefaultRouteText(r))).collect();
-    if told.is_empty() { vec!["--default-route: none of the NICs has a default route".to_owned()] } else { told }
+    let notes: Vec<String> = winners(all).into_iter().map(|r| format!("{} comes along", DefaultRouteText(r))).collect();
+    if notes.is_empty() { vec!["--default-route: none of the NICs has a default route".to_owned()] } else { notes }
 }
 
 /// `the default route via 10.0.0.9 of rail0`.

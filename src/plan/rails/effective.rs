@@ -16,7 +16,7 @@ pub const ALL: &str = "all";
 /// By the key of [`rdma_model::snapshot::Netdev::sysctls`].
 type Values = BTreeMap<String, Overruled>;
 
-/// A value of `all`; what is not told counts as 0, the kernel's default.
+/// A value of `all`; what is unknown counts as 0, the kernel's default.
 fn of_all(snapshot: &Snapshot, key: &str) -> u8 {
     let value = key.rsplit_once('/').and_then(|(folder, leaf)| snapshot.sysctls.get(&format!("{folder}/{ALL}/{leaf}")));
     value.and_then(|v| v.parse().ok()).unwrap_or(0)
@@ -57,7 +57,7 @@ pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
     write(values.flatten().map(|(key, v)| (key.clone(), v.now.clone())).collect())
 }
 
-/// The step that gives them back, apart from what somebody else has changed since.
+/// The step that gives them back, apart from what another has changed since.
 pub fn give_back<'a>(values: impl Iterator<Item = &'a Values>, inside: &Snapshot) -> Option<Step> {
     let ours = |(key, v): &(&String, &Overruled)| of_all(inside, key).to_string() == v.now;
     write(values.flatten().filter(ours).map(|(key, v)| (key.clone(), v.was.clone())).collect())

@@ -41,7 +41,7 @@ pub fn way_out(inside: &Snapshot) -> Option<&Netdev> {
     inside.netdevs.iter().find(usable)
 }
 
-/// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where not told).
+/// Whether this is a default route of the main table over which packets can leave (RTN_UNICAST; 0 where unknown).
 pub fn leads_everywhere(route: &Route) -> bool {
     route.table == MAIN && is_default(route)
 }

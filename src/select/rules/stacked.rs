@@ -27,7 +27,7 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
     let kind = kind.or(has_members.then_some("master of other interfaces"))?;
     let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
     let fix = match (kind, upper_lower::is_bond(netdev)) {
-        ("bond", true) => "name it in --ifaces to have it dissolved here and made anew inside, with its members",
+        ("bond", true) => "name it in --ifaces to have it dissolved here and made again inside, with its members",
         ("bond", false) => "dissolve it and use its members: one with a primary member cannot be created again",
         _ if netdev.kind.as_deref() == Some("hsr") => "delete it and use its ports",
         _ => "take its members out and use them",

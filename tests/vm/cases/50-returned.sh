@@ -49,7 +49,7 @@ case_under_a_new_name_and_another_hook_reclaims() {
   sandbox other
   hook createRuntime other
   said=$(report other .notes[])
-  says "brought rdma0 home"
+  says "restored rdma0"
   [ -e /sys/class/net/rdma0 ] || die "it is not home"
   hook poststop other
 }

@@ -23,7 +23,7 @@ impl Server {
 
     /// `files`: flags with a file of that folder each.
     pub fn with(scheme: &str, folder: tempfile::TempDir, files: &[(&str, &str)]) -> Server {
-        // Somebody else may take the ports meanwhile.
+        // Another process may take the ports meanwhile.
         for attempt in 0..3 {
             let (port, peers) = (free_port(), free_port());
             let log = std::fs::File::create(folder.path().join("log")).unwrap();

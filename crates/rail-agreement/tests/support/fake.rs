@@ -111,7 +111,7 @@ impl Session {
             let mut op = [0];
             self.stream.read_exact(&mut op)?;
             self.requests.fetch_add(1, Ordering::Relaxed);
-            // Whoever sends half a request keeps all others waiting.
+            // A client that sends half a request keeps all others waiting.
             let shared = self.shared.clone();
             let held = (self.manner == Manner::Legacy).then(|| shared.lock().unwrap());
             self.request(op[0], held)?;

@@ -25,7 +25,7 @@ struct Part {
 /// How a node ended, and when; none: it died.
 pub type Ended = Option<(Duration, Result<Agreement>)>;
 
-/// Somebody else who writes to the store.
+/// A stranger that writes to the store.
 pub type Stranger = Box<dyn FnMut(&mut BTreeMap<String, Value>)>;
 
 /// What a node says to what is proposed.

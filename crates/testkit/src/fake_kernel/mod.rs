@@ -198,7 +198,7 @@ impl Kernel {
             return Err(errno(EEXIST));
         }
         let number = self.free_number(None);
-        // A new device is the initial namespace's, whoever makes it (ib_device_init in drivers/infiniband/core/device.c).
+        // A new device is the initial namespace's, from whichever namespace it is made (ib_device_init in drivers/infiniband/core/device.c).
         self.rdma.push(Rdma { hca: hca(name.as_str(), number, true), on, at: Side::Host });
         match (wanted, node(number)) {
             // As the kernel does: the link is there, and is for the caller to undo.
@@ -219,7 +219,7 @@ impl Kernel {
         (0..).find(|n| !used.contains(n)).unwrap()
     }
 
-    /// rdma_dev_change_netns in drivers/infiniband/core/device.c: its clients come anew, the verbs node, too.
+    /// rdma_dev_change_netns in drivers/infiniband/core/device.c: its clients are added again, the verbs node, too.
     fn register(&mut self, device: usize, at: Side) {
         let number = self.free_number(Some(device));
         let rdma = &mut self.rdma[device];

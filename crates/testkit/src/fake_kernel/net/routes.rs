@@ -125,9 +125,9 @@ impl Space {
             return Err(errno(EINVAL));
         }
         let metric = if v6 { route.metric.or(Some(1024)) } else { route.metric };
-        let mut told = [Route { metric, hops: Vec::new(), ..route.clone() }];
-        tell_legs(&mut told, &self.nexthops);
-        told.into_iter().for_each(|r| self.put(r));
+        let mut copies = [Route { metric, hops: Vec::new(), ..route.clone() }];
+        tell_legs(&mut copies, &self.nexthops);
+        copies.into_iter().for_each(|r| self.put(r));
         Ok(())
     }
 
