@@ -173,10 +173,10 @@ fn ask(socket: &Socket, message: &[u8]) -> Result<()> {
 }
 
 /// Sends all in one message, and then waits for all answers.
-fn ask_all<'a>(socket: &Socket, messages: impl Iterator<Item = &'a [u8]> + Clone) -> Result<()> {
+fn ask_all<'a>(socket: &Socket, mut messages: impl Iterator<Item = &'a [u8]> + Clone) -> Result<()> {
     let all = messages.clone().collect::<Vec<_>>().concat();
     ensure!(socket.send(&all, 0)? == all.len(), "a message was cut");
-    messages.map(|_| answer(socket)).collect()
+    messages.try_for_each(|_| answer(socket))
 }
 
 fn answer(socket: &Socket) -> Result<()> {

@@ -87,20 +87,9 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
             (_, Some(why)) => restore.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 restore.notes.extend(notes(&h.before.netdev, dev));
-                restore.steps.extend(unlink(h, (host, inside)));
-                restore.steps.extend(leave_groups(Side::Inside, dev));
-                match upper_lower::virtual_link(h, held, host) {
-                    Some(made) => {
-                        // No hardware is re-created: root in the container could have put another link in its place.
-                        restore.steps.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
-                        settings.extend(recreate(h, &made));
-                    }
-                    None => {
-                        restore.steps.extend(move_out(h, dev));
-                        settings.extend(set_up(h, dev));
-                    }
-                }
-                settings.extend(link(h));
+                let (leave, arrive) = from_container(h, dev, upper_lower::virtual_link(h, held, host), (host, inside));
+                restore.steps.extend(leave);
+                settings.extend(arrive);
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
@@ -223,6 +212,29 @@ fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
     ];
     let changed: Vec<&str> = changed.iter().filter(|(is, _)| *is).map(|(_, what)| *what).collect();
     (!changed.is_empty()).then(|| format!("{} had been given other settings: {}", was.name, changed.join(", ")))
+}
+
+/// What takes a NIC out of the container, and what makes it whole on the host. No hardware is re-created there: root in the container
+/// could have put another link in its place.
+fn from_container(
+    held: &MovedNic,
+    dev: &Netdev,
+    made: Option<VirtualLink>,
+    seen: Seen,
+) -> (Vec<Step>, impl Iterator<Item = Step>) {
+    let mut leave: Vec<Step> = unlink(held, seen).into_iter().collect();
+    leave.extend(leave_groups(Side::Inside, dev));
+    let arrive = match made {
+        Some(made) => {
+            leave.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
+            recreate(held, &made)
+        }
+        None => {
+            leave.extend(move_out(held, dev));
+            set_up(held, dev)
+        }
+    };
+    (leave, arrive.into_iter().chain(link(held)))
 }
 
 /// Out of the container: what would keep it there or travel along, then the move.
