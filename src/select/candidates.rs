@@ -195,7 +195,11 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
     let (label, family) = (port_label(hca, port), context.request.select.family);
     let v2: Vec<&Gid> = port.gids.iter().filter(|g| g.kind == Some(GidKind::RoceV2)).collect();
     if v2.is_empty() {
-        return Err(format!("{label} has no RoCE v2 GID, but {} of other types", port.gids.len()));
+        let count = match port.gids.len() {
+            0 => "its GID table is empty".to_owned(),
+            n => format!("GIDs of other types: {n}"),
+        };
+        return Err(format!("{label} has no RoCE v2 GID; {count}"));
     }
     let made_from = |g: &&&Gid| netdev.addresses.iter().any(|a| counts(a, family) && a.address == g.ip());
     let ours: Vec<&Gid> = v2.iter().filter(made_from).copied().collect();
@@ -205,7 +209,7 @@ pub fn choose_gid<'a>(context: &Context, candidate: &Candidate<'a>) -> Result<&'
     let here = ours.iter().filter(|g| g.netdev.as_ref() == Some(&netdev.name)).min_by_key(|g| g.index);
     here.copied().ok_or_else(|| {
         let foreign = ours.iter().find_map(|g| g.netdev.as_ref()).map_or("no netdev", IfName::as_str);
-        format!("the RoCE v2 GIDs of {label} for {} carry {foreign}", netdev.name)
+        format!("the RoCE v2 GIDs of {label} with an address of {} are of {foreign}", netdev.name)
     })
 }
 

@@ -36,6 +36,9 @@ const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     not_in_peer_set,
 ];
 
+/// What to do about a NIC of a container's record.
+const HELD: &str = "stop that container; if it has ended: rdmaprep restore --all --stale";
+
 /// Tests the rules in their order.
 pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
     let dropped = RULES.iter().find_map(|rule| rule(context, candidate));
@@ -79,13 +82,13 @@ fn policy_forbids(context: &Context, netdev: &Netdev) -> Option<String> {
 fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
     if let Some(held) = context.held.iter().find(|h| candidate.name.as_ref() == Some(&h.netdev)) {
         let why = format!("{} holds {}", held.by, held.netdev);
-        return because(DropCode::Held, why, "stop that container; if it is gone: rdmaprep restore");
+        return because(DropCode::Held, why, HELD);
     }
     let (None, Some(hca), Some(port)) = (candidate.netdev, candidate.hca, candidate.port) else { return None };
     // An RDMA device in shared mode is seen by every namespace, its netdev by one.
     let away = port.link_layer.as_deref() == Some("Ethernet") && hca.protocol.as_deref() != Some("iw");
     let why = format!("the netdev of {} is in another network namespace", port_label(hca, port));
-    away.then(|| because(DropCode::Held, why, "free it there, or run on the host if this is a container"))?
+    away.then(|| because(DropCode::Held, why, "stop what uses it there; inside a container, run rdmaprep on the host instead"))?
 }
 
 fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -94,13 +97,13 @@ fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
         let first = candidate.port.map_or_else(|| hca.name.to_string(), |p| port_label(hca, p));
         let why = format!("{label} belongs to several HCA ports: {first}, {}", candidate.others.join(", "));
         let fix = match candidate.netdev.and_then(|n| n.kind.as_deref()) {
-            Some("bond") => "dissolve the bond or detach one of the devices",
-            _ => "detach one of the devices",
+            Some("bond") => "dissolve the bond, or remove all but one of these RDMA devices",
+            _ => "remove all but one of these RDMA devices (soft-RoCE: rdma link delete NAME)",
         };
         return because(DropCode::Ambiguous, why, fix);
     }
-    let fix = "compare `rdma link` with /sys/class/infiniband; reload the driver";
-    let why = format!("facts about {} disagree: {}", hca.name, hca.conflicts.join("; "));
+    let fix = "compare `rdma link` with /sys/class/infiniband, and reload the driver";
+    let why = format!("the data about {} contradict each other: {}", hca.name, hca.conflicts.join("; "));
     (!hca.conflicts.is_empty()).then(|| because(DropCode::Ambiguous, why, fix))?
 }
 
@@ -108,7 +111,7 @@ fn iwarp(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let hca = candidate.hca?;
     let iwarp = hca.protocol.as_deref() == Some("iw") || hca.driver.as_deref() == Some("siw");
     let why = format!("{} speaks iWARP, which has no RoCE GIDs", hca.name);
-    iwarp.then(|| because(DropCode::Iwarp, why, "switch the card to RoCE if it can (irdma: roce_ena=1)"))?
+    iwarp.then(|| because(DropCode::Iwarp, why, "switch the card to RoCE if it supports it (irdma: module parameter roce_ena=1)"))?
 }
 
 fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -116,12 +119,13 @@ fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
     if candidate.hca.is_some() || placeholder {
         return None;
     }
-    let fix = if context.blind() {
-        "load the RDMA driver, or name it in --ifaces to move it as a placeholder"
-    } else {
-        "nothing to do, unless its RDMA driver is not loaded"
+    let guarded = candidate.netdev.and_then(|n| context.uplinks.get(&n.name).or(context.bootstrap.get(&n.name)));
+    let fix = match guarded {
+        _ if !context.blind() => "nothing to do for a NIC without RDMA; else load its RDMA driver".to_owned(),
+        Some(why) => format!("this host needs a second NIC, with RDMA: this one {why}"),
+        None => "load its RDMA driver; for a test without RDMA, name it in --ifaces".to_owned(),
     };
-    because(DropCode::NotRdma, format!("{} has no RDMA device", candidate.label()), fix)
+    because(DropCode::NotRdma, format!("{} has no RDMA device", candidate.label()), &fix)
 }
 
 fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -131,7 +135,7 @@ fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
         (None, _) => format!("{} has no ports", hca.name),
         (Some(_), layer) => format!("{} has no netdev (link layer {})", hca.name, layer.unwrap_or("unknown")),
     };
-    because(DropCode::NoNetdev, why, "only RoCE and InfiniBand devices can be prepared")
+    because(DropCode::NoNetdev, why, "nothing to do: rdmaprep moves RoCE and InfiniBand devices only")
 }
 
 fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -142,7 +146,7 @@ fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
     };
     if let Some(why) = narrowed {
         let devices = request.narrowing.devices.is_some();
-        let fix = if devices { "ask for its device, too" } else { "change the container's annotation" };
+        let fix = if devices { "request its CDI device as well" } else { "change the container's annotation" };
         return because(DropCode::Excluded, why, fix);
     }
     let netdev = candidate.netdev.map(|n| &n.name);
@@ -161,19 +165,23 @@ fn is_bootstrap(context: &Context, candidate: &Candidate) -> Option<Drop> {
     guarded(context, candidate, &context.bootstrap, DropCode::Bootstrap)
 }
 
-/// The guard is lifted by two words: the NIC's name in `--ifaces` and `--allow-bootstrap-iface`.
+/// The guard is lifted by the NIC's name in `--ifaces` together with `--allow-bootstrap-iface`.
 fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: DropCode) -> Option<Drop> {
     let name = &candidate.netdev?.name;
     let why = guard.get(name)?;
     let lifted = candidate.named(context) && context.request.select.allow_bootstrap_iface;
-    let fix = "leave it to the host; to insist: --ifaces with its name and --allow-bootstrap-iface";
-    (!lifted).then(|| because(code, format!("{name} {why}"), fix))?
+    let safe = match code {
+        DropCode::Uplink => "the host has another way in that rdmaprep cannot see",
+        _ => "the job's bootstrap works without it",
+    };
+    let fix = format!("use another NIC for RDMA; only if {safe}: name it in --ifaces, and set --allow-bootstrap-iface");
+    (!lifted).then(|| because(code, format!("{name} {why}"), &fix))?
 }
 
 fn queueing_discipline(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev?;
     let why = format!("a move would take {} from {}", netdev.qdisc_lost.as_ref()?, netdev.name);
-    let fix = format!("delete it (tc qdisc show dev {}), or leave the NIC to the host", netdev.name);
+    let fix = format!("delete it (`tc qdisc show dev {}` lists it), or exclude the NIC", netdev.name);
     because(DropCode::QueueingDiscipline, why, &fix)
 }
 
@@ -186,12 +194,12 @@ fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
         netdev.addresses.iter().filter(|a| counts(a, Family::Any)).map(|a| a.address.to_string()).collect();
     let why = format!("{} has no {}", netdev.name, family.noun());
     if other.is_empty() {
-        return because(DropCode::NoAddress, why, "give it one");
+        return because(DropCode::NoAddress, why, &format!("add one: ip address add ADDRESS/PREFIX dev {}", netdev.name));
     }
     because(
         DropCode::NoAddress,
         format!("{why}, only {}", other.join(", ")),
-        "give it one, or let these count: --family any",
+        "add one, or set --family any to count these",
     )
 }
 
@@ -201,10 +209,10 @@ fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
         return None;
     }
     let why =
-        format!("{} is {}, not ACTIVE", port_label(hca, port), port.state.as_deref().unwrap_or("in no known state"));
+        format!("{} is {}, not ACTIVE", port_label(hca, port), port.state.as_deref().unwrap_or("in an unknown state"));
     let fix = match candidate.netdev.filter(|n| !n.up) {
         Some(n) => format!("ip link set {} up", n.name),
-        None => "check cable, switch port and, for InfiniBand, the subnet manager".to_owned(),
+        None => "check the cable, the switch port and, for InfiniBand, the subnet manager".to_owned(),
     };
     because(DropCode::PortDown, why, &fix)
 }
@@ -212,7 +220,8 @@ fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
 fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let exempt = candidate.is_ib() || candidate.hca.is_none();
     let why = choose_gid(context, candidate).err().filter(|_| !exempt)?;
-    because(DropCode::NoGid, why, "see /sys/class/infiniband/*/ports/*/gid_attrs; is RoCE v2 on, and the link up?")
+    let fix = "check that the link is up and RoCE v2 enabled; the GIDs are in /sys/class/infiniband/*/ports/*/gid_attrs";
+    because(DropCode::NoGid, why, fix)
 }
 
 fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -220,12 +229,12 @@ fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
     let why =
         format!("{} of {} has a finite lifetime, and nothing would renew it inside", address.address, netdev.name);
-    because(DropCode::FiniteLifetime, why, "configure it statically, or freeze it: --freeze-lifetimes")
+    because(DropCode::FiniteLifetime, why, "configure it statically, or set --freeze-lifetimes to make it permanent inside")
 }
 
 fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {
-    let why = format!("{} is InfiniBand, which was not asked for", candidate.label());
-    (candidate.is_ib() && !context.request.select.ib).then(|| because(DropCode::InfiniBand, why, "add --ib"))?
+    let why = format!("{} is InfiniBand, and --ib is not set", candidate.label());
+    (candidate.is_ib() && !context.request.select.ib).then(|| because(DropCode::InfiniBand, why, "set --ib"))?
 }
 
 fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {

@@ -118,9 +118,9 @@ const CODES: [DropCode; 19] = [
 fn each_kind_of_master_has_advice_of_its_own() {
     let text = fs::read_to_string("tests/cases/select/enslaved-to-bridge/snapshot.json").unwrap();
     for (kind, member, master) in [
-        ("bridge", "take it out: ip link set rdma0 nomaster", "take its members out and use them"),
-        ("hsr", "delete that: ip link delete br1", "delete it and use its ports"),
-        ("openvswitch", "take it out: ovs-vsctl del-port rdma0", "take its members out and use them"),
+        ("bridge", "remove it: ip link set rdma0 nomaster", "remove its members from it, and use them"),
+        ("hsr", "delete br1: ip link delete br1", "delete it, and use its ports"),
+        ("openvswitch", "remove it: ovs-vsctl del-port rdma0", "remove its members from it, and use them"),
     ] {
         let mut snapshot: Snapshot = serde_json::from_str(&text).unwrap();
         let hca = snapshot.hcas.first().cloned().unwrap();

@@ -32,7 +32,7 @@ fn vxlan_over_a_nic_keeps_it_and_stays_whole() {
         let c = Container::new("c");
         c.create(host).fails(3, &["x0 (vxlan) sits on r0 now, and would be deleted, with all that is set on it"]);
         let why = "x0 (vxlan) sits on r0, and would be deleted, with all that is set on it";
-        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &[why, "delete what sits on it first"]);
+        host.rdmaprep(&["prepare", "--ifaces", "r0"]).fails(4, &[why, "delete the upper netdev first"]);
         same("the vxlan", &before, &vxlan());
         host.is_as(&look);
         host.is_clean();

@@ -3,7 +3,7 @@
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Netdev;
 
-use super::{because, policy_forbids};
+use super::{HELD, because, policy_forbids};
 use crate::select::candidates::{Candidate, Context, INFINIBAND};
 use crate::select::{Drop, DropCode};
 use rdma_model::upper_lower;
@@ -18,7 +18,7 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
         // mlx5 makes a LAG of bonds in the initial namespace alone (drivers/net/ethernet/mellanox/mlx5/core/lag/lag.c).
         let hca = candidate.hca.filter(|h| !h.is_rxe())?;
         let why =
-            format!("{} is of a bond, {}, and no driver would make it again inside a container", hca.name, netdev.name);
+            format!("{} belongs to bond {}, and its driver cannot create it inside a container", hca.name, netdev.name);
         return because(DropCode::Enslaved, why, "dissolve the bond and use its members");
     }
     // The kernel ties bonds, bridges and their like to their namespace.
@@ -27,10 +27,10 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
     let kind = kind.or(has_members.then_some("master of other interfaces"))?;
     let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
     let fix = match (kind, upper_lower::is_bond(netdev)) {
-        ("bond", true) => "name it in --ifaces to have it dissolved here and made again inside, with its members",
-        ("bond", false) => "dissolve it and use its members: one with a primary member cannot be created again",
-        _ if netdev.kind.as_deref() == Some("hsr") => "delete it and use its ports",
-        _ => "take its members out and use them",
+        ("bond", true) => "name it in --ifaces: rdmaprep dissolves it here and re-creates it inside, with its members",
+        ("bond", false) => "dissolve it and use its members: rdmaprep cannot re-create a bond with a primary member",
+        _ if netdev.kind.as_deref() == Some("hsr") => "delete it, and use its ports",
+        _ => "remove its members from it, and use them",
     };
     because(DropCode::Enslaved, why, fix)
 }
@@ -39,9 +39,9 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
 /// ndo_del_slave (net/hsr/hsr_device.c). Open vSwitch's ports are its daemon's.
 fn freeing(context: &Context, netdev: &Netdev, master: &IfName) -> String {
     match context.snapshot.netdev(master).and_then(|m| m.kind.as_deref()) {
-        Some("hsr") => format!("delete that: ip link delete {master}"),
-        Some("openvswitch") => format!("take it out: ovs-vsctl del-port {}", netdev.name),
-        _ => format!("take it out: ip link set {} nomaster", netdev.name),
+        Some("hsr") => format!("delete {master}: ip link delete {master}"),
+        Some("openvswitch") => format!("remove it: ovs-vsctl del-port {}", netdev.name),
+        _ => format!("remove it: ip link set {} nomaster", netdev.name),
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev.filter(|_| !candidate.named(context))?;
     let kind = netdev.kind.as_deref();
     if netdev.link_type == INFINIBAND {
-        let why = format!("{} is an IPoIB interface: RDMA over InfiniBand does without", netdev.name);
+        let why = format!("{} is an IPoIB interface, which RDMA over InfiniBand does not need", netdev.name);
         return because(DropCode::Child, why, "name it in --ifaces, with --ib, if the job needs IP over it");
     }
     let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
@@ -67,18 +67,18 @@ pub(super) fn carries(context: &Context, candidate: &Candidate) -> Option<Drop> 
     let netdev = candidate.netdev?;
     if let Some(held) = context.held.iter().find(|h| h.over.as_ref() == Some(&netdev.name)) {
         let why = format!("{}, which {} holds, sits on {}", held.netdev, held.by, netdev.name);
-        return because(DropCode::Carries, why, "stop that container; if it is gone: rdmaprep restore");
+        return because(DropCode::Carries, why, HELD);
     }
     if let Some(stranger) = upper_lower::strangers(context.snapshot, netdev).next() {
         let why = format!("{stranger} sits on {}: two would share the card", netdev.name);
-        return because(DropCode::Carries, why, "delete it there first, or leave the NIC to the host");
+        return because(DropCode::Carries, why, "delete it there first, or exclude this NIC");
     }
     if upper_lower::is_bond(netdev) {
         return carries_as_bond(context, netdev);
     }
     let (upper, why) =
         upper_lower::upper(context.snapshot, netdev).find_map(|u| Some((u, left_behind(context, u, 0)?)))?;
-    because(DropCode::Carries, sits(upper, netdev) + &why, "delete what sits on it first, or leave it to the host")
+    because(DropCode::Carries, sits(upper, netdev) + &why, "delete the upper netdev first, or exclude this NIC")
 }
 
 fn sits(upper: &Netdev, below: &Netdev) -> String {
@@ -89,12 +89,12 @@ fn sits(upper: &Netdev, below: &Netdev) -> String {
 fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
     let mut whole = std::iter::once(bond).chain(upper_lower::members(context.snapshot, bond));
     if let Some((upper, below)) = whole.find_map(|n| Some((upper_lower::upper(context.snapshot, n).next()?, n))) {
-        return because(DropCode::Carries, sits(upper, below), "delete what sits on it first, or leave it to the host");
+        return because(DropCode::Carries, sits(upper, below), "delete the upper netdev first, or exclude this NIC");
     }
     let strange =
         |m: &Netdev| upper_lower::strangers(context.snapshot, m).next().map(|s| format!("{s} sits on {}", m.name));
     if let Some(why) = upper_lower::members(context.snapshot, bond).find_map(strange) {
-        return because(DropCode::Carries, why, "delete it there first, or leave the NIC to the host");
+        return because(DropCode::Carries, why, "delete it there first, or exclude this NIC");
     }
     let why = upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
     because(DropCode::Forbidden, why, "ask the administrator of this host")

@@ -101,7 +101,7 @@ case_a_vlan_comes_along() {
 case_a_macvlan_on_a_nic_keeps_it() {
   ip link add link v0 name m0 type macvlan mode bridge
   fails 4 rdmaprep prepare --plan x --ifaces v0
-  says "m0 (macvlan) sits on v0, and would be left without it; delete what sits on it first"
+  says "m0 (macvlan) sits on v0, and would be left without it; delete the upper netdev first"
 }
 
 # pingpong SERVER RUNTIME CLIENT RUNTIME HCA HCA ADDRESS: RDMA between two containers, by GIDs made from IPv4 addresses on
@@ -216,7 +216,7 @@ case_a_bond_moves_whole() {
   state=$(legs)
   said=$(rdmaprep prepare --plan x)
   says "bond0 is a bond, which cannot change namespace"
-  says "name it in --ifaces to have it"
+  says "name it in --ifaces: rdmaprep dissolves it"
   both bond0 v1
   said=$(cat /tmp/ctr/a.prepared)
   says "w0: comes along with bond0, of which it is a member"
@@ -336,7 +336,7 @@ case_the_netdev_is_elsewhere() {
   ip netns add n
   ip link set "${roce_nics[0]}" netns n
   fails 4 rdmaprep prepare --plan x --ifaces "${roce_nics[1]}"
-  says "the netdev of roce0:1 is in another network namespace; free it there"
+  says "the netdev of roce0:1 is in another network namespace; stop what uses it there"
   ip netns delete n
   until_true 20 home "${roce_nics[0]}"
 }
