@@ -127,7 +127,7 @@ fn guarded(context: &CheckContext) -> Vec<Finding> {
     for rail in &kept {
         let Some(clause) = guard.get(rail.name()) else { continue };
         let seen = format!("{} is in the set, and {clause}", rail.name());
-        let fix = "leave it to the host: take it out of --ifaces (RDMA_IFACES), and drop --allow-bootstrap-iface";
+        let fix = "remove it from --ifaces (RDMA_IFACES), and unset --allow-bootstrap-iface";
         found.push(Finding::new(Check::Uplink, Severity::Breaks, seen, why, fix));
     }
     for plan in context.of.plans {

@@ -38,7 +38,10 @@ pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let mut pieces = vec![link];
     main.is_alone(&path, &others)?;
     let own = main.section().and_then(runtimes).is_some_and(|r| r.contains_key(NAME));
-    ensure!(!own, ErrorClass::Refused.error(format!("{path}: has a runtime {NAME} that is not ours: take it out")));
+    ensure!(
+        !own,
+        ErrorClass::Refused.error(format!("{path}: has a runtime {NAME} that rdmaprep did not write: remove it first"))
+    );
     // What is imported counts more.
     let imported = others.iter().rev().filter_map(|(_, d)| main.section_of(d));
     let known = Known::from_sections(imported.chain(main.section()));
@@ -151,7 +154,8 @@ impl Main {
             let own = runtimes(section).is_some_and(|r| r.contains_key(NAME));
             ensure!(
                 !own,
-                ErrorClass::Refused.error(format!("{other}: has a runtime {NAME} that is not ours: take it out"))
+                ErrorClass::Refused
+                    .error(format!("{other}: has a runtime {NAME} that rdmaprep did not write: remove it first"))
             );
             let why = || {
                 ErrorClass::Refused.error(format!(

@@ -51,13 +51,16 @@ fn add(text: Option<&str>, runtime: &str, default: bool) -> Result<String> {
     let mut runtimes = object(runtimes, "`runtimes`")?;
     let ours = json!({ "path": runtime });
     let other = runtimes.insert(NAME.to_owned(), ours.clone()).filter(|there| *there != ours);
-    ensure!(other.is_none(), ErrorClass::Refused.error(format!("has a runtime {NAME} that is not ours: take it out")));
+    ensure!(
+        other.is_none(),
+        ErrorClass::Refused.error(format!("has a runtime {NAME} that rdmaprep did not write: remove it first"))
+    );
     new["runtimes"] = Value::Object(runtimes);
     if default {
         let other = new.get("default-runtime").filter(|name| *name != NAME);
         ensure!(
             other.is_none(),
-            ErrorClass::Refused.error("has a default-runtime of its own: take it out, or leave out --default-runtime")
+            ErrorClass::Refused.error("has a default-runtime of its own: remove it, or omit --default-runtime")
         );
         new["default-runtime"] = Value::from(NAME);
     }

@@ -88,7 +88,9 @@ fn held(context: &Context, candidate: &Candidate) -> Option<Drop> {
     // An RDMA device in shared mode is seen by every namespace, its netdev by one.
     let away = port.link_layer.as_deref() == Some("Ethernet") && hca.protocol.as_deref() != Some("iw");
     let why = format!("the netdev of {} is in another network namespace", port_label(hca, port));
-    away.then(|| because(DropCode::Held, why, "stop what uses it there; inside a container, run rdmaprep on the host instead"))?
+    away.then(|| {
+        because(DropCode::Held, why, "stop what uses it there; inside a container, run rdmaprep on the host instead")
+    })?
 }
 
 fn ambiguous(_: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -111,7 +113,9 @@ fn iwarp(_: &Context, candidate: &Candidate) -> Option<Drop> {
     let hca = candidate.hca?;
     let iwarp = hca.protocol.as_deref() == Some("iw") || hca.driver.as_deref() == Some("siw");
     let why = format!("{} speaks iWARP, which has no RoCE GIDs", hca.name);
-    iwarp.then(|| because(DropCode::Iwarp, why, "switch the card to RoCE if it supports it (irdma: module parameter roce_ena=1)"))?
+    iwarp.then(|| {
+        because(DropCode::Iwarp, why, "switch the card to RoCE if it supports it (irdma: module parameter roce_ena=1)")
+    })?
 }
 
 fn not_rdma(context: &Context, candidate: &Candidate) -> Option<Drop> {
@@ -194,7 +198,11 @@ fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
         netdev.addresses.iter().filter(|a| counts(a, Family::Any)).map(|a| a.address.to_string()).collect();
     let why = format!("{} has no {}", netdev.name, family.noun());
     if other.is_empty() {
-        return because(DropCode::NoAddress, why, &format!("add one: ip address add ADDRESS/PREFIX dev {}", netdev.name));
+        return because(
+            DropCode::NoAddress,
+            why,
+            &format!("add one: ip address add ADDRESS/PREFIX dev {}", netdev.name),
+        );
     }
     because(
         DropCode::NoAddress,
@@ -220,7 +228,8 @@ fn port_down(_: &Context, candidate: &Candidate) -> Option<Drop> {
 fn no_gid(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let exempt = candidate.is_ib() || candidate.hca.is_none();
     let why = choose_gid(context, candidate).err().filter(|_| !exempt)?;
-    let fix = "check that the link is up and RoCE v2 enabled; the GIDs are in /sys/class/infiniband/*/ports/*/gid_attrs";
+    let fix =
+        "check that the link is up and RoCE v2 enabled; the GIDs are in /sys/class/infiniband/*/ports/*/gid_attrs";
     because(DropCode::NoGid, why, fix)
 }
 
@@ -229,7 +238,11 @@ fn finite_lifetime(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let address = netdev.addresses.iter().find(|a| a.valid_lft.is_some())?;
     let why =
         format!("{} of {} has a finite lifetime, and nothing would renew it inside", address.address, netdev.name);
-    because(DropCode::FiniteLifetime, why, "configure it statically, or set --freeze-lifetimes to make it permanent inside")
+    because(
+        DropCode::FiniteLifetime,
+        why,
+        "configure it statically, or set --freeze-lifetimes to make it permanent inside",
+    )
 }
 
 fn infiniband(context: &Context, candidate: &Candidate) -> Option<Drop> {

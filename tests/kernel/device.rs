@@ -131,7 +131,7 @@ fn a_setting_that_is_refused_can_be_given_up() {
         let mut c = Container::new("c");
         c.create(host).ok();
         // Before the container has ended, the NIC is not to be given up.
-        host.rdmaprep(&["restore", "--forget", "c"]).fails(3, &["container c lives"]);
+        host.rdmaprep(&["restore", "--forget", "c"]).fails(3, &["container c still runs"]);
         let path = &host.records()[0];
         let text = std::fs::read_to_string(path).unwrap();
         std::fs::write(path, text.replace(r#""ethtool channels rx":"4""#, r#""ethtool channels rx":"9""#)).unwrap();

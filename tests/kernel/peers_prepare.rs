@@ -221,7 +221,7 @@ fn bare_infiniband_hcas_are_agreed_on_like_nics() {
     // A node without --ib lacks the HCAs: all nodes drop them and keep the NICs.
     for plan in plans(run("2", &three, &two, [&["--ib"], &[]])) {
         assert_eq!((nics(&plan).len(), &plan["ib"]), (2, &json!([])));
-        assert!(plan["agreement"]["lost"][0].as_str().unwrap().contains("InfiniBand, and no --ib"));
+        assert!(plan["agreement"]["lost"][0].as_str().unwrap().contains("InfiniBand, without --ib"));
     }
     let bare = with("bare", &[2, 1], false);
     for plan in plans(run("3", &three, &bare, ib)) {
