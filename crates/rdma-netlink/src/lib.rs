@@ -5,17 +5,20 @@
 //!
 //! - [`socket`]: sequence numbers, a deadline, answers of any size, lists that were interrupted are asked again
 //! - [`raw`], [`reply`], [`generic`]: messages as a header and attributes by number
+//! - [`devconf`], [`neigh_parms`]: sysctls of a link that route netlink reports
 //! - [`rtnl`], [`route`], [`route_lookup`], [`nexthop`], [`qdisc`], [`link_info`], [`lower_link`], [`vf`]: route netlink
 //! - [`nldev`], [`nldev_users`]: RDMA netlink
 //! - [`ethtool`]: generic netlink; [`dcb`]: Data Center Bridging
 #![forbid(unsafe_code)]
 
 pub mod dcb;
+pub mod devconf;
 pub mod ethtool;
 pub mod generic;
 pub mod ifname_utf8;
 pub mod link_info;
 pub mod lower_link;
+pub mod neigh_parms;
 pub mod nexthop;
 pub mod nldev;
 pub mod nldev_users;

@@ -12,6 +12,7 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use rdma_model::ids::Hex;
 
 use crate::ifname_utf8;
+use crate::neigh_parms::{NDTMSG, RTM_GETNEIGHTBL, RTM_NEWNEIGHTBL};
 
 /// Attributes by number; one that is sent nested has [`NLA_F_NESTED`] in it.
 pub type Attributes = BTreeMap<u16, Hex>;
@@ -30,12 +31,13 @@ pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
 pub(crate) const RTM_DELNEXTHOP: u16 = 105;
 pub const RTM_GETNEXTHOP: u16 = 106;
 
-/// The length of the header: rtmsg, tcmsg, nhmsg.
+/// The length of the header: rtmsg, tcmsg, nhmsg, ndtmsg.
 fn header_length(kind: u16) -> Option<usize> {
     match kind {
         RTM_NEWROUTE..=RTM_GETROUTE => Some(12),
         RTM_NEWQDISC..=RTM_GETQDISC | RTM_NEWTFILTER..=RTM_GETTFILTER => Some(20),
         RTM_NEWNEXTHOP..=RTM_GETNEXTHOP => Some(8),
+        RTM_NEWNEIGHTBL..=RTM_GETNEIGHTBL => Some(NDTMSG),
         _ => None,
     }
 }
@@ -45,7 +47,7 @@ fn header_length(kind: u16) -> Option<usize> {
 pub struct Raw {
     /// RTM_*.
     pub kind: u16,
-    /// rtmsg, tcmsg or nhmsg.
+    /// rtmsg, tcmsg, nhmsg or ndtmsg.
     pub header: Vec<u8>,
     pub attributes: Attributes,
 }
