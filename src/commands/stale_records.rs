@@ -15,7 +15,7 @@ use crate::apply::apply_all;
 use crate::journal::{PartialRecord, Phase, Record};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::records::Records;
-use crate::kernel::{Kernel, Namespaces, Scope, Sysctls, World, link_managers};
+use crate::kernel::{Defaults, Kernel, Namespaces, Scope, Sysctls, World, link_managers};
 use crate::plan::rdma_mode;
 use crate::report::Report;
 use crate::restore::SETTLE;
@@ -70,7 +70,8 @@ fn describe_record(record: &Record) -> String {
 }
 
 fn reboot_plan(world: &mut dyn World, record: &Record) -> Result<RebootPlan> {
-    let host = world.observe(Side::Host, &Scope { sysctls: Sysctls::All, ..Scope::links() })?;
+    let host =
+        world.observe(Side::Host, &Scope { sysctls: Sysctls::All, defaults: Defaults::All, ..Scope::links() })?;
     Ok(plan_after_reboot(&record.held, &host, |dev| link_managers::manager_of(Path::new("/"), &dev.name, dev.ifindex)))
 }
 

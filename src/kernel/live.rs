@@ -15,12 +15,14 @@ use crate::kernel::netns::search::{self, Search};
 use crate::kernel::netns::{Netns, pins};
 use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
+use crate::kernel::sysctl::Reported;
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Pin, Scope, World, host_paths, sysctl};
+use crate::kernel::{Pin, Scope, World, host_paths};
 use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
 use rdma_model::step::{Side, Step, VirtualLink};
+use rdma_netlink::neigh_parms::Tables;
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
@@ -230,12 +232,14 @@ impl World for Kernel {
         snapshot.routes_cut = network.routes_cut;
         snapshot.nexthops = network.nexthops;
         snapshot.rules = network.rules;
+        let neigh = scope.sysctls.concern_folder("neigh");
+        let neigh = if neigh { space.route.neigh_parms().context("reading neighbour tables")? } else { Tables::new() };
+        space.links = network.confs.len();
+        let reported = Reported { confs: network.confs, neigh };
+        let reader = &mut space.sysctls;
         space.netns.visit(|| {
-            snapshot.sysctls = sysctl::shared();
-            if scope.sysctls.all_of_some() {
-                snapshot.sysctls.extend(sysctl::defaults());
-            }
-            space::read_sysctls(&mut snapshot.netdevs, &scope.sysctls);
+            reader.read_netdevs(&mut snapshot.netdevs, &scope.sysctls, &reported);
+            snapshot.sysctls = reader.shared(scope.defaults, &reported);
             tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
         })?;
         let wanted: Vec<&mut Netdev> =
@@ -283,11 +287,7 @@ impl World for Kernel {
                 let wanted = ExpectedPort { hca, port: *port, dev, addresses, index: *index };
                 wait_port::wait(rdma, &space.netns, wanted, Duration::from_secs((*gid_timeout).into()), deadline)
             }
-            Step::Sysctls { side, dev, values } => self
-                .space(*side)?
-                .netns
-                // One that is refused must not keep the others from being written.
-                .visit(|| sysctl::ordered(values).map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and)),
+            Step::Sysctls { side, dev, values } => self.space(*side)?.write_sysctls(dev, values),
             Step::Delete { side, dev } => gone(self.space(*side)?.route.delete(dev), &[ENODEV]),
             Step::Enslave { side, dev, master } => Ok(self.space(*side)?.route.enslave(dev, master)?),
             Step::Make { side, dev, made } => self.make(*side, dev, made, deadline),

@@ -42,6 +42,7 @@ use sysfs::Survey;
 #[derive(Clone, Debug)]
 pub struct Scope {
     pub sysctls: Sysctls,
+    pub defaults: Defaults,
     /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink reports.
     pub sysfs: bool,
     /// Of which NICs what can be set on the device is read as well, see [`rdma_model::snapshot::Netdev::device`].
@@ -50,7 +51,7 @@ pub struct Scope {
     pub elsewhere: bool,
 }
 
-/// Per-device sysctls: a NIC has some 130, each a file.
+/// Per-device sysctls: a NIC has some 130, most of which netlink reports.
 #[derive(Clone, Debug)]
 pub enum Sysctls {
     /// All of all NICs.
@@ -61,13 +62,25 @@ pub enum Sysctls {
     Named(BTreeMap<IfName, Vec<String>>),
 }
 
+/// Which sysctls of `default` are read, each from its file: what a new NIC of the namespace gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defaults {
+    /// None.
+    Unread,
+    /// Those by which is decided what a NIC takes into a container, see [`crate::plan::sysctl_carry`].
+    Carried,
+    /// All.
+    All,
+}
+
 impl Sysctls {
-    /// Whether all of some NIC are read: what they differ in from the defaults is of interest then.
-    pub fn all_of_some(&self) -> bool {
+    /// Whether any are of this folder of `/proc/sys/net`, such as `neigh`.
+    fn concern_folder(&self, folder: &str) -> bool {
+        let within = |key: &String| key.split('/').any(|part| part == folder);
         match self {
             Sysctls::All => true,
             Sysctls::Of(nics) => !nics.is_empty(),
-            Sysctls::Named(_) => false,
+            Sysctls::Named(keys) => keys.values().flatten().any(within),
         }
     }
 
@@ -87,21 +100,23 @@ impl Scope {
         Scope::for_nics(Vec::new())
     }
 
-    /// What netlink reports, with all sysctls and device settings of these NICs.
+    /// What netlink reports, with all sysctls and device settings of these NICs, and the defaults that say which are taken along.
     pub fn for_nics(nics: Vec<IfName>) -> Scope {
-        Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), sysfs: false, elsewhere: false }
+        let defaults = if nics.is_empty() { Defaults::Unread } else { Defaults::Carried };
+        Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), defaults, sysfs: false, elsewhere: false }
     }
 
     /// What netlink reports, with the sysctls that these states name: what comparing with them takes.
     pub fn against(states: &[NicState]) -> Scope {
         let keys = |s: &NicState| (s.netdev.name.clone(), s.netdev.sysctls.keys().cloned().collect());
         let sysctls = Sysctls::Named(states.iter().map(keys).collect());
-        Scope { sysctls, sysfs: false, elsewhere: false, devices: Vec::new() }
+        Scope { sysctls, ..Scope::links() }
     }
 
     /// Everything that `rdmaprep snapshot` shows.
     pub fn full() -> Scope {
-        Scope { sysctls: Sysctls::All, sysfs: true, elsewhere: true, devices: Vec::new() }
+        let devices = Vec::new();
+        Scope { sysctls: Sysctls::All, defaults: Defaults::All, sysfs: true, elsewhere: true, devices }
     }
 }
 

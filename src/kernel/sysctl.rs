@@ -1,18 +1,22 @@
-//! Per-device sysctls of the calling thread's network namespace.
+//! Per-device sysctls of the calling thread's network namespace: what netlink reports of them, and files for the others.
 //!
 //! Files below /proc/sys are used directly: the `sysctl` crate turns every dot of a name into a slash, which a VLAN's
 //! name does not survive.
 
-use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
-use std::io::Read;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
-
 use rdma_model::ids::IfName;
+use rdma_model::snapshot::{Netdev, SysctlValues};
+use rdma_netlink::devconf::DevConf;
+use rdma_netlink::neigh_parms::{AF_INET, AF_INET6, Tables};
+use rdma_netlink::rtnl;
+
+use crate::kernel::{Defaults, Sysctls};
+use crate::plan::sysctl_carry;
 
 /// The folders of `/proc/sys/net` that hold per-device values.
 const FOLDERS: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"];
@@ -24,54 +28,163 @@ fn path(dev: &str, key: &str) -> Option<PathBuf> {
 
 /// No setting: says whether the multicast router of this namespace forwards by the device, and cannot be written
 /// (devinet_sysctl in net/ipv4/devinet.c, addrconf_sysctl in net/ipv6/addrconf.c).
-const STATUS: &CStr = c"mc_forwarding";
+const STATUS: &str = "mc_forwarding";
 
-/// All values of a device, by `ipv4/conf/<leaf>` and so on; what cannot be read (an unset stable_secret) is left out.
-pub fn read_all(dev: &IfName) -> BTreeMap<String, String> {
-    let mut values = BTreeMap::new();
-    for folder in FOLDERS {
-        let path = format!("/proc/sys/net/{folder}/{dev}");
-        // Each file by its name in its folder: walking the whole path takes as long as reading it.
-        let Ok(open) = openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) else {
-            continue;
-        };
-        let Ok(leaves) = Dir::read_from(&open) else { continue };
-        let leaf =
-            |name: &CStr| whole(openat(&open, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?.into());
-        for entry in leaves.flatten().filter(|entry| entry.file_name() != STATUS) {
-            if let Some(value) = leaf(entry.file_name()) {
-                values.insert(format!("{folder}/{}", entry.file_name().to_string_lossy()), value);
-            }
+/// The values of `all` that combine with those of a device (max or OR: `IN_DEV_MAXCONF`, `IN_DEV_ORCONF` in
+/// include/linux/inetdevice.h).
+const COMBINED: [&str; 4] = ["arp_announce", "arp_ignore", "arp_filter", "rp_filter"];
+
+/// What netlink reports of the sysctls of a namespace.
+pub struct Reported {
+    pub confs: HashMap<u32, DevConf>,
+    pub neigh: Tables,
+}
+
+impl Reported {
+    /// Whether a device has that folder.
+    fn has(&self, index: u32, folder: &str) -> bool {
+        let has = |conf: &DevConf| if folder.starts_with("ipv4/") { conf.has_ipv4() } else { conf.has_ipv6() };
+        self.confs.get(&index).is_some_and(has)
+    }
+
+    fn value(&self, index: u32, folder: &str, leaf: &str) -> Option<String> {
+        match folder {
+            "ipv4/conf" => self.confs.get(&index)?.ipv4(leaf),
+            "ipv6/conf" => self.confs.get(&index)?.ipv6(leaf),
+            _ => self.neigh(Some(index), folder, leaf),
         }
     }
-    values
+
+    /// Those values that the device does not have by now, as far as that is reported.
+    pub fn differing(&self, index: u32, values: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        // A secret that is written sets the mode.
+        let set = |key: &str| key == "ipv6/conf/addr_gen_mode" && values.contains_key("ipv6/conf/stable_secret");
+        let has = |(key, value): &(&String, &String)| {
+            let now = key.rsplit_once('/').and_then(|(folder, leaf)| self.value(index, folder, leaf));
+            now.as_ref() == Some(*value) && !set(key)
+        };
+        values.iter().filter(|pair| !has(pair)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    fn neigh(&self, index: Option<u32>, folder: &str, leaf: &str) -> Option<String> {
+        let family = match folder {
+            "ipv4/neigh" => AF_INET,
+            "ipv6/neigh" => AF_INET6,
+            _ => return None,
+        };
+        self.neigh.get(&(family, index))?.value(leaf)
+    }
+}
+
+/// Reads sysctls in one namespace: the thread that calls is in there. What netlink does not report is read from its file.
+#[derive(Default)]
+pub struct Reader {
+    /// By folder: they are the same for all devices.
+    leaves: BTreeMap<&'static str, Vec<String>>,
+    /// Of `all` and `default`, as they have been read.
+    shared: BTreeMap<String, Option<String>>,
+}
+
+impl Reader {
+    /// A step writes some: they are to be read again.
+    pub fn forget(&mut self) {
+        self.shared.clear();
+    }
+
+    pub fn read_netdevs(&mut self, netdevs: &mut [Netdev], wanted: &Sysctls, reported: &Reported) {
+        // A link that goes by no name has no folder.
+        for dev in netdevs.iter_mut().filter(|d| wanted.concern(&d.name) && rtnl::nameless(&d.name).is_none()) {
+            dev.sysctls = match wanted {
+                Sysctls::All | Sysctls::Of(_) => self.all_of(dev, reported).into(),
+                Sysctls::Named(keys) => named(dev, keys.get(&dev.name).into_iter().flatten(), reported),
+            };
+        }
+    }
+
+    /// All values of a device, by `ipv4/conf/<leaf>` and so on; what cannot be read (an unset stable_secret) is left out.
+    fn all_of(&mut self, dev: &Netdev, reported: &Reported) -> BTreeMap<String, String> {
+        let mut values = BTreeMap::new();
+        for folder in FOLDERS.into_iter().filter(|folder| reported.has(dev.ifindex, folder)) {
+            for leaf in self.leaves(folder, &dev.name) {
+                let key = format!("{folder}/{leaf}");
+                let value = reported.value(dev.ifindex, folder, leaf);
+                values.extend(value.or_else(|| read(dev.name.as_str(), &key)).map(|value| (key, value)));
+            }
+        }
+        values
+    }
+
+    /// `neigh/default` is in the first namespace only; a device has all that a new one would get.
+    fn leaves(&mut self, folder: &'static str, dev: &IfName) -> &[String] {
+        let leaves = self.leaves.entry(folder).or_default();
+        if leaves.is_empty() {
+            *leaves = listed(&format!("/proc/sys/net/{folder}/{dev}"));
+        }
+        leaves
+    }
+
+    /// The values of `all` that combine with those of a device, by `ipv4/conf/all/<leaf>`, and those of `default`, by
+    /// `ipv4/conf/default/<leaf>`.
+    pub fn shared(&mut self, defaults: Defaults, reported: &Reported) -> BTreeMap<String, String> {
+        let combined = COMBINED.map(|leaf| ("all", format!("ipv4/conf/{leaf}")));
+        let mut values: BTreeMap<String, String> =
+            combined.into_iter().filter_map(|(dev, key)| self.of_shared(dev, &key)).collect();
+        for folder in FOLDERS {
+            let leaves = match defaults {
+                Defaults::Unread => continue,
+                Defaults::All => listed(&format!("/proc/sys/net/{folder}/default")),
+                Defaults::Carried => self.carried(folder),
+            };
+            for leaf in leaves {
+                let key = format!("{folder}/{leaf}");
+                let neigh =
+                    reported.neigh(None, folder, &leaf).map(|value| (format!("{folder}/default/{leaf}"), value));
+                values.extend(neigh.or_else(|| self.of_shared("default", &key)));
+            }
+        }
+        values
+    }
+
+    /// The leaves whose default says whether a device's value is taken along.
+    fn carried(&self, folder: &str) -> Vec<String> {
+        let there = Path::new("/proc/sys/net").join(folder).join("default").exists();
+        let leaves = self.leaves.get(folder).into_iter().flatten().filter(|leaf| there && !sysctl_carry::stays(leaf));
+        leaves.cloned().collect()
+    }
+
+    fn of_shared(&mut self, dev: &str, key: &str) -> Option<(String, String)> {
+        let (folder, leaf) = key.rsplit_once('/')?;
+        let place = format!("{folder}/{dev}/{leaf}");
+        let value = self.shared.entry(place.clone()).or_insert_with(|| read(dev, key)).clone();
+        Some((place, value?))
+    }
+}
+
+/// The files of a folder that are settings.
+fn listed(folder: &str) -> Vec<String> {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
+    names.filter(|leaf| leaf != STATUS).collect()
+}
+
+fn named<'a>(dev: &Netdev, keys: impl Iterator<Item = &'a String>, reported: &Reported) -> SysctlValues {
+    let value = |key: &String| {
+        let (folder, leaf) = key.rsplit_once('/')?;
+        let value = reported.value(dev.ifindex, folder, leaf);
+        Some((key.clone(), value.or_else(|| read(dev.name.as_str(), key))?))
+    };
+    keys.filter_map(value).collect()
 }
 
 /// The kernel gives a sysctl whole at the first read; it has nothing to say from any other position (kernel/sysctl.c).
-fn whole(mut file: File) -> Option<String> {
+fn whole(file: &File) -> Option<String> {
     let mut buffer = [0; 4096];
-    let read = file.read(&mut buffer).ok()?;
+    let read = file.read_at(&mut buffer, 0).ok()?;
     Some(std::str::from_utf8(&buffer[..read]).ok()?.trim_end().to_owned())
 }
 
-/// The values of `all` and `default` that combine with those of a device (max or OR: `IN_DEV_MAXCONF`, `IN_DEV_ORCONF` in
-/// include/linux/inetdevice.h), by `ipv4/conf/all/<leaf>`.
-pub fn shared() -> BTreeMap<String, String> {
-    let leaves = ["arp_announce", "arp_ignore", "arp_filter", "rp_filter"];
-    let keys = ["all", "default"].into_iter().flat_map(|d| leaves.map(|l| (d, format!("ipv4/conf/{l}"))));
-    keys.filter_map(|(d, key)| Some((key.replace("conf/", &format!("conf/{d}/")), read(d, &key)?))).collect()
-}
-
-/// What a new device of the namespace gets, by `ipv4/conf/default/<leaf>`.
-pub fn defaults() -> BTreeMap<String, String> {
-    let Ok(default) = "default".parse() else { return BTreeMap::new() };
-    let place = |key: String| key.rsplit_once('/').map(|(folder, leaf)| format!("{folder}/default/{leaf}"));
-    read_all(&default).into_iter().filter_map(|(key, value)| Some((place(key)?, value))).collect()
-}
-
 /// One value of a device, or of `all` and `default`.
-pub fn read(dev: &str, key: &str) -> Option<String> {
-    whole(File::open(path(dev, key)?).ok()?)
+fn read(dev: &str, key: &str) -> Option<String> {
+    whole(&File::open(path(dev, key)?).ok()?)
 }
 
 /// In the order in which values are to be written: a secret sets addr_gen_mode, which may be another one
@@ -84,12 +197,18 @@ pub fn ordered(values: &BTreeMap<String, String>) -> impl Iterator<Item = (&Stri
 
 /// Writes a value unless it is there already, and reads it back.
 pub fn write(dev: &IfName, key: &str, value: &str) -> Result<()> {
-    if read(dev.as_str(), key).as_deref() == Some(value) {
+    let path = path(dev.as_str(), key).with_context(|| format!("{key} names no sysctl"))?;
+    let opened = File::options().read(true).write(true).open(&path);
+    if opened.is_err() && read(dev.as_str(), key).as_deref() == Some(value) {
         return Ok(());
     }
-    let path = path(dev.as_str(), key).with_context(|| format!("{key} names no sysctl"))?;
-    fs::write(&path, value).with_context(|| format!("writing {value} to {}", path.display()))?;
-    let now = read(dev.as_str(), key);
+    let writing = || format!("writing {value} to {}", path.display());
+    let file = opened.with_context(writing)?;
+    if whole(&file).as_deref() == Some(value) {
+        return Ok(());
+    }
+    file.write_all_at(value.as_bytes(), 0).with_context(writing)?;
+    let now = whole(&file);
     ensure!(now.as_deref() == Some(value), "{} holds {now:?} after {value} was written", path.display());
     Ok(())
 }

@@ -32,7 +32,8 @@ pub const STAY: [(&str, &str); 13] = [
     ("disable_policy disable_xfrm", "IPsec's policies stay on the host"),
 ];
 
-fn stays(leaf: &str) -> bool {
+/// Whether the sysctl of that leaf stays on the host.
+pub fn stays(leaf: &str) -> bool {
     STAY.iter().flat_map(|(leaves, _)| leaves.split(' ')).any(|l| match l.strip_suffix('*') {
         Some(start) => leaf.starts_with(start),
         None => leaf == l,

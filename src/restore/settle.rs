@@ -14,7 +14,7 @@ use super::arrange::arrange;
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
-use crate::kernel::{Scope, World, link_managers};
+use crate::kernel::{Defaults, Scope, World, link_managers};
 use crate::precedence::Precedence;
 use crate::restore::plan::{devices, plan_restore};
 use crate::verify;
@@ -85,7 +85,7 @@ fn wait_until_stable(
     patience: Duration,
     restored: &mut Option<Vec<String>>,
 ) -> Result<Settled> {
-    let whole = Scope::for_nics(nic_names(held));
+    let whole = Scope { defaults: Defaults::Unread, ..Scope::for_nics(nic_names(held)) };
     // A device has five files for each queue to be read: no other part of an observation takes as long.
     let brief = Scope { devices: Vec::new(), ..whole.clone() };
     let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();

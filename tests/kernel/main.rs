@@ -30,6 +30,7 @@ mod settle;
 mod shim;
 mod stacked;
 mod stale;
+mod sysctls;
 mod undo;
 mod uplink;
 mod uppers;

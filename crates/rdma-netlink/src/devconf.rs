@@ -223,7 +223,7 @@ fn text(number: u32, form: Form) -> Option<String> {
         // One that is too long for 32 bits is cut, and then is no whole number of seconds any more.
         Seconds if number.is_multiple_of(1000) => Some((number / 1000).to_string()),
         Seconds => (signed % 1000 == 0).then(|| (signed / 1000).to_string()),
-        // Below zero, or more than that: the file knows.
+        // What is below zero, or takes 32 bits, is read from the file.
         Millis => (signed >= 0).then(|| number.to_string()),
     }
 }

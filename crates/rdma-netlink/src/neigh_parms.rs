@@ -90,8 +90,8 @@ impl Parms {
         self.text(number_of(&self.attributes.get(number)?.0)?, *form)
     }
 
-    /// Of what is below zero, or more than that in 32 bits, the file knows. A time that is longer than 49 days is cut to 32 bits, of
-    /// which a whole number of seconds does not remain.
+    /// What is below zero, or takes 32 bits, is read from the file. A time that is longer than 49 days is cut to 32 bits: of most
+    /// of these a whole number of seconds does not remain.
     fn text(&self, number: u32, form: Form) -> Option<String> {
         let number = i32::try_from(number).ok()?;
         let jiffy = if form == Count { 1 } else { self.jiffy? };

@@ -9,11 +9,12 @@ use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkM
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{LinkOptions, ProgramHook};
 use rdma_model::step::{Settings, VirtualLink};
+use rdma_netlink::devconf::{DevConf, LinkPacket};
 use rdma_netlink::ifname_utf8::{self, IFLA_ALT_IFNAME, IFLA_IFALIAS, IFLA_PROP_LIST};
 use rdma_netlink::raw::Packet;
 use rdma_netlink::{link_info, rtnl};
 
-use super::RouteSocket;
+use super::{ANSWER, RouteSocket};
 use crate::kernel::netns::Netns;
 
 /// XDP_FLAGS_SKB_MODE, XDP_FLAGS_DRV_MODE, XDP_FLAGS_HW_MODE (include/uapi/linux/if_link.h).
@@ -35,6 +36,26 @@ impl RouteSocket {
             Packet::Raw(_) => None,
         };
         let found = messages.into_iter().find_map(link);
+        found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
+    }
+
+    /// The index of a link, and the sysctls that its message reports.
+    pub fn conf(&mut self, name: &IfName) -> io::Result<(u32, DevConf)> {
+        let mut ask = ask();
+        call(&mut ask, name);
+        let ask = LinkPacket { packet: Message::GetLink(ask).into(), conf: DevConf::default() };
+        let (messages, _) = self.0.exchange(ask, 0, ANSWER)?;
+        let index = |p: &Packet| match p {
+            Packet::Known(m) => {
+                if let Message::NewLink(l) = m.as_ref() {
+                    Some(l.header.index)
+                } else {
+                    None
+                }
+            }
+            Packet::Raw(_) => None,
+        };
+        let found = messages.into_iter().find_map(|m| Some((index(&m.packet)?, m.conf)));
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 

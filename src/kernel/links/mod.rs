@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NetlinkDeserializable, NetlinkSerializable};
 use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::libc::EOPNOTSUPP;
@@ -50,11 +50,10 @@ impl RouteSocket {
     }
 
     /// A dump, repeated while the kernel says that it was interrupted.
-    fn whole(&mut self, message: impl Into<Packet>) -> Result<Vec<Packet>> {
-        let message = message.into();
+    fn whole<M: NetlinkSerializable + NetlinkDeserializable + Clone>(&mut self, message: &M) -> Result<Vec<M>> {
         for _ in 0..8 {
             let (messages, interrupted) =
-                self.exchange(message.clone(), NLM_F_DUMP).context("dumping route netlink")?;
+                self.0.exchange(message.clone(), NLM_F_DUMP, ANSWER).context("dumping route netlink")?;
             if !interrupted {
                 return Ok(messages);
             }
@@ -64,13 +63,13 @@ impl RouteSocket {
 
     fn dump(&mut self, message: Message) -> Result<Vec<Message>> {
         let known = |p| if let Packet::Known(m) = p { Some(*m) } else { None };
-        Ok(self.whole(message)?.into_iter().filter_map(known).collect())
+        Ok(self.whole(&Packet::from(message))?.into_iter().filter_map(known).collect())
     }
 
     /// A dump of what we read ourselves; nothing where the kernel has no such thing.
     fn raw_dump(&mut self, ask: Raw) -> Result<Vec<Raw>> {
         let raw = |p| if let Packet::Raw(r) = p { Some(r) } else { None };
-        match self.whole(ask) {
+        match self.whole(&Packet::from(ask)) {
             Err(e) if e.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) == Some(EOPNOTSUPP) => {
                 Ok(Vec::new())
             }

@@ -10,9 +10,12 @@ use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
+use rdma_netlink::devconf::{DevConf, LinkPacket};
+use rdma_netlink::neigh_parms::{self, RTM_GETNEIGHTBL};
 use rdma_netlink::qdisc::{self, ObservedQdisc};
 use rdma_netlink::raw::{Packet, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
 use rdma_netlink::{nexthop, route, rtnl};
+use rustix::time::{ClockId, clock_getres};
 
 use super::{RouteSocket, change_links};
 
@@ -27,15 +30,15 @@ pub struct Network {
     pub routes_cut: Vec<u8>,
     pub nexthops: Vec<Nexthop>,
     pub rules: Vec<Rule>,
+    /// By index.
+    pub confs: HashMap<u32, DevConf>,
 }
 
 impl RouteSocket {
     /// Reads everything that route netlink tells of the namespace; queueing disciplines only where they matter: each costs a
     /// question of its own, and root in a container can make many.
     pub fn network(&mut self, disciplines: bool) -> Result<Network> {
-        let links = self.dump(Message::GetLink(change_links::ask()))?;
-        let links: Vec<LinkMessage> =
-            links.into_iter().filter_map(|m| if let Message::NewLink(l) = m { Some(l) } else { None }).collect();
+        let (links, confs) = self.links()?;
         let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
         let mut netdevs: Vec<Netdev> = links.iter().filter_map(|l| rtnl::netdev(l, &names)).collect();
         // A container may have tens of thousands of each.
@@ -70,7 +73,28 @@ impl RouteSocket {
         let nexthops: Vec<Nexthop> = messages.iter().filter_map(|m| nexthop::nexthop(m, &names)).collect();
         nexthop::tell_legs(&mut routes, &nexthops);
         let routes_cut = [4, 6].into_iter().filter(|family| route::is_cut(*family, &netdevs, &routes)).collect();
-        Ok(Network { netdevs, routes, routes_cut, nexthops, rules })
+        Ok(Network { netdevs, routes, routes_cut, nexthops, rules, confs })
+    }
+
+    /// All links, and the sysctls that their messages report.
+    fn links(&mut self) -> Result<(Vec<LinkMessage>, HashMap<u32, DevConf>)> {
+        let ask = LinkPacket { packet: Message::GetLink(change_links::ask()).into(), conf: DevConf::default() };
+        let (mut links, mut confs) = (Vec::new(), HashMap::new());
+        for LinkPacket { packet, conf } in self.whole(&ask)? {
+            let Packet::Known(message) = packet else { continue };
+            let Message::NewLink(link) = *message else { continue };
+            confs.insert(link.header.index, conf);
+            links.push(link);
+        }
+        Ok((links, confs))
+    }
+
+    /// The sysctls of neighbours, of all links.
+    pub fn neigh_parms(&mut self) -> Result<neigh_parms::Tables> {
+        let resolution = clock_getres(ClockId::RealtimeCoarse);
+        // Of a clock that counts jiffies.
+        let tick = u64::try_from(resolution.tv_nsec).unwrap_or_default();
+        Ok(neigh_parms::tables(&self.raw_dump(Raw::dump(RTM_GETNEIGHTBL, 0))?, tick))
     }
 
     /// Neighbours, then proxies: the kernel dumps these only when asked with NTF_PROXY.

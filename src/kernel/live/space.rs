@@ -1,30 +1,36 @@
-//! A network namespace with its sockets, and what is read of its NICs besides.
+//! A network namespace with its sockets, and what reads the sysctls of its NICs.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, SysctlValues};
+use rdma_netlink::neigh_parms::Tables;
 
 use crate::kernel::device::Devices;
 use crate::kernel::links::RouteSocket;
 use crate::kernel::netns::Netns;
 use crate::kernel::rdma::Rdma;
-use crate::kernel::{Sysctls, sysctl};
+use crate::kernel::sysctl::{self, Reader, Reported};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";
+
+/// Of more links, what neighbours are kept by takes longer to list than to read from the files of one.
+const FEW: usize = 64;
 
 pub(super) struct Space {
     pub(super) netns: Netns,
     pub(super) route: RouteSocket,
     pub(super) rdma: Option<Rdma>,
+    pub(super) sysctls: Reader,
+    /// How many links it had when it was last observed.
+    pub(super) links: usize,
     devices: Option<Devices>,
 }
 
 impl Space {
     pub(super) fn open(netns: Netns, rdma: fn() -> Result<Option<Rdma>>) -> Result<Space> {
         let (route, rdma) = netns.visit(|| Ok((RouteSocket::open()?, rdma()?)))?;
-        Ok(Space { netns, route, rdma, devices: None })
+        Ok(Space { netns, route, rdma, sysctls: Reader::default(), links: 0, devices: None })
     }
 
     pub(super) fn rdma(&mut self) -> Result<&mut Rdma> {
@@ -36,34 +42,29 @@ impl Space {
         Ok(self.devices.insert(devices))
     }
 
+    /// Writes those of a device's sysctls that have another value.
+    pub(super) fn write_sysctls(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
+        self.sysctls.forget();
+        // Without what netlink reports, as of `all`, the files are compared.
+        let differ: BTreeMap<String, String> = match self.route.conf(dev) {
+            Ok((index, conf)) => {
+                let neigh = self.links <= FEW && values.keys().any(|key| key.contains("/neigh/"));
+                let neigh = if neigh { self.route.neigh_parms().unwrap_or_default() } else { Tables::new() };
+                let reported = Reported { confs: [(index, conf)].into(), neigh };
+                reported.differing(index, values)
+            }
+            Err(_) => values.clone(),
+        };
+        if differ.is_empty() {
+            return Ok(());
+        }
+        // One that is refused must not keep the others from being written.
+        let write = || sysctl::ordered(&differ).map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and);
+        self.netns.visit(write)
+    }
+
     pub(super) fn write_device(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
         let index = self.route.index(dev)?;
         self.devices()?.write(index, dev, values)
-    }
-}
-
-/// Half of the time that a hook adds to the kernel's is for reading these: every core takes its share. Threads are born into
-/// the namespace of their parent.
-pub(super) fn read_sysctls(netdevs: &mut [Netdev], wanted: &Sysctls) {
-    let mut devs: Vec<&mut Netdev> = netdevs.iter_mut().filter(|d| wanted.concern(&d.name)).collect();
-    let few = matches!(wanted, Sysctls::Named(_));
-    let cores = if few { 1 } else { std::thread::available_parallelism().map_or(1, usize::from) };
-    let share = devs.len().div_ceil(cores).max(1);
-    let read = |devs: &mut [&mut Netdev]| devs.iter_mut().for_each(|d| d.sysctls = sysctls(&d.name, wanted));
-    std::thread::scope(|threads| {
-        let mut shares = devs.chunks_mut(share);
-        let own = shares.next();
-        shares.for_each(|share| drop(threads.spawn(move || read(share))));
-        own.map(read);
-    });
-}
-
-fn sysctls(dev: &IfName, wanted: &Sysctls) -> SysctlValues {
-    match wanted {
-        Sysctls::All | Sysctls::Of(_) => sysctl::read_all(dev).into(),
-        Sysctls::Named(keys) => {
-            let value = |key: &String| Some((key.clone(), sysctl::read(dev.as_str(), key)?));
-            keys.get(dev).into_iter().flatten().filter_map(value).collect()
-        }
     }
 }
