@@ -89,7 +89,12 @@ fn change_and_compare(world: &mut Kernel, side: Side, netns: &Netns) {
     compare(world, side, netns, "at first");
     let first = netns.visit(|| Ok(NICS.map(files))).unwrap();
     for (number, row) in ROWS.iter().enumerate() {
-        netns.visit(|| Ok(NICS.iter().for_each(|dev| change(dev, row)))).unwrap();
+        netns
+            .visit(|| {
+                NICS.iter().for_each(|dev| change(dev, row));
+                Ok(())
+            })
+            .unwrap();
         compare(world, side, netns, &format!("after row {number}"));
         if number == 0 {
             for (dev, before) in NICS.iter().zip(&first) {

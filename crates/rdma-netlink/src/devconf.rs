@@ -216,12 +216,12 @@ fn words(value: &[u8]) -> Vec<u32> {
 }
 
 fn text(number: u32, form: Form) -> Option<String> {
-    let signed = number.cast_signed();
+    let signed = i32::from_ne_bytes(number.to_ne_bytes());
     match form {
         Signed => Some(signed.to_string()),
         Unsigned => Some(number.to_string()),
         // One that is too long for 32 bits is cut, and then is no whole number of seconds any more.
-        Seconds if number.is_multiple_of(1000) => Some((number / 1000).to_string()),
+        Seconds if number % 1000 == 0 => Some((number / 1000).to_string()),
         Seconds => (signed % 1000 == 0).then(|| (signed / 1000).to_string()),
         // What is below zero, or takes 32 bits, is read from the file.
         Millis => (signed >= 0).then(|| number.to_string()),
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn numbers_become_text_by_their_form_or_not_at_all() {
-        let minus = |n: i32| n.cast_unsigned();
+        let minus = |n: i32| u32::from_ne_bytes(n.to_ne_bytes());
         for (number, form, want) in [
             (minus(-1), Signed, Some("-1")),
             (minus(-1), Unsigned, Some("4294967295")),

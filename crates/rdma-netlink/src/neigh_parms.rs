@@ -71,7 +71,7 @@ pub type Tables = HashMap<(u8, Option<u32>), Parms>;
 
 /// Reads a list. `tick` is what a jiffy takes, in nanoseconds.
 pub fn tables(messages: &[Raw], tick: u64) -> Tables {
-    let whole = tick != 0 && tick.is_multiple_of(1_000_000);
+    let whole = tick != 0 && tick % 1_000_000 == 0;
     let jiffy = i32::try_from(tick / 1_000_000).ok().filter(|_| whole);
     messages.iter().filter_map(|m| table(m, jiffy)).collect()
 }
