@@ -23,7 +23,7 @@ use rdma_model::step::{
 use rdma_model::upper_lower;
 
 pub struct Attach {
-    /// In the order in which they are done; moves of one NIC end before those of the next begin.
+    /// In the order in which they are done.
     pub steps: Vec<Step>,
     /// What goes into the journal before the first step.
     pub held: Vec<MovedNic>,

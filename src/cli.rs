@@ -290,9 +290,26 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
+        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        if let Some(cli) = read_hook(&args) {
+            return Ok(cli);
+        }
         Cli::from_arg_matches(&without_empty_variables(command()).try_get_matches_from(args)?)
     }
 }
+
+/// The same for `hook`, without the other commands: making all of them takes longer than what a hook does for a container that
+/// did not opt in. Nothing for another command, an error or help: these are for the whole command.
+fn read_hook(args: &[OsString]) -> Option<Cli> {
+    args.iter().any(|arg| arg == HOOK).then_some(())?;
+    let hook = HookArgs::augment_args(clap::Command::new(HOOK));
+    let alone = Global::augment_args(clap::Command::new("rdmaprep")).subcommand(hook).subcommand_required(true);
+    let matches = without_empty_variables(alone).try_get_matches_from(args).ok()?;
+    let command = Command::Hook(Box::new(HookArgs::from_arg_matches(matches.subcommand_matches(HOOK)?).ok()?));
+    Some(Cli { global: Global::from_arg_matches(&matches).ok()?, command })
+}
+
+const HOOK: &str = "hook";
 
 /// The whole command, with the exit codes in its help. `-h` and `--help` print the same: one line for each flag.
 pub fn command() -> clap::Command {

@@ -1,21 +1,23 @@
 //! Gives a container its RDMA NICs, and returns them to the host unchanged.
 //!
 //! Every decision is a value before it is carried out, and every change of the host is recorded before it is made. A room
-//! imports from its own floor and from those below it (`scripts/check-layers`, by `scripts/layers.toml`). From the top:
+//! imports from its own floor and from those below it: `scripts/layers.toml` names the floors, `scripts/check-layers` checks it.
+//! From the top, an indented line being of the floor above it:
 //!
 //! ```text
 //! commands, hook             a file for each command; a create, start or stop of a container, step by step
 //! doctor, install            known failures, each with its fix; files of engines, and the Manifest that undoes them
-//! shim, report               rdmaprep-runtime; what a command or a hook prints and logs
+//!   shim, report             rdmaprep-runtime; what a command or a hook prints and logs
 //! restore, container         Record + Snapshot ─► RestorePlan { steps }; mounts and settings that config.json lacks
-//! planner, cli               Request + host ─► Plan for one container; the command line as types
-//! kernel, handle, apply      the only floor that touches the host, by the traits World and Namespaces; runs steps
+//!   planner, cli             Request + host ─► Plan for one container; the command line as types
+//! apply                      runs steps, until one fails or the time is over
+//! kernel                     what the host is, and one step done to it, by the traits World and Namespaces
 //! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift between what was meant and what is
-//! journal, precedence        Record of NICs that left the host, synced before the first step; orders of routes and rules
+//!   journal, precedence      Record of NICs that left the host, written before the first step; orders of routes and rules
 //! view, oci, cdi, drawing    Plan ─► the /sys of a container, its config.json, its CDI devices; the drawing of `topo`
 //! plan, nccl_env, agreement  Selection ─► Plan, with a routing table per rail; NCCL's settings; rails that all nodes have
 //! select                     Request + Snapshot ─► Selection: every NIC kept, or left out with a reason
-//! config, deadline           flags + variables + config file ─► Request
+//! config, deadline, handle   flags + variables + config file ─► Request; clocks; files that another process keeps open
 //! ```
 //!
 //! Below are crates without knowledge of this one: `rdma-model` (names, snapshots, steps, error classes), `rdma-netlink`
@@ -25,6 +27,7 @@
 
 pub mod config;
 pub mod deadline;
+pub mod handle;
 
 pub mod select;
 
@@ -42,9 +45,9 @@ pub mod journal;
 pub mod precedence;
 pub mod verify;
 
-pub mod apply;
-pub mod handle;
 pub mod kernel;
+
+pub mod apply;
 
 pub mod cli;
 pub mod container;

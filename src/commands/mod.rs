@@ -14,11 +14,11 @@ mod prepare;
 mod restore;
 mod shim;
 mod spec;
-mod stale_records;
 mod status;
 mod sysfs;
 mod test_bootstrap;
 mod topo;
+mod unrestorable;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

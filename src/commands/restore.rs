@@ -7,7 +7,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::status::unreadable;
-use super::{homeward, say, stale_records, store};
+use super::{homeward, say, store, unrestorable};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::journal::Record;
@@ -95,13 +95,13 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
     // A damaged record must not keep the NICs of other records away.
     for (path, why) in found.damaged {
         match args.how.forget {
-            true => done.attempt(None, |report| stale_records::forget_unread(records, &path, report)),
+            true => done.attempt(None, |report| unrestorable::forget_unread(records, &path, report)),
             false => done.failures.push(ErrorClass::Incomplete.error(why)),
         }
     }
     for (path, record) in found.past {
         done.attempt(Some(&record), |report| {
-            stale_records::settle(records, &path, &record, args.how.after_reboot, report)
+            unrestorable::settle(records, &path, &record, args.how.after_reboot, report)
         });
     }
     for path in found.now {
@@ -110,7 +110,7 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
         let record = record.clone();
         done.attempt(Some(&record.clone()), |report| {
             if args.how.forget {
-                return stale_records::forget(machine, records, &path, &record, report);
+                return unrestorable::forget(machine, records, &path, &record, report);
             }
             let restore = if args.how.stale { run::restore_again } else { run::restore };
             let done = restore(machine, records, record)?;
@@ -177,7 +177,7 @@ impl Found {
 /// `restore --dry-run`: the steps, not done.
 fn foretell(machine: &ThisMachine, records: &Records, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
-    found.past.iter().try_for_each(|(_, r)| stale_records::foretell(r, args.how.after_reboot))?;
+    found.past.iter().try_for_each(|(_, r)| unrestorable::foretell(r, args.how.after_reboot))?;
     for record in found.now.iter().filter_map(|path| records.at(path)?.as_ref().ok()) {
         let mut world = machine.open(record, &records.store().pin(record.netns))?;
         let plan = run::preview(&mut *world, records, record)?;

@@ -248,8 +248,20 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
         DropCode::Held => true,
         DropCode::NoAddress | DropCode::NoGid => roce || !context.has_network(),
         DropCode::PortDown => true,
-        // In a container the rest is of no account: nothing is moved from there.
-        code => context.is_inside() && !matches!(code, DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp),
+        DropCode::NotRdma | DropCode::Ambiguous | DropCode::Iwarp => false,
+        // Nothing is moved out of a container.
+        DropCode::Forbidden
+        | DropCode::NoNetdev
+        | DropCode::Excluded
+        | DropCode::Uplink
+        | DropCode::Bootstrap
+        | DropCode::Enslaved
+        | DropCode::Child
+        | DropCode::Carries
+        | DropCode::QueueingDiscipline
+        | DropCode::FiniteLifetime
+        | DropCode::InfiniBand
+        | DropCode::NotInPeerSet => context.is_inside(),
     };
     let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
     let why = "a job that is to have this NIC does without it";

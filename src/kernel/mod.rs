@@ -1,4 +1,4 @@
-//! The only part that touches the machine.
+//! The part that touches the machine; `scripts/layers.toml` lists the few modules beside it that do.
 //!
 //! Everything above goes through two traits: a [`World`] is the host and one container, as far as their network goes;
 //! [`Namespaces`] are the machine's, and open Worlds. [`Kernel`] and [`ThisMachine`] are the real ones, which only composition

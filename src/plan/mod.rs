@@ -1,4 +1,4 @@
-//! What shall be done, as data: the plan that `prepare` stores, and the steps that a hook derives from it.
+//! The plan that `prepare` stores: which NICs a container gets, and what with them.
 //!
 //! A [`Plan`] holds decisions (which NICs, which environment, which device nodes) and the identities they were made for.
 //! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
@@ -26,7 +26,7 @@ use crate::select::{Selection, Verdict};
 use rails::Rails;
 use rdma_model::upper_lower;
 
-/// Version of the stored forms ([`Plan`], [`crate::journal::Record`]); a reader refuses any other.
+/// Version of a stored [`Plan`]; a reader refuses any other.
 pub const SCHEMA: u32 = 1;
 
 use rdma_model::nic::{EnvVar, Nic};

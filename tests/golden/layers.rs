@@ -1,5 +1,6 @@
 //! scripts/check-layers: the walls stand, and it sees one that is broken.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -28,6 +29,29 @@ fn planted(file: &str, line: &str) -> String {
 fn layers_of_this_tree_hold() {
     let said = check(Path::new(ROOT));
     assert!(said.status.success(), "{said:?}");
+}
+
+/// The drawing in lib.rs has a line for each floor, the highest first; an indented one goes on with the floor above it.
+#[test]
+fn drawing_in_lib_rs_has_the_floors() {
+    let text = fs::read_to_string(Path::new(ROOT).join("scripts/layers.toml")).unwrap();
+    let layers: toml::Table = toml::from_str(&text).unwrap();
+    let rooms = |floor: &toml::Value| {
+        floor.as_array().unwrap().iter().map(|room| room.as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let floors: Vec<BTreeSet<String>> = layers["floors"].as_array().unwrap().iter().rev().map(rooms).collect();
+    let lib = fs::read_to_string(Path::new(ROOT).join("src/lib.rs")).unwrap();
+    let drawing = lib.split("//! ```text\n").nth(1).unwrap().split("//! ```\n").next().unwrap();
+    let mut drawn: Vec<BTreeSet<String>> = Vec::new();
+    for line in drawing.lines() {
+        let line = line.trim_start_matches("//!");
+        let rooms = line.trim().split("  ").next().unwrap().split(", ").map(str::to_owned);
+        match drawn.last_mut().filter(|_| line.starts_with("   ")) {
+            Some(floor) => floor.extend(rooms),
+            None => drawn.push(rooms.collect()),
+        }
+    }
+    assert_eq!(drawn, floors);
 }
 
 #[test]

@@ -216,7 +216,7 @@ case_a_bond_moves_whole() {
   state=$(legs)
   said=$(rdmaprep prepare --plan x)
   says "bond0 is a bond, which cannot change namespace"
-  says "name it in --ifaces: rdmaprep dissolves it"
+  says "name it in --ifaces: rdmaprep"
   both bond0 v1
   said=$(cat /tmp/ctr/a.prepared)
   says "w0: comes along with bond0, of which it is a member"
