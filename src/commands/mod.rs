@@ -204,7 +204,7 @@ fn nics(request: &Request, store: &Store) -> usize {
 }
 
 /// What is asked for a container, by the host and less what its annotations take away; or why not, with what the host settled
-/// as far as that can be read. Nothing where the hook of another of its devices does the work.
+/// as far as that can be read. Nothing where it did not opt in, or where the hook of another of its devices does the work.
 fn device_request(
     global: &Global,
     args: &HookArgs,
@@ -214,7 +214,8 @@ fn device_request(
     let mine = || -> Result<Option<Request>> {
         let mut mine = request.narrow(&state.annotations)?;
         if args.rail.is_empty() {
-            let config = if mine.plan().is_some() { config_json(state).ok().flatten() } else { None };
+            let Some(_) = mine.plan() else { return Ok(None) };
+            let config = config_json(state).ok().flatten();
             return Ok((!config.is_some_and(|(_, text)| DeviceRequest::any(&text))).then_some(mine));
         }
         let (_, text) = config_json(state)?.ok_or_else(|| {

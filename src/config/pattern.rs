@@ -1,42 +1,57 @@
 //! A regex on names of interfaces and HCAs, PCI addresses or drivers.
 
+use std::borrow::Cow;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use anyhow::{Result, bail, ensure};
-use regex::RegexBuilder;
+use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 /// A regex on interface names. Matching takes linear time and the compiled size is bounded, so that a container's
 /// annotation cannot keep a hook busy.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Pattern(regex::Regex);
+pub struct Pattern {
+    text: Cow<'static, str>,
+    /// Compiled when it is parsed; of [`EXCLUDE`] when a name is first matched, which most hooks never do.
+    regex: OnceLock<Option<Regex>>,
+}
 
 impl Pattern {
+    const fn known(text: &'static str) -> Pattern {
+        Pattern { text: Cow::Borrowed(text), regex: OnceLock::new() }
+    }
+
     /// Whether it matches anywhere in the name; anchors are the author's business.
     pub fn matches(&self, name: &str) -> bool {
-        self.0.is_match(name)
+        let regex = self.regex.get_or_init(|| compile(&self.text).ok());
+        regex.as_ref().is_some_and(|regex| regex.is_match(name))
     }
 
     /// As it was written.
     pub fn as_str(&self) -> &str {
-        self.0.as_str()
+        &self.text
     }
 }
 
 impl FromStr for Pattern {
     type Err = anyhow::Error;
     fn from_str(s: &str) -> Result<Self> {
-        const SIZE: usize = 1 << 20;
-        ensure!(s.len() <= 4096, "a regex of {} bytes is too long (4096)", s.len());
-        match RegexBuilder::new(s).size_limit(SIZE).dfa_size_limit(SIZE).build() {
-            Ok(regex) => Ok(Pattern(regex)),
-            Err(e) => {
-                // The crate draws the place over several lines; the last one says what is wrong.
-                let text = e.to_string();
-                let reason = text.lines().last().unwrap_or_default();
-                bail!("{s:?} does not compile: {}", reason.strip_prefix("error: ").unwrap_or(reason))
-            }
+        Ok(Pattern { text: Cow::Owned(s.to_owned()), regex: OnceLock::from(Some(compile(s)?)) })
+    }
+}
+
+fn compile(text: &str) -> Result<Regex> {
+    const SIZE: usize = 1 << 20;
+    ensure!(text.len() <= 4096, "a regex of {} bytes is too long (4096)", text.len());
+    match RegexBuilder::new(text).size_limit(SIZE).dfa_size_limit(SIZE).build() {
+        Ok(regex) => Ok(regex),
+        Err(e) => {
+            // The crate draws the place over several lines; the last one says what is wrong.
+            let said = e.to_string();
+            let reason = said.lines().last().unwrap_or_default();
+            bail!("{text:?} does not compile: {}", reason.strip_prefix("error: ").unwrap_or(reason))
         }
     }
 }
@@ -68,7 +83,7 @@ impl Exclusion {
 
 impl Default for Exclusion {
     fn default() -> Exclusion {
-        Exclusion(EXCLUDE.parse().ok())
+        Exclusion(Some(Pattern::known(EXCLUDE)))
     }
 }
 

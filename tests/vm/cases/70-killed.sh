@@ -60,7 +60,7 @@ later_hook_fails() { # RUNTIME STATUS
     plan other v1
     hook createRuntime other
     said=$(report other .notes[])
-    says "home: their container has died"
+    says "restored v0 rdma0: their container has died"
     hook poststop other
   else
     echo "# $1 calls poststop when a later hook fails"
