@@ -35,35 +35,3 @@ undo() {
   umount -l /tmp/a/rootfs 2> /dev/null || true
   rm -rf /tmp/a
 }
-
-# Debian has none: scripts/vm/youki makes it, for `scripts/test --all`.
-case_youki() {
-  PATH=$PATH:$(echo /repo/target/tools/youki-*/bin)
-  if ! command -v youki > /dev/null; then
-    [ "${ALL:-}" != 1 ] || die "there is no youki: scripts/vm/youki makes it"
-    echo "# not run: youki; ALL=1 does"
-    return
-  fi
-  whole youki
-}
-
-# loop RUNTIME ROUNDS: one container after another; each tells whether it had its NICs.
-loop() {
-  local began=$SECONDS id
-  oci "$1"
-  for ((round = 1; round <= $2; round++)); do
-    id=$1-$round
-    bundle "$id" ip -brief address
-    prepare "$id" "v0 v1"
-    said=$("${oci[@]}" run --bundle "/tmp/ctr/$id" "$id" < /dev/null)
-    says 198.51.100.1/24
-    says 198.51.100.2/24
-    clean
-    umount "/tmp/ctr/$id/rootfs"
-  done
-  echo "# $2 containers of $1, one after another, in $((SECONDS - began)) s; ALL=1 does 20"
-}
-
-case_loop_of_runc() { loop runc "$(rounds 2)"; }
-case_loop_of_crun() { loop crun "$(rounds 2)"; }
-case_loop_of_runsc() { loop runsc "$(rounds 2)"; }

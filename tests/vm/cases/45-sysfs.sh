@@ -115,7 +115,6 @@ both() { # RUNTIME
 }
 
 case_runc() { both runc; }
-case_crun() { both crun; }
 
 # into_userns ID: the container has a user namespace, whose root may mount, and a read-only root.
 into_userns() {
@@ -140,7 +139,6 @@ userns() { # RUNTIME
   ended "$1" u
 }
 case_a_user_namespace_can_unmount_it_under_runc() { userns runc; }
-case_a_user_namespace_can_unmount_it_under_crun() { userns crun; }
 
 # The runtime itself mounts it there, from our directories, which others cannot enter.
 edited_userns() { # RUNTIME
@@ -153,7 +151,6 @@ edited_userns() { # RUNTIME
   ended "$1" e
 }
 case_an_edited_config_with_a_user_namespace_under_runc() { edited_userns runc; }
-case_an_edited_config_with_a_user_namespace_under_crun() { edited_userns crun; }
 
 # The whole tree as files, in place of /sys: what differs from the live one is what is said here.
 case_a_tree_of_files() {
