@@ -32,7 +32,6 @@ pub const FLAG: &str = "--rail";
 /// How the variable that tells a rail begins; the device's name follows, so that none overwrites another.
 pub const VARIABLE: &str = "RDMAPREP_RAIL_";
 
-/// The file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -69,7 +68,6 @@ pub struct Edits {
     /// Device nodes, each with its cgroup rule.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<Node>,
-    /// Hooks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
 }
@@ -78,18 +76,14 @@ pub struct Edits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// In the container.
     pub path: String,
     /// `c`.
     #[serde(rename = "type", default)]
     pub kind: String,
-    /// Major number.
     #[serde(default)]
     pub major: u32,
-    /// Minor number.
     #[serde(default)]
     pub minor: u32,
-    /// Mode bits.
     #[serde(default)]
     pub file_mode: u32,
     /// Of `rwm`, for the cgroup.
@@ -103,11 +97,9 @@ pub struct Node {
     pub gid: u32,
 }
 
-/// A hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
-    /// When it runs.
     pub hook_name: Stage,
     /// Absolute path of the program.
     pub path: String,

@@ -76,7 +76,6 @@ pub struct Nic {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Nearest {
     pub gpu: usize,
-    /// What is between.
     pub distance: Distance,
     /// Links on the way, in NCCL's tree.
     pub hops: usize,

@@ -47,7 +47,6 @@ pub struct Member {
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldNetns {
-    /// Where runtimes find it.
     pub path: PathBuf,
     /// What that process keeps open, by name.
     pub handles: BTreeMap<String, Handle>,

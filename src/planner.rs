@@ -105,7 +105,6 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
     })
 }
 
-/// NICs that containers hold.
 pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
     let mut all = Vec::new();
     for record in records.current() {

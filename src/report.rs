@@ -48,18 +48,14 @@ pub struct Report {
     /// Seconds since 1970 at its end, where the caller knows.
     #[serde(default)]
     pub time: Option<u64>,
-    /// Container id.
     #[serde(default)]
     pub container: Option<String>,
-    /// Name of the plan.
     #[serde(default)]
     pub plan: Option<String>,
     /// `ok`, or the name of the [`ErrorClass`].
     pub outcome: String,
-    /// What the error said.
     #[serde(default)]
     pub message: Option<String>,
-    /// The process's exit code.
     pub exit_code: u8,
     /// The whole time, also what no phase accounts for.
     pub micros: u64,
@@ -159,15 +155,12 @@ pub struct Holder {
     /// What `rdmaprep hold` keeps, where no container made the namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Keeping>,
-    /// Where the record stands.
     pub phase: journal::Phase,
-    /// The plan's name.
     pub plan: String,
     /// Ids of its containers, and whether each lives.
     pub members: Vec<(String, bool)>,
     /// Names of the NICs on the host.
     pub nics: Vec<String>,
-    /// The last hook's report.
     pub last: Option<serde_json::Value>,
     /// Why its NICs did not return whole when that was last tried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -179,7 +172,6 @@ pub struct Holder {
 /// A namespace that is kept for containers to join.
 #[derive(Clone, Debug, Serialize)]
 pub struct Keeping {
-    /// Where runtimes find it.
     pub path: String,
     /// What its holder keeps open; none when that has gone.
     pub handles: BTreeMap<String, Handle>,

@@ -187,7 +187,6 @@ pub fn lacks_program(drift: &[Drift]) -> bool {
     drift.iter().any(|d| d.field.starts_with(PROGRAMS) && d.expected.is_some())
 }
 
-/// One line of JSON.
 fn text(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_else(|e| format!("unprintable: {e}"))
 }

@@ -73,7 +73,6 @@ pub fn names<'t>(texts: impl IntoIterator<Item = &'t String>) -> Result<Vec<Rail
 /// A rail of a plan, with all that its container needs of the host's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rail {
-    /// Which one.
     pub name: RailName,
     /// `HCA:port`, where it has one.
     pub hca: Option<String>,

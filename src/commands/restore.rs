@@ -56,7 +56,6 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     done.result()
 }
 
-/// What was tried.
 #[derive(Default)]
 struct Outcome {
     reports: Vec<Report>,
@@ -127,7 +126,6 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
 struct Found {
     /// Paths of records of this boot.
     now: Vec<PathBuf>,
-    /// Records of earlier boots.
     past: Vec<(PathBuf, Record)>,
     /// Those that cannot be read, in words.
     damaged: Vec<(PathBuf, String)>,

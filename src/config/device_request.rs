@@ -12,7 +12,6 @@ pub struct DeviceRequest {
 }
 
 impl DeviceRequest {
-    /// The netdevs among them.
     pub fn netdevs(&self) -> impl Iterator<Item = &IfName> {
         self.netdevs.iter()
     }

@@ -29,7 +29,6 @@ impl Pattern {
         regex.as_ref().is_some_and(|regex| regex.is_match(name))
     }
 
-    /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -72,7 +71,6 @@ const EXCLUDE: &str = "^eth[0-9]+$";
 pub struct Exclusion(Option<Pattern>);
 
 impl Exclusion {
-    /// Leaves nothing out.
     pub const NONE: Exclusion = Exclusion(None);
 
     /// The regex by which it leaves that name out.

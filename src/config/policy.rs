@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use crate::config::pattern::Pattern;
 use rdma_model::upper_lower;
 
-/// The config file's policy.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     pub(super) names: Lists,
@@ -57,7 +56,6 @@ pub struct Device<'a> {
 }
 
 impl Ask {
-    /// All of them.
     pub const ALL: [Ask; 3] = [Ask::Plan, Ask::Ifaces, Ask::Exclude];
 
     /// The annotation's key behind its prefix.

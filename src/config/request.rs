@@ -16,7 +16,6 @@ use crate::config::pattern::Pattern;
 use crate::config::policy::Ask;
 use crate::config::select_args::SelectArgs;
 
-/// Prefix of our annotations.
 pub const ANNOTATION: &str = "rdmaprep.io/";
 
 /// Everything that was asked.

@@ -15,7 +15,6 @@ use crate::kernel::mount::rootfs::{self, Root};
 pub(super) struct MountPoint {
     /// How messages call it.
     pub name: String,
-    /// The place itself.
     pub over: OwnedFd,
     /// The options of the mount that it is on.
     pub options: Vec<String>,

@@ -31,7 +31,6 @@ use crate::view::{self, Keep};
 /// What a setup needs of the hook that it is a part of.
 #[derive(Clone, Copy)]
 pub struct SetupContext<'a> {
-    /// The container.
     pub state: &'a State,
     /// Where views and profiles are.
     pub store: &'a Store,
@@ -48,7 +47,6 @@ pub struct SetupNotes {
     pub taken: Vec<String>,
     /// Where NCCL's settings are, if not in the environment.
     pub settings: Option<String>,
-    /// Remarks.
     pub notes: Vec<String>,
 }
 

@@ -153,7 +153,6 @@ fn memlock(pid: i32) -> Result<Option<u64>> {
     Ok(memlock.split_whitespace().next().and_then(|soft| soft.parse().ok()))
 }
 
-/// Those of another process.
 pub fn limits(pid: i32) -> Result<Limits> {
     let status = text(&format!("/proc/{pid}/status"))?;
     let caps = line(&status, "CapEff:").and_then(|c| u64::from_str_radix(c.trim(), 16).ok()).unwrap_or(0);

@@ -33,7 +33,6 @@ pub(super) struct Rail<'a> {
 /// An HCA with InfiniBand ports: it needs no netdev.
 pub(super) struct Fabric<'a> {
     pub(super) hca: &'a Hca,
-    /// Its InfiniBand ports.
     pub(super) ports: Vec<&'a Port>,
     /// How many of them have to be ACTIVE.
     pub(super) needs: usize,
@@ -64,7 +63,6 @@ impl<'a> CheckContext<'a> {
         self.selection.verdicts.iter().filter(meant).filter_map(|v| self.rail(v)).collect()
     }
 
-    /// Those that are kept.
     pub(super) fn kept(&self) -> Vec<Rail<'a>> {
         self.rails().into_iter().filter(|r| r.verdict.dropped.is_none()).collect()
     }

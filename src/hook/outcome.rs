@@ -14,7 +14,6 @@ use crate::report::{Report, Stopwatch};
 #[derive(Debug)]
 pub struct Outcome {
     pub plan: Option<String>,
-    /// NICs that were moved.
     pub nics: Vec<IfName>,
     /// The effective ARP profile of each, and its routing table: a line each.
     pub rails: Vec<String>,

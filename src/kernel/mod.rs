@@ -54,9 +54,7 @@ pub struct Scope {
 /// Per-device sysctls: a NIC has some 130, most of which netlink reports.
 #[derive(Clone, Debug)]
 pub enum Sysctls {
-    /// All of all NICs.
     All,
-    /// All of these NICs.
     Of(Vec<IfName>),
     /// Those of each NIC that are named here, as in [`rdma_model::snapshot::Netdev::sysctls`].
     Named(BTreeMap<IfName, Vec<String>>),
@@ -65,11 +63,9 @@ pub enum Sysctls {
 /// Which sysctls of `default` are read, each from its file: what a new NIC of the namespace gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defaults {
-    /// None.
     Unread,
     /// Those by which is decided what a NIC takes into a container, see [`crate::plan::sysctl_carry`].
     Carried,
-    /// All.
     All,
 }
 

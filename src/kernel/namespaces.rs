@@ -19,7 +19,6 @@ pub enum Pin<'a> {
 /// A container's init, and the network namespace that it is in. Neither can be confused with a later one: a pid may be reused, and
 /// an inode too.
 pub trait Container {
-    /// The init's pid.
     fn pid(&self) -> i32;
     /// Whether the init has not yet ended.
     fn is_running(&self) -> bool;

@@ -23,12 +23,10 @@ impl<'a> Records<'a> {
         Ok(Records { store, boot_id: boot_id.to_owned(), all: store.all_records()? })
     }
 
-    /// Where they are kept.
     pub fn store(&self) -> &'a Store {
         self.store
     }
 
-    /// This boot.
     pub fn boot_id(&self) -> &str {
         &self.boot_id
     }
@@ -58,7 +56,6 @@ impl<'a> Records<'a> {
         self.all.iter().filter_map(|(path, record)| Some((path.as_path(), record.as_ref().err()?)))
     }
 
-    /// Their files.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.all.iter().map(|(path, _)| path.clone()).collect()
     }

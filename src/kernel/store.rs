@@ -28,7 +28,6 @@ use crate::plan::{self, Plan};
 /// Records that are kept though they are not to be applied: for people to look at.
 const ARCHIVED: usize = 32;
 
-/// The two folders.
 #[derive(Clone, Debug)]
 pub struct Store {
     run: PathBuf,

@@ -11,7 +11,6 @@ use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
 use crate::kernel::{Kernel, World, boot_id};
 
-/// Its namespaces and processes.
 #[derive(Debug)]
 pub struct ThisMachine {
     boot_id: String,
@@ -40,7 +39,6 @@ pub struct Init {
 }
 
 impl Init {
-    /// A container's init.
     pub fn of(pid: i32) -> Result<Init> {
         let process = Process::open(pid)?;
         Ok(Init { process, netns: Netns::of_process(pid)? })

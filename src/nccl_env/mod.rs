@@ -55,7 +55,6 @@ pub struct Options {
 /// What is set for NCCL, and what is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclEnv {
-    /// Environment for the container.
     pub env: Vec<EnvVar>,
     /// The GID index among it that is ours: right on every port now, and to be proven inside.
     pub gid_index: Option<u32>,

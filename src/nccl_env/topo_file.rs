@@ -2,13 +2,11 @@
 
 use rdma_model::tree::{Node, Tree};
 
-/// Its name.
 pub const FILE: &str = "nccl_topo.xml";
 
 /// Where a container finds it: below a file system of its own, so that no mount point is made in its image.
 pub const PLACE: &str = "/dev/rdmaprep/nccl_topo.xml";
 
-/// As it is stored.
 pub fn tree(xml: &str) -> Tree {
     let mut tree = Tree::default();
     tree.put(FILE, Node::File(xml.as_bytes().into()));

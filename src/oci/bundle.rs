@@ -31,7 +31,6 @@ pub struct ContainerRoot {
 pub struct Bundle {
     /// Its container, but for the process.
     pub container: ContainerRoot,
-    /// Its process's environment.
     pub env: BTreeMap<String, String>,
     /// Paths and numbers of the character devices that the runtime makes in it.
     pub devices: BTreeSet<(String, u32, u32)>,

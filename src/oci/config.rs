@@ -29,7 +29,6 @@ const HOST_NETNS: [&str; 3] = ["/proc/1/ns/net", "/proc/self/ns/net", "/proc/thr
 const HOOK_LISTS: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
-/// A config.json.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config(Value);
 
@@ -157,7 +156,6 @@ impl Config {
         Ok(config)
     }
 
-    /// Its JSON.
     pub fn value(&self) -> &Value {
         &self.0
     }

@@ -23,7 +23,6 @@ use crate::plan::Plan;
 /// The annotation by which a container opts in to a plan.
 pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
 
-/// The edited config.json.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Injected {
     /// Its text; byte for byte the given one where there is nothing to change.
@@ -114,7 +113,6 @@ pub fn netns_path(config_json: &str) -> Option<PathBuf> {
     Config::lenient(config_json).netns_path()
 }
 
-/// Edits a config.json.
 pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.check()?;
     let config = Config::for_edit(config_json, &edit.netdevs)?;

@@ -19,7 +19,6 @@ pub struct State {
     /// Its init in the runtime's pid namespace.
     #[serde(default)]
     pub pid: Option<i64>,
-    /// Its bundle.
     #[serde(default)]
     pub bundle: String,
     /// Its annotations: untrusted.

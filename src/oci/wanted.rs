@@ -12,15 +12,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Edit {
-    /// Environment of the process.
     pub env: Vec<EnvVar>,
     /// What an earlier edit put into the environment, `NAME=VALUE`, and goes.
     pub stale: Vec<String>,
     /// Device nodes below `/dev/infiniband`, each with its cgroup rule.
     pub devices: Vec<CharDevice>,
-    /// Our hooks.
     pub hooks: Vec<HookEdit>,
-    /// Annotations, key and value.
     pub annotations: Vec<(String, String)>,
     /// RDMA pins memory: lift RLIMIT_MEMLOCK.
     pub memlock_unlimited: bool,
@@ -32,7 +29,6 @@ pub struct Edit {
     pub netdevs: Vec<IfName>,
 }
 
-/// One of our directories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountEdit {
@@ -42,11 +38,9 @@ pub struct MountEdit {
     pub source: String,
 }
 
-/// One of our hooks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HookEdit {
-    /// When it runs.
     pub stage: Stage,
     /// Absolute path of the program.
     pub path: String,

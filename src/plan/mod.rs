@@ -49,7 +49,6 @@ pub struct Plan {
     pub exclusive: bool,
     /// Device nodes for the container: the kept HCAs' uverbs and rdma_cm; never issm or umad.
     pub devices: Vec<CharDevice>,
-    /// Environment for the container.
     pub env: Vec<EnvVar>,
     /// The GID index among it that is ours: to be proven inside.
     #[serde(default)]

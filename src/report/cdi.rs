@@ -16,11 +16,9 @@ pub struct DeviceLine {
     pub hcas: Vec<String>,
     /// Device nodes, by their names below /dev/infiniband.
     pub nodes: Vec<String>,
-    /// Where that is now.
     pub now: String,
 }
 
-/// A line for each.
 pub fn device_table(lines: &[DeviceLine]) -> String {
     let list = |words: &[String]| if words.is_empty() { "-".to_owned() } else { printable(&words.join(" ")) };
     let row =

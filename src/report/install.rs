@@ -10,33 +10,24 @@ use crate::kernel::host::host_tree::Content;
 /// For programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Installed<'a> {
-    /// Whether nothing was changed.
     pub dry_run: bool,
     /// Targets that are on this host, and what shows it.
     pub found: Vec<Found>,
-    /// Paths that changed.
     pub changes: Vec<Changed<'a>>,
-    /// What to know.
     pub notes: &'a [String],
-    /// What to run next.
     pub next: &'a [String],
 }
 
 /// A target that is there.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
-    /// Which.
     pub target: Target,
-    /// What shows it.
     pub by: &'static str,
 }
 
-/// A path that changed.
 #[derive(Clone, Debug, Serialize)]
 pub struct Changed<'a> {
-    /// Where.
     pub path: &'a str,
-    /// For whom.
     pub target: Target,
     /// `create`, `edit` or `remove`.
     pub change: &'static str,
@@ -45,7 +36,6 @@ pub struct Changed<'a> {
 }
 
 impl<'a> Installed<'a> {
-    /// Puts it together.
     pub fn new(
         found: &[(Target, &'static str)],
         changes: &'a [Change],

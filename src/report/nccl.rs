@@ -63,7 +63,6 @@ pub fn call(call: &Call) -> String {
     ])
 }
 
-/// What came of it.
 pub fn tried(tried: &Tried) -> String {
     let text = match &tried.outcome {
         Outcome::Reached { seen_as: Some(from) } => format!("reached; the other node is called from {from}"),

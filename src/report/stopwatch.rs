@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
-    /// Which part.
     pub name: PhaseName,
     /// Microseconds.
     pub micros: u64,
@@ -20,21 +19,15 @@ pub struct Phase {
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum PhaseName {
-    /// Taking snapshots.
     Observe,
-    /// Selection and planning.
     Plan,
-    /// Writing the journal.
     Journal,
-    /// Waiting for locks.
     Lock,
     /// Link messages that change a NIC's namespace, and what makes RDMA links.
     Move,
     /// Addresses, routes, rules, neighbours, sysctls, links up.
     Configure,
-    /// Waiting for GIDs.
     GidWait,
-    /// Observing again and comparing.
     Verify,
     /// Waiting for what else the container gets: its /sys, settings, device nodes. Most of it is done beside the moves.
     Dress,
@@ -51,12 +44,10 @@ pub struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts now.
     pub fn start() -> Stopwatch {
         Stopwatch::since(Instant::now())
     }
 
-    /// Started then.
     pub fn since(start: Instant) -> Stopwatch {
         Stopwatch { start, last: start, spent: Vec::new() }
     }

@@ -13,7 +13,6 @@ const MAX_NAMES: usize = 8;
 /// Addresses, or GIDs, that a cell shows.
 const MAX_LINES: usize = 4;
 
-/// What this host has.
 pub fn snapshot_table(snapshot: &Snapshot) -> String {
     let hcas = snapshot.hcas.iter().flat_map(hca_rows).collect();
     let netdevs = snapshot.netdevs.iter().map(netdev_row).collect();

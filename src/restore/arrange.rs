@@ -14,7 +14,6 @@ use crate::precedence::Precedence;
 /// What giving equals their order did.
 #[derive(Debug, Default)]
 pub struct Arranged {
-    /// Number of steps done.
     pub steps: usize,
     /// Changes that were left in the middle, each at the step that failed.
     pub errors: Vec<anyhow::Error>,

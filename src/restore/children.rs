@@ -13,7 +13,6 @@ use rdma_model::step::{Side, Step};
 use crate::kernel::netns::search::Search;
 use crate::kernel::{Scope, World};
 
-/// What became of them.
 #[derive(Debug, Default)]
 pub(super) struct Children {
     /// A sentence for each that was deleted.

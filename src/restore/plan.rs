@@ -21,7 +21,6 @@ use rdma_model::upper_lower;
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
 const QDISCS: [&str; 7] = ["noop", "noqueue", "mq", "pfifo_fast", "fq_codel", "fq", "sfq"];
 
-/// What restoring NICs takes.
 #[derive(Debug, Default)]
 pub struct RestorePlan {
     /// In the order in which they are done.

@@ -26,10 +26,8 @@ use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
 use crate::restore::settle::{Settled, settle};
 
-/// What a restore did.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// Number of steps.
     pub steps: usize,
     /// Remarks: what a container had done to its NICs, and what was done to them when they were back.
     pub notes: Vec<String>,

@@ -21,11 +21,8 @@ const SCOPE_HOST: u8 = 254;
 
 /// What the rules look at besides the candidate.
 pub struct Context<'a> {
-    /// What was asked.
     pub request: &'a Request,
-    /// What there is.
     pub snapshot: &'a Snapshot,
-    /// What containers hold.
     pub held: &'a [BusyNic],
     /// See [`protected_ifaces::uplinks`].
     pub uplinks: Guarded,
@@ -40,7 +37,6 @@ pub struct Candidate<'a> {
     pub name: Option<IfName>,
     /// The netdev, if it is here.
     pub netdev: Option<&'a Netdev>,
-    /// The HCA behind it.
     pub hca: Option<&'a Hca>,
     /// The HCA's port behind it.
     pub port: Option<&'a Port>,

@@ -33,13 +33,10 @@ pub struct Verdict {
     pub netdev: Option<IfName>,
     /// Its HCA; absent for a plain netdev.
     pub hca: Option<HcaName>,
-    /// Port of the HCA.
     pub port: Option<u32>,
     /// The RoCE v2 GID chosen for it.
     pub gid: Option<Gid>,
-    /// PCI address.
     pub pci: Option<BusId>,
-    /// NUMA node.
     pub numa: Option<i32>,
     /// Absent: kept.
     pub dropped: Option<Drop>,
@@ -64,7 +61,6 @@ pub struct Drop {
 pub struct BusyNic {
     /// The name that it has on the host.
     pub netdev: IfName,
-    /// Its HCA.
     #[serde(default)]
     pub hca: Option<HcaName>,
     /// Its port of the HCA.

@@ -24,7 +24,6 @@ pub(super) struct Hidden {
 
 pub(super) struct Fate {
     pub(super) is_seen: bool,
-    /// Where a link leads.
     pub(super) end: Option<String>,
 }
 

@@ -40,7 +40,6 @@ pub enum Outcome {
         /// From where the other side was called, if it is a `nccl test-bootstrap --listen`, which reports it.
         seen_as: Option<SocketAddr>,
     },
-    /// There is none.
     Failed {
         trouble: Trouble,
         error: String,

@@ -22,7 +22,6 @@ pub enum Trouble {
     NoRoute,
     /// The connection was taken, and broken off at once.
     Reset,
-    /// Anything else.
     Other,
 }
 
@@ -69,7 +68,6 @@ pub enum Rules {
     },
 }
 
-/// What failed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     refused: u32,

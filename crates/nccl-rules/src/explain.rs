@@ -27,7 +27,6 @@ pub const VARIABLES: [&str; 6] = [
     "NCCL_IB_DEVICE_PCI_ORDER",
 ];
 
-/// What NCCL does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     pub version: Version,
@@ -56,7 +55,6 @@ pub struct Setting {
 #[serde(rename_all = "snake_case")]
 pub enum Bootstrap {
     Uses(Endpoint, Step),
-    /// NCCL does not start.
     Fails(Failure),
 }
 
@@ -178,7 +176,6 @@ pub enum Trap {
     Prefix,
     /// An entry names nothing that is there.
     Missing,
-    /// No HCA is taken.
     NoHca,
     TooMany,
     /// More interfaces or HCAs than NCCL has room for.

@@ -35,7 +35,6 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// As NCCL prints it.
     pub fn name(self) -> &'static str {
         match self {
             Distance::Pix => "PIX",

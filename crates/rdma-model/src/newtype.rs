@@ -30,7 +30,6 @@ macro_rules! checked_text {
         pub struct $name(String);
 
         impl $name {
-            /// The text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

@@ -26,7 +26,6 @@ pub struct Nic {
     pub identity: Identity,
     /// Its HCA; absent for a placeholder (`--ifaces` on a machine without any RDMA data).
     pub hca: Option<HcaName>,
-    /// Port of the HCA.
     pub port: Option<u32>,
     /// How many ports the HCA has: NCCL_IB_HCA names the port only where there are several.
     pub ports: usize,

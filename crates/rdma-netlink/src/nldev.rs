@@ -251,7 +251,6 @@ pub struct CharDev {
     pub name: String,
     pub major: u32,
     pub minor: u32,
-    /// Revision of its interface.
     pub abi: Option<u64>,
     /// `enum rdma_driver_id` (include/uapi/rdma/ib_user_ioctl_verbs.h), for uverbs only: see
     /// [`CharDev::software`].

@@ -45,7 +45,6 @@ impl Files {
         Ok(openat(&self.0, format!("class/net/{dev}"), flags, Mode::empty())?)
     }
 
-    /// What a NIC has.
     pub fn read(&self, dev: &IfName) -> Values {
         let mut all = Values::new();
         let Ok(nic) = self.nic(dev) else { return all };

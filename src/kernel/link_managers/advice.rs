@@ -19,7 +19,6 @@ pub struct Present {
 pub enum Outcome {
     /// What was changed has been put back, and stays.
     PutBack,
-    /// It was changed again.
     Lost,
 }
 

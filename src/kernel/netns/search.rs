@@ -39,7 +39,6 @@ impl FoundLink {
 /// What was found, and whether all namespaces that a process has or `ip netns` keeps were searched.
 #[derive(Default)]
 pub struct Search {
-    /// The links.
     pub found: Vec<FoundLink>,
     /// A sentence where the search is not complete.
     pub gap: Option<String>,

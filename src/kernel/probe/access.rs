@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub enum NodeAccess {
     Opened,
-    /// There is none.
     Missing,
     /// It is no character device, or one with other numbers: what it is, in words.
     Wrong(String),

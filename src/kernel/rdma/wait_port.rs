@@ -35,7 +35,6 @@ pub(in crate::kernel) struct ExpectedPort<'a> {
     pub index: Option<u32>,
 }
 
-/// What a port lacks.
 enum Lack {
     /// It is not ACTIVE.
     State(String),

@@ -20,7 +20,6 @@ pub(super) struct FoundHca {
     pub(super) carrier: Option<IfName>,
 }
 
-/// Every HCA of class/infiniband.
 pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> Vec<FoundHca> {
     let Some(class) = root.dir("class/infiniband") else { return Vec::new() };
     let (mut verbs, mut umads) = (nodes(root, "infiniband_verbs", "uverbs"), nodes(root, "infiniband_mad", "umad"));

@@ -63,7 +63,6 @@ const NODE: &[&str] = &["ibdev", "dev", "abi_version", "uevent"];
 
 const NUMA: &[&str] = &["cpumap", "cpulist", "distance"];
 
-/// Of a processor's place.
 const PLACE: &[&str] =
     &["physical_package_id", "core_id", "core_cpus", "core_cpus_list", "package_cpus", "package_cpus_list"];
 

@@ -19,14 +19,12 @@ use super::selectors::Selectors;
 pub struct Socket {
     /// How it is asked for.
     pub question: Question,
-    /// What it is.
     pub connection: Connection,
 }
 
 /// What the host's own tables tell of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelFacts {
-    /// Its name.
     pub link: IfName,
     /// The link that it is tied to.
     pub below: Option<IfName>,
@@ -56,11 +54,9 @@ impl TunnelFacts {
 /// What is seen of the host before the kernel is asked for routes.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Name servers.
     pub name_servers: Vec<Question>,
     /// Sockets with another end.
     pub sockets: Vec<Socket>,
-    /// Tunnels.
     pub tunnels: Vec<TunnelFacts>,
     /// The other ends of IPsec.
     pub ipsec: Vec<Question>,

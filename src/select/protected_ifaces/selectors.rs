@@ -35,7 +35,6 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// Those of a host.
     pub fn of(host: &Snapshot) -> Selectors {
         let has = |kinds: &[u16]| host.rules.iter().any(|r| kinds.iter().any(|k| r.other.contains_key(k)));
         let of_rules = host.rules.iter().flat_map(|r| variants(r).into_iter().map(|v| (r.family, v)));

@@ -40,7 +40,6 @@ impl<'a> Ways<'a> {
         Ways { snapshot, equals, owners, links }
     }
 
-    /// The kernel's answers.
     pub(super) fn asked(&self) -> impl Iterator<Item = &'a HostPath> + use<'a> {
         self.snapshot.paths.iter().flat_map(|paths| &paths.paths)
     }

@@ -17,7 +17,6 @@ pub struct Unknown {
     pub list: [&'static str; 3],
     /// Those that are unknown; at least one.
     pub names: String,
-    /// All that are known.
     pub there: String,
 }
 

@@ -51,7 +51,6 @@ struct Entry {
 
 #[derive(Deserialize)]
 pub(super) struct Refusal {
-    /// gRPC's status code.
     #[serde(default)]
     pub code: u32,
     #[serde(default)]
