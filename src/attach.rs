@@ -96,6 +96,9 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         if made.is_none() {
             steps.extend(move_in(h));
         }
+        // It went up with the link below, whose settings come first (vlan_device_event in net/8021q/vlan.c, ipoib_open).
+        let stays_down = h.nic.over.is_some() && !h.inside.netdev.up;
+        settings.extend(stays_down.then(|| Step::Link { side: Side::Inside, dev: name.clone(), up: false }));
         settings.extend(set_up(h, made, plan.exclusive));
     }
     steps.extend(settings);

@@ -24,6 +24,7 @@ use rdma_model::error_class::ErrorClass;
 
 pub use crate::config::options::Global;
 pub use crate::config::select_args::SelectArgs;
+use crate::config::select_args::{SelectArgsBut, Unused};
 use crate::nccl_env::format::Format;
 use crate::oci::edit::Stage;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
@@ -216,7 +217,15 @@ pub struct EnvArgs {
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
     #[command(flatten)]
-    pub select: SelectArgs,
+    pub select: SelectArgsBut<EnvUnused>,
+}
+
+/// These say nothing to NCCL.
+#[derive(Clone, Debug)]
+pub struct EnvUnused;
+
+impl Unused for EnvUnused {
+    const OPTIONS: &'static [&'static str] = &["arp_profile", "gid_timeout", "default_route"];
 }
 
 #[derive(Debug, Args)]

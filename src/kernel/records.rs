@@ -60,9 +60,9 @@ impl<'a> Records<'a> {
         self.all.iter().map(|(path, _)| path.clone()).collect()
     }
 
-    /// What is in that file, as it is by now.
+    /// What is in the record of that name, as it is by now: writing it may have moved it to another folder.
     pub fn at(&self, path: &Path) -> Option<&Result<Record>> {
-        self.all.iter().find(|(p, _)| p == path).map(|(_, record)| record)
+        self.all.iter().find(|(p, _)| p.file_name() == path.file_name()).map(|(_, record)| record)
     }
 
     /// Writes a record to all of its places; nothing that it speaks of may happen before this returns.

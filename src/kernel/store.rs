@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -225,7 +227,8 @@ impl Store {
     pub fn save(&self, record: &Record) -> Result<()> {
         let text = self.text(record)?;
         if self.first_records() != self.records() {
-            replace_copy(&self.records().join(record.file_name()), &text)?;
+            let path = self.records().join(record.file_name());
+            faults::around(WRITING_COPY, || files::replace(&path, text.as_bytes(), 0o600))?;
         }
         self.replace_first(record, &text)
     }
@@ -242,13 +245,18 @@ impl Store {
         }
         let (path, text) = (self.records().join(record.file_name()), self.text(record)?);
         let (sender, done) = mpsc::sync_channel(1);
-        let write = move || drop(sender.send(replace_copy(&path, &text)));
+        let unwanted = Arc::new(Mutex::new(false));
+        let copy = RunningCopy { done, unwanted: Arc::clone(&unwanted) };
+        let write = move || {
+            let replace = || files::replace_unless(&unwanted, &path, text.as_bytes(), 0o600);
+            drop(sender.send(faults::around(WRITING_COPY, replace)));
+        };
         if faults::ARE_ARMED {
             write();
         } else {
-            std::thread::spawn(write);
+            thread::Builder::new().spawn(write).context("starting a thread")?;
         }
-        Ok(Some(RunningCopy(done)))
+        Ok(Some(copy))
     }
 
     fn text(&self, record: &Record) -> Result<String> {
@@ -263,6 +271,8 @@ impl Store {
     fn replace_first(&self, record: &Record, text: &str) -> Result<()> {
         let (folder, name) = (self.first_records(), record.file_name());
         let replace = if folder == self.records() { files::replace } else { files::replace_unsynced };
+        // An administrator may have removed it while containers run.
+        files::private_dir(&folder)?;
         faults::around("writing the record", || replace(&folder.join(name), text.as_bytes(), 0o600))
     }
 
@@ -289,7 +299,9 @@ impl Store {
         if path != copy {
             // Of two file systems.
             let content = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-            files::replace(&copy, &content, 0o600)?;
+            let replaced = files::replace(&copy, &content, 0o600);
+            // A full disk still has the copy that was written before.
+            replaced.or_else(|e| if copy.exists() { Ok(()) } else { Err(e) })?;
         }
         files::put_aside(&copy, &kept)?;
         files::remove(path)?;
@@ -330,15 +342,20 @@ impl Store {
 }
 
 /// A copy of a record as it is written, on a thread of its own.
-pub struct RunningCopy(Receiver<Result<()>>);
+pub struct RunningCopy {
+    done: Receiver<Result<()>>,
+    unwanted: Arc<Mutex<bool>>,
+}
 
 impl RunningCopy {
-    /// Waits for the end, but no longer than until `deadline`.
+    /// Waits for the end, but no longer than until `deadline`: what is not in its place by then never comes there.
     ///
     /// # Errors
     /// Why it could not be written, or [`ErrorClass::Timeout`].
     pub fn end(self, deadline: Instant) -> Result<()> {
-        self.0.recv_timeout(deadline.saturating_duration_since(Instant::now())).unwrap_or_else(|e| {
+        let done = self.done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        done.unwrap_or_else(|e| {
+            *self.unwanted.lock().unwrap_or_else(PoisonError::into_inner) = true;
             Err(match e {
                 RecvTimeoutError::Timeout => ErrorClass::Timeout.error("writing the record's copy took too long"),
                 RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
@@ -347,9 +364,7 @@ impl RunningCopy {
     }
 }
 
-fn replace_copy(path: &Path, text: &str) -> Result<()> {
-    faults::around("writing the record's copy", || files::replace(path, text.as_bytes(), 0o600))
-}
+const WRITING_COPY: &str = "writing the record's copy";
 
 /// The new text of a record that a later version may have written before, and is to find again what it knew.
 fn carried(path: &Path, record: &Record) -> Result<Option<String>> {

@@ -4,6 +4,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -148,9 +149,14 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     replace_as(path, content, &New::Mode(mode), &named(mode))
 }
 
+/// The same, unless another thread says before the rename that it is not wanted any more.
+pub fn replace_unless(unwanted: &Mutex<bool>, path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    put(path, content, &New::Mode(mode), &named(mode), Some(unwanted), true)
+}
+
 /// The same in memory, where nothing is to be synced.
 pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<()> {
-    put(path, content, &New::Mode(mode), &named(mode), false)
+    put(path, content, &New::Mode(mode), &named(mode), None, false)
 }
 
 /// Whether a folder is on a tmpfs: what is written there takes no disk's time, and is gone after a reboot.
@@ -178,7 +184,7 @@ pub(super) enum New {
 }
 
 pub(super) fn replace_as(path: &Path, content: &[u8], new: &New, named: &tempfile::Builder<'_, '_>) -> Result<()> {
-    put(path, content, new, named, true)
+    put(path, content, new, named, None, true)
 }
 
 /// The same, and no fsync where it is not to be `synced`.
@@ -187,6 +193,7 @@ pub(super) fn put(
     content: &[u8],
     new: &New,
     named: &tempfile::Builder<'_, '_>,
+    unwanted: Option<&Mutex<bool>>,
     synced: bool,
 ) -> Result<()> {
     let folder = path.parent().context("a file needs a folder")?;
@@ -202,7 +209,11 @@ pub(super) fn put(
         temporary.as_file().sync_all().with_context(doing)?;
     }
     faults::point(format_args!("while writing {}", path.display()))?;
-    temporary.persist(path).with_context(doing)?;
+    {
+        let unwanted = unwanted.map(|u| u.lock().unwrap_or_else(PoisonError::into_inner));
+        ensure!(!unwanted.is_some_and(|u| *u), "{}: not wanted any more", path.display());
+        temporary.persist(path).with_context(doing)?;
+    }
     if synced { open_folder(folder).and_then(|f| f.sync_all()).with_context(doing) } else { Ok(()) }
 }
 

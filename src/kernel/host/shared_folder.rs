@@ -33,7 +33,7 @@ pub(in crate::kernel) fn replace(path: &Path, content: &[u8], mode: u32, synced:
     remove(folder)?;
     let mut named = tempfile::Builder::new();
     named.prefix(files::UNFINISHED).suffix(NAME).rand_bytes(0).permissions(Permissions::from_mode(mode));
-    files::put(path, content, &New::Mode(mode), &named, synced)
+    files::put(path, content, &New::Mode(mode), &named, None, synced)
 }
 
 /// Makes a folder that has this in it, unless there is one of that name.

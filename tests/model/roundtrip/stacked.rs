@@ -36,6 +36,8 @@ fn host() -> Case {
         does(Step::RouteAdd { side, route: Route { destination: to, ..route(hops) } });
         does(Step::RuleAdd { side, rule: Rule { priority: n.into(), ..plain } });
     }
+    // It went up with the one below.
+    does(Step::Link { side, dev: upper.clone(), up: false });
     does(Step::AddressAdd { side, dev: upper.clone(), address: plain(v4(90, 0, 1), 24) });
     does(Step::AltnameAdd { side, dev: bond.clone(), altname: "both".to_owned() });
     let names = [upper, bond, vlan, name(2), name(0), name(1)];
