@@ -76,7 +76,7 @@ fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
 }
 
 /// What would defeat their values, all moves, then each NIC's settings, then what needs all of them: routes, rules, and the wait
-/// for GIDs. Moves without anything between them are faster: docs/internals.md.
+/// for GIDs. docs/internals.md has the reason.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
     steps.extend(held.iter().flat_map(|h| leave_groups(Side::Host, &h.before.netdev)));

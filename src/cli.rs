@@ -7,6 +7,7 @@ mod cdi;
 mod doctor;
 mod handle;
 mod hold;
+mod hook;
 mod install;
 mod job_status;
 mod nccl;
@@ -26,11 +27,11 @@ pub use crate::config::options::Global;
 pub use crate::config::select_args::SelectArgs;
 use crate::config::select_args::{SelectArgsBut, Unused};
 use crate::nccl_env::format::Format;
-use crate::oci::edit::Stage;
 pub use cdi::{CdiCommand, CdiGenerateArgs, CdiListArgs};
 pub use doctor::{DoctorArgs, TryNodesArgs};
 pub use handle::{HandleCommand, HandleOpenArgs};
 pub use hold::HoldArgs;
+pub use hook::HookArgs;
 pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 pub use job_status::{JobStatusArgs, MeetArgs, RendezvousArgs};
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
@@ -242,43 +243,6 @@ pub struct SpecArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct HookArgs {
-    /// prestart, createRuntime, poststart or poststop
-    #[arg(value_name = "STAGE")]
-    pub stage: Stage,
-    /// Plan to use; an annotation must name the same
-    #[arg(long, env = "RDMAPREP_PLAN", value_name = "NAME")]
-    pub plan: Option<String>,
-    /// Time to attach [default: by --hook-timeout]
-    // What --hook-timeout leaves, at most 50 or what the plan's NICs need; without that 10, and 0.1 for each of them.
-    // An undo takes some 25 ms per NIC on top.
-    #[arg(long, env = "RDMAPREP_DEADLINE", value_name = "SECONDS")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub deadline: Option<u32>,
-    /// When the engine kills this hook
-    #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub hook_timeout: Option<u32>,
-    /// Wait for busy NICs [default: hook_wait_s, or 0]
-    #[arg(long, env = "RDMAPREP_WAIT", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(0..=3600))]
-    pub wait: Option<u32>,
-    /// Refuse a plan whose digest is another
-    // `prepare --bundle` writes the digest on which all nodes agreed.
-    #[arg(long, env = "RDMAPREP_AGREED", value_name = "DIGEST")]
-    pub agreed: Option<String>,
-    /// NAME=HANDLE: files that the runtime keeps open
-    // `rdmaprep-runtime` passes them. The view of /sys is read there if config.json mounts the same one, else from its file.
-    #[arg(long, env = "RDMAPREP_HANDLES", value_name = "HANDLES", value_delimiter = ',')]
-    pub handles: Vec<String>,
-    /// Take only this rail: NETDEV or hca:NAME
-    // `cdi generate` writes it. The first hook that runs attaches the rails of all hooks in config.json.
-    #[arg(long, env = "RDMAPREP_RAIL", value_name = "RAIL")]
-    pub rail: Vec<String>,
-    #[command(flatten)]
-    pub select: SelectArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct RuntimeArgs {
     /// The runtime's options, command and arguments
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
@@ -300,25 +264,12 @@ impl Cli {
         T: Into<OsString> + Clone,
     {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-        if let Some(cli) = read_hook(&args) {
+        if let Some(cli) = hook::read_alone(&args) {
             return Ok(cli);
         }
         Cli::from_arg_matches(&without_empty_variables(command()).try_get_matches_from(args)?)
     }
 }
-
-/// The same for `hook`, without the other commands: making all of them takes longer than what a hook does for a container that
-/// did not opt in. Nothing for another command, an error or help: these are for the whole command.
-fn read_hook(args: &[OsString]) -> Option<Cli> {
-    args.iter().any(|arg| arg == HOOK).then_some(())?;
-    let hook = HookArgs::augment_args(clap::Command::new(HOOK));
-    let alone = Global::augment_args(clap::Command::new("rdmaprep")).subcommand(hook).subcommand_required(true);
-    let matches = without_empty_variables(alone).try_get_matches_from(args).ok()?;
-    let command = Command::Hook(Box::new(HookArgs::from_arg_matches(matches.subcommand_matches(HOOK)?).ok()?));
-    Some(Cli { global: Global::from_arg_matches(&matches).ok()?, command })
-}
-
-const HOOK: &str = "hook";
 
 /// The whole command, with the exit codes in its help. `-h` and `--help` print the same: one line for each flag.
 pub fn command() -> clap::Command {

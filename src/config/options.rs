@@ -24,12 +24,12 @@ pub struct Global {
     /// If the flag is given, the file must exist.
     #[arg(long, global = true, env = "RDMAPREP_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Records of moved NICs [default: /var/lib/rdmaprep]
+    /// Copies of the records [default: /var/lib/rdmaprep]
     ///
-    /// The directory must survive a reboot.
+    /// Where the run folder is no tmpfs, the records themselves are here.
     #[arg(long, global = true, env = "RDMAPREP_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Plans, reports, lock, pins [default: /run/rdmaprep]
+    /// Plans, records, lock, pins [default: /run/rdmaprep]
     #[arg(long, global = true, env = "RDMAPREP_RUN_DIR", value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
 }

@@ -7,9 +7,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +21,7 @@ use crate::kernel::faults;
 use crate::kernel::host::files::{self, Lock};
 use crate::kernel::host::shared_folder;
 use crate::kernel::process::pidfd_getfd;
+use crate::kernel::record_copy::{self, RunningCopy};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
@@ -228,7 +226,7 @@ impl Store {
         let text = self.text(record)?;
         if self.first_records() != self.records() {
             let path = self.records().join(record.file_name());
-            faults::around(WRITING_COPY, || files::replace(&path, text.as_bytes(), 0o600))?;
+            faults::around(record_copy::WRITING, || files::replace(&path, text.as_bytes(), 0o600))?;
         }
         self.replace_first(record, &text)
     }
@@ -244,19 +242,7 @@ impl Store {
             return Ok(None);
         }
         let (path, text) = (self.records().join(record.file_name()), self.text(record)?);
-        let (sender, done) = mpsc::sync_channel(1);
-        let unwanted = Arc::new(Mutex::new(false));
-        let copy = RunningCopy { done, unwanted: Arc::clone(&unwanted) };
-        let write = move || {
-            let replace = || files::replace_unless(&unwanted, &path, text.as_bytes(), 0o600);
-            drop(sender.send(faults::around(WRITING_COPY, replace)));
-        };
-        if faults::ARE_ARMED {
-            write();
-        } else {
-            thread::Builder::new().spawn(write).context("starting a thread")?;
-        }
-        Ok(Some(copy))
+        Ok(Some(RunningCopy::begin(path, text)?))
     }
 
     fn text(&self, record: &Record) -> Result<String> {
@@ -340,31 +326,6 @@ impl Store {
         shared_folder::replace(&path, json.as_bytes(), 0o600, false)
     }
 }
-
-/// A copy of a record as it is written, on a thread of its own.
-pub struct RunningCopy {
-    done: Receiver<Result<()>>,
-    unwanted: Arc<Mutex<bool>>,
-}
-
-impl RunningCopy {
-    /// Waits for the end, but no longer than until `deadline`: what is not in its place by then never comes there.
-    ///
-    /// # Errors
-    /// Why it could not be written, or [`ErrorClass::Timeout`].
-    pub fn end(self, deadline: Instant) -> Result<()> {
-        let done = self.done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
-        done.unwrap_or_else(|e| {
-            *self.unwanted.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            Err(match e {
-                RecvTimeoutError::Timeout => ErrorClass::Timeout.error("writing the record's copy took too long"),
-                RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
-            })
-        })
-    }
-}
-
-const WRITING_COPY: &str = "writing the record's copy";
 
 /// The new text of a record that a later version may have written before, and is to find again what it knew.
 fn carried(path: &Path, record: &Record) -> Result<Option<String>> {

@@ -73,7 +73,7 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
     restore.steps.extend(rdma_mode::restore_renamed(held, host, inside));
     restore.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
-    // After all moves: without anything between them these are faster (docs/internals.md).
+    // After all moves, as at attach: docs/internals.md has the reason.
     let mut settings: Vec<Step> = Vec::new();
     for (h, found) in &placed {
         let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));

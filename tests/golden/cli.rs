@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::alone;
+use clap::FromArgMatches;
+use rdmaprep::cli::{self, Cli};
 use serde_json::{Value, json};
 use testkit::{Container, Host, Said, run, sh};
 
@@ -51,6 +53,32 @@ fn help_fits_a_terminal_and_has_the_exit_codes() {
             let long: Vec<&str> = text.lines().filter(|l| l.chars().count() > 100).collect();
             assert!(long.is_empty() && text.contains("Usage: rdmaprep"), "{command} {flag}: {long:?}");
         }
+    }
+}
+
+/// A hook's arguments are read without the other commands, and mean the same.
+#[test]
+fn hook_alone_is_read_as_by_the_whole_command() {
+    let lines = [
+        "hook createRuntime",
+        "hook poststop --state-dir /s --run-dir=/r",
+        "--config hook --state-dir /s hook prestart --plan p --deadline 5 --ifaces r0,r1",
+        "hook createRuntime --rail r0 --rail hca:mlx5_0 --handles=a=b,c=d --exclude= --ib --no-auto-skip",
+        "hook poststart --wait 3 --agreed x --hook-timeout 60 --allow-bootstrap-iface=0 --exclude -x",
+        "hook",
+        "hook nonsense",
+        "hook createRuntime --nonsense",
+        "hook createRuntime --wait -1",
+        "hook --help",
+        "prepare --plan hook",
+        "status hook",
+        "runtime hook --config x",
+    ];
+    for line in lines {
+        let args: Vec<&str> = ["rdmaprep"].into_iter().chain(line.split(' ')).collect();
+        let whole = cli::command().try_get_matches_from(&args).and_then(|m| Cli::from_arg_matches(&m));
+        let text = |read: Result<Cli, clap::Error>| read.map(|c| format!("{c:?}")).map_err(|e| e.to_string());
+        assert_eq!(text(Cli::read(&args)), text(whole), "{line}");
     }
 }
 

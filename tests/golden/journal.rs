@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use crate::alone;
 use rdma_model::strict_json::unheard;
 use rdmaprep::journal::{Record, SCHEMA, salvage};
+use rdmaprep::kernel::host::files;
+use rdmaprep::kernel::records::Records;
+use rdmaprep::kernel::store::Store;
 use serde_json::{Value, json};
 use testkit::hold::{Hold, POOL};
 use testkit::{Container, Host, sh};
@@ -467,6 +471,39 @@ fn unwritable_disk_keeps_nics_here_and_lets_them_return() {
         assert!(!text.is_empty());
         sh(&format!("umount {records}"));
     });
+}
+
+/// As an earlier version wrote it, or where an administrator has emptied the run folder. Writing it moves it there.
+#[test]
+fn record_that_is_a_copy_alone_is_found_after_it_was_written() {
+    alone(|host| {
+        let (before, mut c, path, _) = holding(host);
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        let store = Store::new(&host.run, &host.state);
+        let mut records = Records::read(&store, &boot()).unwrap();
+        let copy = records.paths().remove(0);
+        assert_eq!(copy, host.state.join("records").join(path.file_name().unwrap()));
+        let record = records.at(&copy).unwrap().as_ref().unwrap().clone();
+        records.save(&record).unwrap();
+        assert_eq!((records.paths(), path.exists()), (vec![path], true));
+        assert_eq!(records.at(&copy).unwrap().as_ref().unwrap(), &record);
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// A disk that is too slow: what comes after the deadline stays away.
+#[test]
+fn file_that_is_not_wanted_any_more_is_not_put_in_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("record");
+    let replace = |unwanted| files::replace_unless(&Mutex::new(unwanted), &path, b"text", 0o600);
+    let refused = replace(true).unwrap_err().to_string();
+    assert!(refused.contains("not wanted any more"), "{refused}");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    replace(false).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"text");
 }
 
 #[test]

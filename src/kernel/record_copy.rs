@@ -1,0 +1,56 @@
+//! The copy of a record that outlasts a reboot, written while the kernel moves NICs.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rdma_model::error_class::ErrorClass;
+
+use crate::kernel::faults;
+use crate::kernel::host::files;
+
+/// A copy of a record as it is written, on a thread of its own.
+pub struct RunningCopy {
+    done: Receiver<Result<()>>,
+    unwanted: Arc<Mutex<bool>>,
+}
+
+impl RunningCopy {
+    /// Begins to write it. A build with fault points writes it at once: their order is to be the same each time.
+    pub fn begin(path: PathBuf, text: String) -> Result<RunningCopy> {
+        let (sender, done) = mpsc::sync_channel(1);
+        let unwanted = Arc::new(Mutex::new(false));
+        let copy = RunningCopy { done, unwanted: Arc::clone(&unwanted) };
+        let write = move || {
+            let replace = || files::replace_unless(&unwanted, &path, text.as_bytes(), 0o600);
+            drop(sender.send(faults::around(WRITING, replace)));
+        };
+        if faults::ARE_ARMED {
+            write();
+        } else {
+            thread::Builder::new().spawn(write).context("starting a thread")?;
+        }
+        Ok(copy)
+    }
+
+    /// Waits for the end, but no longer than until `deadline`: what is not in its place by then never comes there.
+    ///
+    /// # Errors
+    /// Why it could not be written, or [`ErrorClass::Timeout`].
+    pub fn end(self, deadline: Instant) -> Result<()> {
+        let done = self.done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        done.unwrap_or_else(|e| {
+            *self.unwanted.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            Err(match e {
+                RecvTimeoutError::Timeout => ErrorClass::Timeout.error("writing the record's copy took too long"),
+                RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
+            })
+        })
+    }
+}
+
+/// How fault points call it.
+pub const WRITING: &str = "writing the record's copy";
