@@ -1,21 +1,22 @@
 //! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
 
+mod display;
 mod implicit;
+mod nic_state;
 mod order;
+mod settings;
 
-use std::collections::{BTreeMap, HashSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{HcaName, Hex, IfName, Mac};
-use crate::snapshot::{
-    Address, CharDevice, LinkOptions, Neighbour, Netdev, Nexthop, Program, Qdisc, Route, Rule, Snapshot, SysctlValues,
-};
+use crate::snapshot::{Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues};
 pub use implicit::{derived, generated, kernel_address, kernel_made, prefix_route};
+pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{configure, connect, leave_groups};
+pub use settings::Settings;
 
 /// RT_TABLE_MAIN.
 pub const TABLE_MAIN: u32 = 254;
@@ -28,106 +29,6 @@ pub enum Side {
     /// The namespace that the NICs belong to.
     Host,
     Inside,
-}
-
-/// A NIC's network state: what a move destroys, and what the host gets back.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NicState {
-    /// Link, addresses, neighbours and sysctls.
-    pub netdev: Netdev,
-    /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address of it as their source:
-    /// the kernel drops these together with the address (fib_sync_down_addr in net/ipv4/fib_semantics.c).
-    pub routes: Vec<Route>,
-    /// Nexthop objects that lead over it, and groups that have one of these as a member: they go, or lose a member, with the
-    /// link (nexthop_flush_dev in net/ipv4/nexthop.c).
-    #[serde(default)]
-    pub nexthops: Vec<Nexthop>,
-    /// Rules that name it or one of its addresses.
-    pub rules: Vec<Rule>,
-}
-
-impl NicState {
-    pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
-        let netdev = snapshot.netdev(name)?.clone();
-        let own = NetdevAddresses::new(&netdev);
-        let routes = snapshot.routes.iter().filter(|r| own.loses(r)).cloned().collect();
-        let rules = snapshot.rules.iter().filter(|r| own.concerns(r)).cloned().collect();
-        let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
-        let legs: Vec<u32> = snapshot.nexthops.iter().filter(over).map(|n| n.id).collect();
-        let lost = |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
-        let nexthops = snapshot.nexthops.iter().filter(lost).cloned().collect();
-        Some(NicState { netdev, routes, nexthops, rules })
-    }
-}
-
-/// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: root in a
-/// container adds what they like.
-pub struct NetdevAddresses<'a> {
-    name: &'a IfName,
-    addresses: HashSet<IpAddr>,
-}
-
-impl<'a> NetdevAddresses<'a> {
-    pub fn new(dev: &'a Netdev) -> NetdevAddresses<'a> {
-        NetdevAddresses { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
-    }
-
-    /// Whether a route goes when the netdev does, see [`NicState::routes`].
-    pub fn loses(&self, route: &Route) -> bool {
-        let own = |ip: IpAddr| ip.is_ipv4() && self.addresses.contains(&ip);
-        let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(self.name));
-        over || route.prefsrc.is_some_and(own) && !derived(route)
-    }
-
-    pub fn concerns(&self, rule: &Rule) -> bool {
-        let named = |n: &Option<String>| n.as_deref() == Some(self.name.as_str());
-        let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
-        let own = |net: Option<IpNet>| net.is_some_and(|n| host_route(n) && self.addresses.contains(&n.addr()));
-        named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
-    }
-}
-
-/// Link settings that survive a namespace change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    pub mtu: u32,
-    /// Transmit queue length in packets.
-    pub txqlen: u32,
-    pub group: u32,
-    pub promisc: bool,
-    pub allmulti: bool,
-    pub alias: Option<String>,
-    /// What else; absent, as a part of it: left as it is.
-    pub options: Option<LinkOptions>,
-}
-
-impl Settings {
-    pub fn of(dev: &Netdev) -> Settings {
-        Settings {
-            mtu: dev.mtu,
-            txqlen: dev.txqlen,
-            group: dev.group,
-            promisc: dev.promisc,
-            allmulti: dev.allmulti,
-            alias: dev.alias.clone(),
-            options: dev.options.clone(),
-        }
-    }
-
-    /// What makes a netdev what it was, out of what it is.
-    pub fn back(was: &Netdev, now: &Netdev) -> Option<Settings> {
-        let (mut wanted, mut there) = (Settings::of(was), Settings::of(now));
-        if wanted.options.is_none() {
-            there.options = None;
-        }
-        let differs = wanted != there;
-        // The kernel forgets neighbours when it is given a broadcast address, be it the same.
-        let broadcast = |s: &Settings| s.options.as_ref().and_then(|o| o.broadcast.clone());
-        if let (true, Some(options)) = (broadcast(&wanted) == broadcast(&there), &mut wanted.options) {
-            options.broadcast = None;
-        }
-        differs.then_some(wanted)
-    }
 }
 
 /// What makes a netdev that is no hardware: a VLAN, macvlan, ipvlan or IPoIB interface, or a bond.
@@ -352,79 +253,5 @@ impl Step {
     /// Whether this is a namespace change, the only step that costs milliseconds.
     pub fn is_move(&self) -> bool {
         matches!(self, Step::Move { .. })
-    }
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Side::Host => "on the host",
-            Side::Inside => "in the container",
-        })
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::RdmaLinkDelete { side, hca } => write!(f, "deleting RDMA link {hca} {side}"),
-            Step::RdmaLinkAdd { side, hca, dev, .. } => write!(f, "making RDMA link {hca} on {dev} {side}"),
-            Step::RdmaRename { hca, name } => write!(f, "renaming RDMA device {hca} to {name}"),
-            Step::RdmaMove { from: Side::Host, hca, .. } => write!(f, "moving RDMA device {hca} into the container"),
-            Step::RdmaMove { from: Side::Inside, hca, .. } => write!(f, "moving RDMA device {hca} home"),
-            Step::Move { from: Side::Host, dev, .. } => write!(f, "moving {dev} into the container"),
-            Step::Move { from: Side::Inside, dev, name, .. } => write!(f, "moving {dev} home as {name}"),
-            Step::Make { side, dev, made: VirtualLink { kind, over: Some(over), .. } } => {
-                write!(f, "making {kind} {dev} on {over} {side}")
-            }
-            Step::Make { side, dev, made } => write!(f, "making {} {dev} {side}", made.kind),
-            Step::Delete { side, dev } => write!(f, "deleting {dev} {side}"),
-            Step::Enslave { side, dev, master } => write!(f, "putting {dev} into {master} {side}"),
-            Step::Rename { side, dev, name } => write!(f, "renaming {dev} to {name} {side}"),
-            Step::AltnamesDelete { side, dev, altnames } => match altnames.as_slice() {
-                [altname] => write!(f, "deleting altname {altname} of {dev} {side}"),
-                all => write!(f, "deleting {} altnames of {dev} {side}", all.len()),
-            },
-            Step::AltnameAdd { side, dev, altname } => write!(f, "adding altname {altname} to {dev} {side}"),
-            Step::Release { side, dev } => write!(f, "freeing {dev} from its master {side}"),
-            Step::XdpDetach { side, dev } => write!(f, "detaching an XDP program from {dev} {side}"),
-            Step::ProgramDetach { side, dev, program } => write!(f, "taking the {program} off {dev} {side}"),
-            Step::ProgramAttach { side, dev, program, .. } => write!(f, "putting the {program} back on {dev} {side}"),
-            Step::Sysctls { side, dev, .. } => write!(f, "writing sysctls of {dev} {side}"),
-            Step::Settings { side, dev, settings: s } => {
-                write!(f, "setting MTU {} and the like of {dev} {side}", s.mtu)
-            }
-            Step::Device { side, dev, .. } => write!(f, "restoring device settings of {dev} {side}"),
-            Step::QdiscAdd { side, dev, qdisc: q } => write!(f, "attaching {} to {dev} {side}", q.kind),
-            Step::QdiscDelete { side, dev, qdisc: q } => write!(f, "removing {} from {dev} {side}", q.kind),
-            Step::Token { side, dev, .. } => write!(f, "setting the IPv6 token of {dev} {side}"),
-            Step::Mac { side, dev, mac } => write!(f, "setting address {mac} of {dev} {side}"),
-            Step::AddressAdd { side, dev, address: a } => {
-                write!(f, "adding {}/{} to {dev} {side}", a.address, a.prefix)
-            }
-            Step::AddressDelete { side, dev, address: a } => {
-                write!(f, "deleting {}/{} from {dev} {side}", a.address, a.prefix)
-            }
-            Step::Link { side, dev, up } => write!(f, "setting {dev} {} {side}", if *up { "up" } else { "down" }),
-            Step::RouteAdd { side, route: r } => write!(f, "adding route {} table {} {side}", r.destination, r.table),
-            Step::RoutePrepend { side, route: r } => {
-                write!(f, "putting route {} table {} first {side}", r.destination, r.table)
-            }
-            Step::RouteDelete { side, route: r } => {
-                write!(f, "deleting route {} table {} {side}", r.destination, r.table)
-            }
-            Step::NexthopAdd { side, nexthop: n } => write!(f, "making nexthop object {} {side}", n.id),
-            Step::NexthopDelete { side, id } => write!(f, "deleting nexthop object {id} {side}"),
-            Step::NeighbourAdd { side, dev, neighbour: n } => {
-                write!(f, "adding neighbour {} to {dev} {side}", n.address)
-            }
-            Step::NeighbourDelete { side, dev, neighbour: n } => {
-                write!(f, "deleting neighbour {} of {dev} {side}", n.address)
-            }
-            Step::RuleAdd { side, rule } => write!(f, "adding rule {} {side}", rule.priority),
-            Step::RuleAppend { side, rule } => write!(f, "putting rule {} last {side}", rule.priority),
-            Step::RuleDelete { side, rule } => write!(f, "deleting rule {} {side}", rule.priority),
-            Step::AwaitPort { hca, port, .. } => write!(f, "waiting for port {port} of {hca} and its RoCE v2 GID"),
-        }
     }
 }

@@ -1,0 +1,69 @@
+//! What a NIC's move destroys.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::IfName;
+use crate::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
+
+use super::derived;
+
+/// A NIC's network state: what a move destroys, and what the host gets back.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NicState {
+    /// Link, addresses, neighbours and sysctls.
+    pub netdev: Netdev,
+    /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address of it as their source:
+    /// the kernel drops these together with the address (fib_sync_down_addr in net/ipv4/fib_semantics.c).
+    pub routes: Vec<Route>,
+    /// Nexthop objects that lead over it, and groups that have one of these as a member: they go, or lose a member, with the
+    /// link (nexthop_flush_dev in net/ipv4/nexthop.c).
+    #[serde(default)]
+    pub nexthops: Vec<Nexthop>,
+    /// Rules that name it or one of its addresses.
+    pub rules: Vec<Rule>,
+}
+
+impl NicState {
+    pub fn of(snapshot: &Snapshot, name: &IfName) -> Option<NicState> {
+        let netdev = snapshot.netdev(name)?.clone();
+        let own = NetdevAddresses::new(&netdev);
+        let routes = snapshot.routes.iter().filter(|r| own.loses(r)).cloned().collect();
+        let rules = snapshot.rules.iter().filter(|r| own.concerns(r)).cloned().collect();
+        let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
+        let legs: Vec<u32> = snapshot.nexthops.iter().filter(over).map(|n| n.id).collect();
+        let lost = |n: &&Nexthop| legs.contains(&n.id) || n.group.iter().any(|m| legs.contains(&m.id));
+        let nexthops = snapshot.nexthops.iter().filter(lost).cloned().collect();
+        Some(NicState { netdev, routes, nexthops, rules })
+    }
+}
+
+/// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: root in a
+/// container adds what they like.
+pub struct NetdevAddresses<'a> {
+    name: &'a IfName,
+    addresses: HashSet<IpAddr>,
+}
+
+impl<'a> NetdevAddresses<'a> {
+    pub fn new(dev: &'a Netdev) -> NetdevAddresses<'a> {
+        NetdevAddresses { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
+    }
+
+    /// Whether a route goes when the netdev does, see [`NicState::routes`].
+    pub fn loses(&self, route: &Route) -> bool {
+        let own = |ip: IpAddr| ip.is_ipv4() && self.addresses.contains(&ip);
+        let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(self.name));
+        over || route.prefsrc.is_some_and(own) && !derived(route)
+    }
+
+    pub fn concerns(&self, rule: &Rule) -> bool {
+        let named = |n: &Option<String>| n.as_deref() == Some(self.name.as_str());
+        let host_route = |net: IpNet| net.prefix_len() == net.max_prefix_len();
+        let own = |net: Option<IpNet>| net.is_some_and(|n| host_route(n) && self.addresses.contains(&n.addr()));
+        named(&rule.iif) || named(&rule.oif) || own(rule.source) || own(rule.destination)
+    }
+}
