@@ -1,9 +1,7 @@
-//! BPF programs at the hooks of a network device: which there are, and putting them on and taking them off.
-//!
-//! bpf(2) has no safe wrapper: its argument is a union with addresses in it. All of `unsafe` is in the one function that calls
-//! it, [`call`]; every buffer that an argument names is owned by its caller for as long as the call takes.
+//! BPF programs at the hooks of a network device. bpf(2) has no safe wrapper, since its argument is a union that has addresses in
+//! it. All `unsafe` code is in the one function that calls it, [`call`]; the caller owns every buffer that an argument names for
+//! as long as the call takes.
 #![deny(unsafe_op_in_unsafe_fn)]
-#![warn(missing_docs)]
 
 use std::ffi::c_long;
 use std::io::{Error, Result};
@@ -29,24 +27,19 @@ const ID: u32 = 1 << 5;
 const LINK_XDP: u32 = 6;
 /// BPF_MPROG_MAX: no hook has more programs.
 const MOST: usize = 64;
-/// The longest argument here.
 const WORDS: usize = 8;
 
 /// A tcx hook (Linux 6.6), by its number in enum bpf_attach_type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tcx {
-    /// BPF_TCX_INGRESS.
     Ingress = 46,
-    /// BPF_TCX_EGRESS.
     Egress = 47,
 }
 
-/// A program at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
     /// Its number, which no other program of this boot has had.
     pub program: u32,
-    /// The number of the BPF link that keeps it there.
     pub link: Option<u32>,
 }
 

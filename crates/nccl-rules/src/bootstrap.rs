@@ -1,7 +1,6 @@
-//! What NCCL's bootstrap does to reach another node: who it says it is, where its packets leave, how often it tries.
-//!
-//! A rank tells the others the address of its bootstrap interface, and connects without choosing where from: its packets leave
-//! as the routes say. The two need not be of one interface, and then each direction takes a way of its own.
+//! What NCCL's bootstrap does to reach another node. A rank tells the others the address of its bootstrap interface, and connects
+//! without choosing a source address: its packets leave as the routes say. The two need not be of one interface; then each
+//! direction takes a way of its own.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
@@ -23,7 +22,6 @@ pub const PORT: u16 = 29500;
 pub struct Call {
     pub version: Version,
     pub to: SocketAddr,
-    /// Which interface NCCL tells the others.
     pub bootstrap: Bootstrap,
     /// From which address the kernel sends there; none where it knows no way.
     pub from: Option<IpAddr>,
@@ -52,22 +50,18 @@ pub enum Outcome {
 pub struct Tried {
     pub call: Call,
     pub tries: u32,
-    /// How long all of it took, in milliseconds.
     pub millis: u64,
     pub outcome: Outcome,
 }
 
-/// Where a node waits for others: as rank 0 does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wait {
     pub version: Version,
     pub at: SocketAddr,
     pub bootstrap: Bootstrap,
-    /// Whether NCCL_COMM_ID says where.
     pub by_id: bool,
 }
 
-/// A connection that came in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Came {
     pub wait: Wait,
@@ -93,7 +87,6 @@ pub fn target(text: &str, snapshot: &Snapshot, resolve: Resolve) -> Result<Socke
     })
 }
 
-/// That this may be a target, before anything is looked at.
 pub fn split(text: &str) -> Result<(&str, u16)> {
     let form = || format!("{text:?} is none of HOST, HOST:PORT, [ADDRESS]:PORT");
     let (host, port) = match text.strip_prefix('[') {
@@ -118,7 +111,6 @@ pub fn split(text: &str) -> Result<(&str, u16)> {
     Ok((host, port))
 }
 
-/// Where NCCL_COMM_ID sends all ranks, if it is set and can be read.
 pub fn comm_id(settings: &Settings, version: Version, snapshot: &Snapshot, resolve: Resolve) -> Option<SocketAddr> {
     let value = settings.get("NCCL_COMM_ID")?;
     let ifindex = |name: &str| comm_id::ifindex(snapshot, name);
@@ -186,7 +178,6 @@ pub fn wait(explanation: &Explanation, snapshot: &Snapshot, id: Option<SocketAdd
 }
 
 impl Wait {
-    /// What it is about if that cannot be listened on.
     pub fn doing(&self) -> String {
         let why = if self.by_id { ", NCCL_COMM_ID's address: it has to be one of rank 0's node" } else { "" };
         format!("listening on {}{why}", self.at)
@@ -194,7 +185,6 @@ impl Wait {
 }
 
 impl Tried {
-    /// Why it failed, in a line; nothing where it did not.
     pub fn complaint(&self) -> Option<String> {
         let Outcome::Failed { trouble, error, unfinished } = &self.outcome else { return None };
         let seconds = self.millis as f64 / 1000.0;

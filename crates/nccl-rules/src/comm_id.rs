@@ -1,7 +1,5 @@
-//! NCCL_COMM_ID: the address that the ranks meet at.
-//!
-//! `ip:port`, `host:port` or `[v6%interface]:port` (src/misc/socket.cc, `ncclSocketGetAddrFromString`). Only the address
-//! matters here: NCCL bootstraps on the first interface that shares its subnet.
+//! NCCL_COMM_ID, the address that the ranks meet at: `ip:port`, `host:port` or `[v6%interface]:port` (src/misc/socket.cc,
+//! `ncclSocketGetAddrFromString`). Only the address matters here: NCCL bootstraps on the first interface that shares its subnet.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -24,7 +22,6 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Reads a value; `ifindex` knows the interfaces by name.
     pub fn parse(
         value: &str,
         version: Version,
@@ -40,7 +37,6 @@ impl Remote {
         }
     }
 
-    /// Why an interface that [`Remote::shares`] its subnet is taken.
     pub fn step(&self) -> Step {
         if self.inverted { Step::NotCommId } else { Step::CommId }
     }
@@ -62,7 +58,6 @@ impl Remote {
     }
 }
 
-/// The scope that getifaddrs gives an address.
 pub(crate) fn scope(address: Ipv6Addr, ifindex: u32) -> u32 {
     if address.is_unicast_link_local() { ifindex } else { 0 }
 }
@@ -85,7 +80,6 @@ fn host(value: &str, version: Version, resolve: Resolve) -> Result<Remote, Failu
     Ok(Remote { address, scope: 0, inverted: version.inverts_subnets() && address.is_ipv4() })
 }
 
-/// Whether a value is of the form that needs a resolver.
 pub(crate) fn names_host(value: &str) -> bool {
     let entry = ifname::entries(value, Version::NEWEST).into_iter().next();
     value.len() > 1 && !value.starts_with('[') && entry.is_some_and(|e| e.name.parse::<IpAddr>().is_err())

@@ -1,9 +1,7 @@
-//! NCCL's config file as data: the grammar of `/etc/nccl.conf`, and a file's own settings together with ours.
-//!
-//! The grammar is that of NCCL's src/misc/param.cc, function `setEnvFile`: one `NAME=VALUE` per line, split at the first `=`,
-//! everything verbatim; the first assignment of a name wins, since each is a `setenv` that does not overwrite. There are no
-//! quotes, and blanks belong to what they stand in. `#` in column 0 begins a comment since 2.26.2; before, it was a name that
-//! NCCL does not read. A line may end with CRLF since 2.30 only: before, the CR was the value's last byte.
+//! NCCL's config file as data. The grammar is that of src/misc/param.cc, function `setEnvFile`: one `NAME=VALUE` per line, split
+//! at the first `=`, everything verbatim; the first assignment of a name wins, since each is a `setenv` that does not overwrite.
+//! There are no quotes, and blanks belong to what they stand in. `#` in column 0 begins a comment since 2.26.2; before, it was a
+//! name that NCCL does not read. A line may end with CRLF since 2.30 only: before, the CR was the value's last byte.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +13,8 @@ const LIMIT: usize = 1023;
 /// The one prefix that goes in: NCCL reads its file when it starts, too late for anything but itself and its plugins.
 const PREFIX: &str = "NCCL_";
 
-/// A file's own content together with our settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// The file: its own content verbatim, then what it lacked.
     pub bytes: Vec<u8>,
     pub added: Vec<String>,
     /// The file's own settings that differ from ours and stay: `NAME=VALUE`, control characters escaped.
@@ -27,7 +23,6 @@ pub struct Merged {
     pub left: Vec<String>,
 }
 
-/// The settings of a file as NCCL takes them, each name once.
 pub fn parse(text: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut seen = BTreeSet::new();
     let lines = text.split(|b| *b == b'\n').filter(|line| line.first() != Some(&b'#'));
@@ -47,8 +42,7 @@ fn cut(bytes: &[u8]) -> &[u8] {
     bytes.get(..LIMIT).unwrap_or(bytes)
 }
 
-/// Adds to a file's own settings those of ours that it lacks. Its own content stays as it is and wins. Merging once more
-/// changes nothing.
+/// Adds those of our settings that a file lacks. Its own content stays and wins; a second merge changes nothing.
 pub fn merge(image: &[u8], ours: &[EnvVar]) -> Merged {
     let own = parse(image);
     let mut merged = Merged { bytes: image.to_vec(), ..Merged::default() };
@@ -76,7 +70,6 @@ impl Merged {
     }
 }
 
-/// Why a setting cannot be in such a file.
 fn unfit(var: &EnvVar) -> Option<&'static str> {
     let splits = |text: &str| text.contains(['\n', '\r', '\0']);
     if !var.name.starts_with(PREFIX) {
@@ -92,7 +85,6 @@ fn unfit(var: &EnvVar) -> Option<&'static str> {
     }
 }
 
-/// Untrusted text, fit for a log or a terminal.
 fn printable(bytes: &[u8]) -> String {
     let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
     String::from_utf8_lossy(bytes).chars().map(escape).collect()

@@ -10,14 +10,11 @@ use serde::Serialize;
 use super::settings::Settings;
 use super::version::Version;
 
-/// Why a connection did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trouble {
-    /// The host is there, and no process listens on the port.
     Refused,
     TimedOut,
-    /// No host has that address, or a router says so.
     HostUnreachable,
     NoRoute,
     /// The connection was taken, and broken off at once.
@@ -26,7 +23,6 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// What an error of connect(2) means.
     pub fn from_error(error: &io::Error) -> Trouble {
         match error.raw_os_error().map(Errno::from_raw) {
             Some(Errno::ECONNREFUSED) => Trouble::Refused,
@@ -53,7 +49,6 @@ impl Trouble {
     }
 }
 
-/// The rules of a release with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rules {
@@ -81,11 +76,9 @@ impl Tally {
     }
 }
 
-/// Fixed numbers of old releases.
 const REFUSED: u32 = 20000;
 const TIMED_OUT: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(1);
-/// Defaults of newer ones.
 const AGAIN: i64 = 34;
 const PAUSE_MS: i64 = 100;
 

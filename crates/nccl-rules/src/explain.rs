@@ -1,8 +1,5 @@
-//! What NCCL does with its settings in a network namespace: which interface it bootstraps on, which HCAs and ports it takes,
-//! and why not the others.
-//!
-//! A model of the library, compared with six of its releases by `tests/interop/nccl_judge.rs` as far as interfaces and config files
-//! go; what concerns HCAs is read from its sources. Nothing here touches the machine.
+//! What NCCL does with its settings in a network namespace. `tests/interop/nccl_judge.rs` compares this model with six releases
+//! as far as interfaces and config files go; what concerns HCAs is read from NCCL's sources.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,16 +27,13 @@ pub const VARIABLES: [&str; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     pub version: Version,
-    /// Those of [`VARIABLES`] that are set.
     pub settings: Vec<Setting>,
     pub bootstrap: Bootstrap,
-    /// Every interface: taken for the bootstrap, or why not.
     pub interfaces: Vec<Judged>,
     /// What NCCL's sockets use for data; the first also carries the connection set-up of HCAs.
     pub sockets: Vec<Endpoint>,
     /// HCA ports that are taken, in NCCL's order, each as `name:port`.
     pub hcas: Vec<String>,
-    /// Every HCA port: taken, or why not.
     pub ports: Vec<Judged>,
     pub warnings: Vec<Warning>,
 }
@@ -63,29 +57,23 @@ pub struct Endpoint {
     /// The interface, under its address's label where that has one (`eth0:1`).
     pub interface: String,
     pub address: IpAddr,
-    /// The interface that a link-local address belongs to.
     pub scope: Option<IfName>,
 }
 
-/// What decided for an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
     /// NCCL_SOCKET_IFNAME.
     Asked,
-    /// NCCL_COMM_ID: the first interface in its subnet.
     CommId,
     /// NCCL_COMM_ID: the first interface outside of its subnet ([`Version::inverts_subnets`]).
     NotCommId,
-    /// Automatic: a name that begins with `ib`.
+    /// Automatic, as the next ones: the beginning of the name decides.
     Ib,
     /// Automatic: any other that is not docker, lo or virbr.
     Other,
-    /// Automatic: a name that begins with `docker`.
     Docker,
-    /// Automatic: a name that begins with `lo`.
     Loopback,
-    /// Automatic: a name that begins with `virbr`.
     Virbr,
 }
 
@@ -125,12 +113,10 @@ impl Step {
     }
 }
 
-/// Why NCCL does not start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// What ncclGetUniqueId returns; none where that is a matter of chance.
     pub error: Option<NcclError>,
-    /// What its log says, as its source has it.
     pub message: Option<&'static str>,
     pub why: String,
 }
@@ -145,7 +131,6 @@ pub enum NcclError {
     InvalidUsage = 5,
 }
 
-/// Something that NCCL looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Judged {
     /// Interface, or HCA with port.
@@ -174,21 +159,17 @@ pub enum Trap {
     Overridden,
     /// A beginning of a name takes more than that name.
     Prefix,
-    /// An entry names nothing that is there.
     Missing,
     NoHca,
     TooMany,
-    /// More interfaces or HCAs than NCCL has room for.
     NoRoom,
     /// `=` before `^`, or a mark twice.
     Marks,
     /// Blanks or quotes, which belong to the name.
     Blanks,
-    /// A value that means something else than it seems to.
     Value,
 }
 
-/// Explains. `resolve` knows the addresses of hosts, for a NCCL_COMM_ID that names one.
 pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resolve: Resolve) -> Explanation {
     let candidates = socket::candidates(snapshot);
     let ifindex = |name: &str| comm_id::ifindex(snapshot, name);
@@ -215,9 +196,8 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
     explanation
 }
 
-/// The traps that an environment steps into in a namespace, of the newest release: what is asked before a container gets its
-/// NICs. Those that are [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the
-/// container knows whom it asks for addresses.
+/// The pitfalls of an environment in a namespace, by the newest release: asked before a container gets its NICs. Those that are
+/// [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the container has its resolver.
 pub fn check<N, V>(env: impl IntoIterator<Item = (N, V)>, snapshot: &Snapshot) -> Vec<Warning>
 where
     N: Into<String>,

@@ -1,7 +1,6 @@
-//! Which HCA ports NCCL takes, and in which order (src/transport/net_ib/init.cc, `ncclIbInitDevices`).
-//!
-//! What the library opens by itself is not known here: whether a device node can be opened, and GIDs, which it reads when it
-//! connects. Before 2.29.7 the order is libibverbs', taken to be that of the kernel's device indexes.
+//! Which HCA ports NCCL takes, and in which order (src/transport/net_ib/init.cc, `ncclIbInitDevices`). Unknown here is whether a
+//! device node can be opened, and GIDs, which NCCL reads when it connects. Before 2.29.7 the order is libibverbs', taken to be
+//! that of the kernel's device indexes.
 
 use rdma_model::snapshot::{Hca, Port, Snapshot};
 
@@ -10,10 +9,8 @@ use super::ifname::Patterns;
 use super::settings::Settings;
 use super::version::Version;
 
-/// How the reason begins for a port that fits and finds no room.
 pub(crate) const NO_ROOM: &str = "NCCL has room for";
 
-/// The ports that are taken, in order, and all with the reason.
 pub(crate) struct Hcas {
     pub taken: Vec<String>,
     pub judged: Vec<Judged>,
@@ -55,7 +52,6 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     Hcas { taken: taken.into_iter().map(|(_, name)| name).collect(), judged }
 }
 
-/// Whether all HCAs are switched off.
 pub(crate) fn disabled(settings: &Settings) -> bool {
     parameter(settings, "NCCL_IB_DISABLE", 0) != 0
 }

@@ -23,7 +23,6 @@ pub struct Patterns {
     pub exclude: bool,
     /// `=`: whole names are compared, not beginnings.
     pub exact: bool,
-    /// The entries that NCCL reads.
     pub entries: Vec<Entry>,
     /// Those beyond the limit, which it drops without a word.
     pub dropped: Vec<Entry>,
@@ -37,7 +36,6 @@ pub struct Entry {
     pub port: Option<i32>,
     /// Rail that the device is assigned to, from 2.30.7 on.
     pub rail: Option<i32>,
-    /// Plane that the device is assigned to, from 2.30.7 on.
     pub plane: Option<i32>,
     /// The name as written was longer than the parser's buffer.
     pub overlong: bool,
@@ -56,7 +54,6 @@ impl Patterns {
         Patterns::parse(value.unwrap_or_default(), version.max_hcas(), version)
     }
 
-    /// A value of either variable, of which the first `limit` entries are read.
     pub fn parse(value: &str, limit: usize, version: Version) -> Patterns {
         let (exclude, rest) = mark(within(value), '^');
         let (exact, list) = mark(rest, '=');
@@ -65,7 +62,6 @@ impl Patterns {
         Patterns { exclude, exact, entries, dropped }
     }
 
-    /// Whether a device is taken. Interfaces have no port.
     pub fn takes(&self, name: &str, port: Option<u32>) -> bool {
         self.matches(name, port) != self.exclude
     }
@@ -76,12 +72,10 @@ impl Patterns {
 }
 
 impl Entry {
-    /// Whether this entry is about that device, in a list that compares whole names or beginnings.
     pub fn matches(&self, name: &str, port: Option<u32>, exact: bool) -> bool {
         self.names(name, exact) && (self.port.is_none() || port.is_none() || self.port == port.map(|p| p as i32))
     }
 
-    /// The same without the port.
     pub fn names(&self, name: &str, exact: bool) -> bool {
         if exact { name == self.name } else { name.starts_with(&self.name) }
     }

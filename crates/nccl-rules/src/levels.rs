@@ -1,8 +1,7 @@
-//! The PCI tree as NCCL sees it: of the functions above a device every second one.
-//!
-//! A switch is two bridges on the way up, one of its downstream ports and its upstream port: NCCL takes the second and skips
-//! the first, and so it skips root ports as well. Where the function above, or the one above that, is none, the processor
-//! begins (ncclTopoGetXmlFromSys() in src/graph/xml.cc of NCCL 2.30.7).
+//! The PCI tree as NCCL sees it: of the functions above a device every second one. A switch is two bridges on the way up, one of
+//! its downstream ports and its upstream port: NCCL takes the second and skips the first, and so it skips root ports as well.
+//! Where the function above, or the one above that, is none, the processor begins (ncclTopoGetXmlFromSys() in src/graph/xml.cc of
+//! NCCL 2.30.7).
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,6 @@ use rdma_model::snapshot::{PciFunction, Snapshot};
 /// Type 1 header).
 const DEEPEST: usize = 128;
 
-/// The PCI functions of a snapshot, by address.
 pub struct Levels<'s> {
     functions: BTreeMap<BusId, &'s PciFunction>,
 }

@@ -1,4 +1,4 @@
-//! The traps: what a setting does that its author hardly meant.
+//! Settings that do something else than their author probably meant.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,12 +14,10 @@ use super::socket::{Candidate, Family, Found, Refusal};
 const IFNAME: &str = "NCCL_SOCKET_IFNAME";
 const HCA: &str = "NCCL_IB_HCA";
 
-/// One of the two lists with what it is matched against.
 struct List<'a> {
     variable: &'static str,
     value: &'a str,
     patterns: Patterns,
-    /// Everything there is, with its port where it has one.
     there: Vec<(&'a str, Option<u32>)>,
     limit: usize,
 }
@@ -111,7 +109,6 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
     out
 }
 
-/// Interfaces that the list means and the search passes by.
 fn passed_by(candidates: &[Candidate], found: &Found, out: &mut Vec<Warning>) {
     let Some(search) = found.search.as_ref().filter(|s| s.step == Step::Asked && !s.patterns.exclude) else { return };
     let mut warned: HashSet<&str> = HashSet::new();
@@ -198,7 +195,6 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
     }
 }
 
-/// Untrusted text, cut to a line.
 pub(crate) fn short(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]).into(),
@@ -206,7 +202,6 @@ pub(crate) fn short(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Names, no more than a few.
 fn few(names: &[&str]) -> String {
     let shown: Vec<Cow<str>> = names.iter().take(8).map(|name| short(name)).collect();
     let rest = names.len() - shown.len();

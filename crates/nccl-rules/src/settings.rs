@@ -1,8 +1,6 @@
-//! NCCL's variables with the place that each comes from.
-//!
-//! NCCL adds to the environment, once and without overwriting, `$NCCL_CONF_FILE` or else `~/.nccl.conf`, and then always
-//! `/etc/nccl.conf` (src/misc/param.cc, `initEnvFunc`). So the environment comes first, an empty value in it is a value, and
-//! within a file the first assignment of a name counts.
+//! NCCL's variables with the place that each comes from. NCCL adds to the environment, once and without overwriting,
+//! `$NCCL_CONF_FILE` or else `~/.nccl.conf`, and then always `/etc/nccl.conf` (src/misc/param.cc, `initEnvFunc`). So the
+//! environment comes first, an empty value in it is a value, and within a file the first assignment of a name counts.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use super::conf;
 use super::version::Version;
 
-/// Where NCCL finds settings that neither the environment nor the user's file has.
 pub const ETC: &str = "/etc/nccl.conf";
 
 /// The variables, each with its value and where that was found.
@@ -20,12 +17,10 @@ pub const ETC: &str = "/etc/nccl.conf";
 #[serde(transparent)]
 pub struct Settings(BTreeMap<String, (String, String)>);
 
-/// Those of a container, as a process of ours reads them there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FoundSettings {
     pub settings: Settings,
-    /// Files that were passed over, a sentence each.
     pub notes: Vec<String>,
 }
 

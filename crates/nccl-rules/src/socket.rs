@@ -1,9 +1,7 @@
-//! Which interfaces NCCL's sockets use: its search among the addresses of a namespace.
-//!
-//! The search walks getifaddrs' list: all IPv4 addresses by ifindex, then all IPv6 ones (that is how the kernel answers
-//! RTM_GETADDR; before Linux 6.9 ifindexes are ordered modulo 256). An IPv4 address goes by its label there, which is the
-//! interface's name unless one was set (`eth0:1`). Of each name the first address counts (src/os/linux.cc,
-//! `ncclOsFindInterfaces`).
+//! Which interfaces NCCL's sockets use. The search walks getifaddrs' list: all IPv4 addresses by ifindex, then all IPv6 ones
+//! (that is how the kernel answers RTM_GETADDR; before Linux 6.9 ifindexes are ordered modulo 256). An IPv4 address goes by its
+//! label there, which is the interface's name unless one was set (`eth0:1`). Of each name the first address counts
+//! (src/os/linux.cc, `ncclOsFindInterfaces`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,7 +13,6 @@ use super::explain::{Endpoint, Step};
 use super::ifname::{MAX_INTERFACES, Patterns};
 use super::version::Version;
 
-/// An address of the namespace under the name that getifaddrs gives it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
     pub name: &'a str,
@@ -23,7 +20,6 @@ pub(crate) struct Candidate<'a> {
     pub address: &'a Address,
 }
 
-/// All of them, in getifaddrs' order.
 pub(crate) fn candidates(snapshot: &Snapshot) -> Vec<Candidate<'_>> {
     let mut netdevs: Vec<&Netdev> = snapshot.netdevs.iter().collect();
     netdevs.sort_by_key(|n| n.ifindex);
@@ -85,13 +81,11 @@ impl Search {
         }
     }
 
-    /// How many interfaces it would find if there were room for all.
     pub fn fitting(&self, candidates: &[Candidate]) -> usize {
         let names = candidates.iter().filter(|c| self.refusal(c).is_none()).map(|c| c.name);
         names.collect::<BTreeSet<_>>().len()
     }
 
-    /// The interfaces found, at most as many as NCCL has room for.
     fn find(&self, candidates: &[Candidate]) -> Vec<Endpoint> {
         let mut found: Vec<Endpoint> = Vec::new();
         for c in candidates.iter().filter(|c| self.refusal(c).is_none()) {
@@ -103,7 +97,6 @@ impl Search {
     }
 }
 
-/// What the sockets asked for: the search that decided, and what it found.
 #[derive(Clone, Debug)]
 pub(crate) struct Found {
     /// The deciding search; none where NCCL_COMM_ID's subnet decided.

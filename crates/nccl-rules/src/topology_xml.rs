@@ -1,8 +1,7 @@
-//! NCCL_TOPO_FILE: where the kept NICs and the GPUs are, for NCCL that cannot see it in /sys, or must not have to.
-//!
-//! The file places NICs by name: `<net name="mlx5_0">` is matched before NCCL looks at /sys at all. It says nothing that NCCL
-//! finds out by itself: no `<gpu>`, whose numbers would be stale, no speed, GUID or port. NCCL's parser is strict and fails the
-//! communicator on what it cannot read: no prolog, no tab, no line end inside a tag, one space between attributes, no entities
+//! NCCL_TOPO_FILE: where the kept NICs and the GPUs are, for NCCL that cannot see it in /sys, or must not have to. The file
+//! places NICs by name: `<net name="mlx5_0">` is matched before NCCL looks at /sys at all. It says nothing that NCCL finds out by
+//! itself: no `<gpu>`, whose numbers would be stale, no speed, GUID or port. NCCL's parser is strict and fails the communicator
+//! on what it cannot read: no prolog, no tab, no line end inside a tag, one space between attributes, no entities
 //! (src/graph/xml.cc of 2.30.7).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,17 +30,14 @@ const VALUE: usize = 253;
 /// Vendor id of Amazon, whose NICs (EFA) aws-ofi-nccl drives.
 const AMAZON: u16 = 0x1d0f;
 
-/// NCCL's word for it.
 const X86: &str = "x86_64";
 
-/// Said where a snapshot does not tell the processor.
 const UNKNOWN: &str = "nothing tells the processor: the file says x86_64 of an unknown vendor, and NCCL will take the way \
                        between sockets for a fast one; make the file on the machine that uses it";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Topology {
     system: Element,
-    /// Kept NICs that have no place on PCI, each with the reason.
     pub unplaced: Vec<(HcaName, String)>,
     pub warnings: Vec<String>,
 }
@@ -59,7 +55,6 @@ enum Above {
     Switch(BusId),
 }
 
-/// The pci elements of a file: below what each one is, whose attributes it has, and the NICs at it.
 #[derive(Default)]
 struct Tree {
     below: BTreeMap<Above, BTreeSet<BusId>>,
@@ -67,7 +62,6 @@ struct Tree {
     nets: BTreeMap<BusId, BTreeSet<HcaName>>,
 }
 
-/// The topology of these HCAs and of all GPUs.
 pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
     let levels = Levels::new(snapshot);
     let (mut tree, mut unplaced) = (Tree::default(), Vec::new());
@@ -93,10 +87,7 @@ pub fn topology(snapshot: &Snapshot, kept: &BTreeSet<HcaName>) -> Topology {
 }
 
 impl Topology {
-    /// The file.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`] where NCCL could not read it: the limit, and how much there is.
+    /// [`ErrorClass::Refused`] where NCCL could not read it: the error names the limit, and how much there is.
     pub fn xml(&self) -> Result<String> {
         let nodes = self.system.count();
         if nodes > NODES {
@@ -202,7 +193,6 @@ fn plain(text: &str) -> String {
     if text.bytes().all(good) { text.to_owned() } else { String::new() }
 }
 
-/// What fits, but not everywhere.
 fn tight(system: &Element) -> Vec<String> {
     let (nodes, children) = (system.count(), system.widest());
     let mut said = Vec::new();
@@ -253,14 +243,12 @@ impl Element {
     }
 }
 
-/// Whether a container is given a topology file, and why or why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyChoice {
     pub file: bool,
     pub why: String,
 }
 
-/// What [`wanted`] goes by.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances<'a> {
     /// NCCL_TOPO_FILE as the container has it already; an empty one is a value, too, since aws-ofi-nccl respects it.

@@ -1,8 +1,6 @@
-//! Which release of NCCL reads the settings, and what changed between releases.
-//!
-//! Every rule that changed is a method here, with the release from which on it holds; no other module compares numbers. The
-//! releases were found by running the published libraries (`tests/interop/nccl_judge.rs` runs six of them), or, where that needs an
-//! HCA, in the sources of the tags.
+//! Which release of NCCL reads the settings. Every rule that changed is a method here, with the release from which on it holds;
+//! no other module compares numbers. The releases were found by running the published libraries (`tests/interop/nccl_judge.rs`
+//! runs six of them), or, where that needs an HCA, in the sources of the tags.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +8,6 @@ use std::str::FromStr;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// A release of NCCL: `2.30.7`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Version {
@@ -23,7 +20,6 @@ impl Version {
     /// The newest release whose behaviour was compared with this module.
     pub const NEWEST: Version = Version::new(2, 32, 3);
 
-    /// The release with these numbers.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Version {
         Version { major, minor, patch }
     }

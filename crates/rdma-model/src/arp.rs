@@ -6,8 +6,8 @@ use std::str::FromStr;
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// TableRange of tables and priorities unless the config file's `rail_tables` says otherwise: behind whatever a container's
-/// own rules usually take, before the main table's (32766).
+/// Tables and priorities, unless the config file's `rail_tables` says otherwise: behind what a container's own rules usually
+/// take, before the main table's (32766).
 pub const TABLES: TableRange = TableRange { first: 29000, last: 29255 };
 
 /// Values of arp_announce, arp_ignore, arp_filter and rp_filter for a moved NIC (Documentation/networking/ip-sysctl.rst).
@@ -24,9 +24,7 @@ pub struct ArpProfile {
 }
 
 impl ArpProfile {
-    /// 2/1/1/1.
     pub const STRICT: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 1, rp_filter: 1 };
-    /// 2/1/0/2.
     pub const LOOSE: ArpProfile = ArpProfile { announce: 2, ignore: 1, filter: 0, rp_filter: 2 };
 
     /// The values under the names that [`crate::snapshot::Netdev::sysctls`] uses.
@@ -39,7 +37,6 @@ impl ArpProfile {
         ]
     }
 
-    /// Whether it asks the routing tables which NIC leads back.
     pub fn asks_for_routes(&self) -> bool {
         self.filter == 1 || self.rp_filter == 1
     }
@@ -51,7 +48,6 @@ impl fmt::Display for ArpProfile {
     }
 }
 
-/// What was asked: `--arp-profile`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ArpChoice {
@@ -63,7 +59,6 @@ pub enum ArpChoice {
     /// 2/1/0/2, no tables.
     Loose,
     Off,
-    /// These values, no tables.
     Exact(ArpProfile),
 }
 

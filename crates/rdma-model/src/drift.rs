@@ -9,14 +9,12 @@ use serde::{Deserialize, Serialize};
 pub struct Drift {
     pub dev: String,
     pub field: String,
-    /// What should be there; absent: nothing.
     pub expected: Option<String>,
-    /// What is there; absent: nothing.
     pub observed: Option<String>,
 }
 
 impl Drift {
-    /// Whether it is of a setting of the device, which no manager of links is known to change.
+    /// A setting of the device: no manager of links is known to change one.
     pub fn is_of_device(&self) -> bool {
         ["ethtool ", "sysfs ", "napi ", "dcb ", "vf "].iter().any(|source| self.field.starts_with(source))
     }

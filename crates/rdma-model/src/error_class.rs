@@ -2,31 +2,20 @@
 
 use std::fmt;
 
-/// Why a command failed, as far as a caller can act on it. The numbers are the exit codes and do not change.
+/// Why a command failed. The numbers are the exit codes and do not change; [`ErrorClass::meaning`] says what each stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ErrorClass {
-    /// Something went wrong that has no class of its own; nothing was changed, or the change was undone.
     Other = 1,
-    /// The command line, an environment variable, the config file or an input file is wrong.
     Usage = 2,
-    /// The host's policy or a safety rule forbids it (uplink, host namespace, finite address lifetimes, …).
     Refused = 3,
-    /// No NIC is left to move; the table says why.
     Nothing = 4,
-    /// The OCI runtime's state, or the bundle's config.json, cannot be used.
     State = 5,
-    /// The kernel refused a change; what was done before it is undone.
     Kernel = 6,
-    /// The deadline passed; what was done is undone.
     Timeout = 7,
-    /// An undo or restore is incomplete; the message says what to run.
     Incomplete = 8,
-    /// Another rdmaprep holds the lock, or another container a NIC of the plan.
     Locked = 9,
-    /// The nodes came to no agreement on their rails, or the store for it was lost; nothing was changed.
     Disagreed = 10,
-    /// `doctor` found what breaks a job; nothing was changed.
     Sick = 11,
 }
 
@@ -49,7 +38,6 @@ impl ErrorClass {
         self as u8
     }
 
-    /// The word that reports and logs have for it.
     pub fn name(self) -> &'static str {
         match self {
             ErrorClass::Other => "other",
@@ -66,7 +54,6 @@ impl ErrorClass {
         }
     }
 
-    /// One sentence for help and README.
     pub fn meaning(self) -> &'static str {
         match self {
             ErrorClass::Other => "any other failure; nothing changed, or the change was undone",
@@ -88,13 +75,11 @@ impl ErrorClass {
         error.downcast_ref::<Failure>().map_or(ErrorClass::Other, |f| f.class)
     }
 
-    /// An error of this class that says `text`.
     pub fn error(self, text: impl fmt::Display) -> anyhow::Error {
         anyhow::Error::new(Failure { class: self, text: text.to_string() })
     }
 }
 
-/// The class of an error together with what we were doing.
 #[derive(Debug)]
 pub struct Failure {
     class: ErrorClass,
@@ -111,7 +96,6 @@ impl std::error::Error for Failure {}
 
 /// Gives an error a class: `.class(ErrorClass::Kernel, "moving rdma0")`.
 pub trait WithClass<T> {
-    /// Wraps the error in one of that class that says what we were doing.
     fn class(self, class: ErrorClass, text: impl fmt::Display) -> anyhow::Result<T>;
 }
 

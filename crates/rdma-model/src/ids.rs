@@ -38,9 +38,7 @@ pub struct BusId {
     /// PCI domain (segment); more than 16 bits wide behind some bridges (VMD, Hyper-V).
     pub domain: u32,
     pub bus: u8,
-    /// Device number, 0 to 31.
     pub device: u8,
-    /// Function number, 0 to 7.
     pub function: u8,
 }
 
@@ -78,8 +76,8 @@ impl Mac {
     /// The longest (MAX_ADDR_LEN in include/linux/netdevice.h).
     const LONGEST: usize = 32;
 
-    /// What the kernel tells. It tells an empty one of a neighbour on a link that has no such addresses, as tun (neigh_fill_info
-    /// in net/core/neighbour.c): that is none.
+    /// The kernel reports an empty one of a neighbour on a link that has no such addresses, as tun (neigh_fill_info in
+    /// net/core/neighbour.c): that is none.
     pub fn from_bytes(bytes: &[u8]) -> Option<Mac> {
         (1..=Mac::LONGEST).contains(&bytes.len()).then(|| Mac(bytes.to_vec()))
     }

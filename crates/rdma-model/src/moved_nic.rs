@@ -8,15 +8,12 @@ use crate::nic::Nic;
 use crate::snapshot::{CharDevice, Route};
 use crate::step::NicState;
 
-/// A NIC that is away, and the state that the host gets back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MovedNic {
     pub nic: Nic,
-    /// Its state at the move: what the host gets back.
     pub before: NicState,
-    /// Its state in the container: what poststart re-asserts after a runtime that tore it down.
+    /// Its state in the container, which poststart sets again after a runtime that tore it down.
     pub inside: NicState,
-    /// The verbs node of its HCA at the move.
     pub uverbs_before: Option<CharDevice>,
     /// Values of `conf/all` in the container's namespace that would have defeated its own: written before it came.
     #[serde(default)]
@@ -26,7 +23,6 @@ pub struct MovedNic {
     pub stand_ins: Vec<Route>,
 }
 
-/// A value of `all` in the container's namespace that would have defeated a NIC's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overruled {
     /// What it was: a namespace that lives on gets it back.

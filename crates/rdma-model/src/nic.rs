@@ -1,5 +1,3 @@
-//! What identifies a NIC, and what is known of one that a container gets.
-
 use crate::snapshot::Hca;
 use crate::step::NicState;
 use serde::{Deserialize, Serialize};
@@ -12,15 +10,12 @@ use crate::snapshot::{Address, CharDevice, Gid};
 pub struct Identity {
     pub name: IfName,
     pub ifindex: u32,
-    /// Parent PCI function, where it has one.
     pub pci: Option<BusId>,
     /// IFLA_PERM_ADDRESS, where the driver tells one.
     pub permanent_mac: Option<Mac>,
-    /// Node GUID of its HCA, where it has one.
     pub node_guid: Option<Guid>,
 }
 
-/// A NIC that the container gets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Nic {
     pub identity: Identity,
@@ -32,10 +27,8 @@ pub struct Nic {
     pub rxe: bool,
     /// The netdev that it sits on: a VLAN, macvlan, ipvlan or IPoIB interface.
     pub over: Option<IfName>,
-    /// Its virtual functions, whose links hang on it.
     #[serde(default)]
     pub vfs: Vec<BusId>,
-    /// The members of a bond, which come along.
     #[serde(default)]
     pub members: Vec<IfName>,
     /// Whether the HCA's port is that of the netdev below.
@@ -43,7 +36,6 @@ pub struct Nic {
     pub borrowed: bool,
     /// The RoCE v2 GID that was right when the plan was made; its index may differ inside.
     pub gid: Option<Gid>,
-    /// NUMA node of the HCA.
     pub numa: Option<i32>,
     /// The verbs node that the HCA will have inside: soft-RoCE gets the lowest free minor when it is re-created.
     pub uverbs: Option<CharDevice>,
@@ -51,16 +43,13 @@ pub struct Nic {
     pub addresses: Vec<Address>,
 }
 
-/// An environment variable for the container, with the reason that the report gives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
     pub name: String,
     pub value: String,
-    /// Why we set it: one clause.
     pub why: String,
 }
 
-/// The identity of a NIC as observed.
 pub fn identity(state: &NicState, hca: Option<&Hca>) -> Identity {
     Identity {
         name: state.netdev.name.clone(),

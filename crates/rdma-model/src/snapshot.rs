@@ -1,7 +1,6 @@
-//! What was observed in one network namespace of one host: facts, no decisions.
-//!
-//! `rdmaprep snapshot --json` prints this type, and `--snapshot FILE` reads it back. Live snapshots come from netlink,
-//! NETLINK_RDMA and sysfs (`kernel/`), captured ones from a /sys tree alone; what a source does not tell is `None` or empty.
+//! What was observed in one network namespace of one host: facts, no decisions. `rdmaprep snapshot --json` prints this type, and
+//! `--snapshot FILE` reads it back. Live snapshots come from netlink, NETLINK_RDMA and sysfs, captured ones from a /sys tree
+//! alone; what a source does not report is `None` or empty.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,7 +30,6 @@ pub use paths::{
 /// Version of the JSON form; a reader refuses any other.
 pub const SCHEMA: u32 = 1;
 
-/// Everything observed in one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     pub schema: u32,
@@ -49,7 +47,6 @@ pub struct Snapshot {
     pub verbs_elsewhere: Vec<u32>,
     /// Network devices, by ifindex.
     pub netdevs: Vec<Netdev>,
-    /// Links of other network namespaces that sit on netdevs of this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strangers: Vec<Stranger>,
     /// Why these may not be all; absent: they are.
@@ -72,13 +69,10 @@ pub struct Snapshot {
     /// `net/<family>/conf/{all,default}/<leaf>` of the sysctls that we touch, by that path; of a NIC's host, all defaults.
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
-    /// PCI functions, by address.
     #[serde(default)]
     pub pci: Vec<PciFunction>,
-    /// NUMA nodes, by number.
     #[serde(default)]
     pub numa_nodes: Vec<NumaNode>,
-    /// The processor; absent where /sys does not tell.
     pub cpu: Option<Cpu>,
     /// What two sources report differently, or could not be read: one sentence each.
     #[serde(default)]
@@ -131,7 +125,6 @@ pub struct CharDevice {
 }
 
 impl Snapshot {
-    /// Why no NIC of this host can be taken, if the kernel does not list all of its routes.
     pub fn unlisted_routes(&self) -> Option<String> {
         let family = self.routes_cut.first()?;
         Some(format!(
@@ -164,7 +157,6 @@ impl Snapshot {
         self.hcas.iter().find(|h| h.name == *name)
     }
 
-    /// Routes with a leg over that netdev.
     pub fn routes_of<'a>(&'a self, name: &'a IfName) -> impl Iterator<Item = &'a Route> {
         self.routes.iter().filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
     }

@@ -18,7 +18,6 @@ pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{configure, connect, leave_groups};
 pub use settings::Settings;
 
-/// RT_TABLE_MAIN.
 pub const TABLE_MAIN: u32 = 254;
 /// IFA_F_NOPREFIXROUTE (include/uapi/linux/if_addr.h).
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
@@ -34,7 +33,6 @@ pub enum Side {
 /// What makes a netdev that is no hardware: a VLAN, macvlan, ipvlan or IPoIB interface, or a bond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualLink {
-    /// IFLA_INFO_KIND.
     pub kind: String,
     /// IFLA_INFO_DATA: see [`Netdev::made`].
     pub data: Hex,
@@ -48,7 +46,6 @@ pub struct VirtualLink {
 
 /// One effect on the kernel. `side` is the namespace, `dev` the netdev's name there at that moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the variants say what their fields are")]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
     RdmaLinkDelete {
@@ -117,18 +114,17 @@ pub enum Step {
         side: Side,
         dev: IfName,
     },
-    /// Detaches an XDP program that it did not have on the host.
     XdpDetach {
         side: Side,
         dev: IfName,
     },
-    /// Takes off a BPF program that it did not have on the host.
+    /// Detaches a BPF program that it did not have on the host.
     ProgramDetach {
         side: Side,
         dev: IfName,
         program: Program,
     },
-    /// Puts a BPF program back that a container took off, before that one or behind all; it has to live still.
+    /// Attaches a BPF program again that a container detached, before that one or behind all; the program must still exist.
     ProgramAttach {
         side: Side,
         dev: IfName,
@@ -153,7 +149,6 @@ pub enum Step {
         dev: IfName,
         values: BTreeMap<String, String>,
     },
-    /// Attaches a queueing discipline in place of what is there.
     QdiscAdd {
         side: Side,
         dev: IfName,
@@ -236,9 +231,9 @@ pub enum Step {
         side: Side,
         rule: Rule,
     },
-    /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev: NCCL skips a
-    /// port that is not, and picks the GID when it connects. Where the container gets an index, the GID has to be there.
-    /// The GIDs come at most `gid_timeout` seconds after the port.
+    /// Waits until the port is ACTIVE and has a RoCE v2 GID made from each address and carrying this netdev, for at most
+    /// `gid_timeout` seconds after the port: NCCL skips a port that is not, and picks the GID when it connects. Where the
+    /// container gets an index, the GID must be at it.
     AwaitPort {
         hca: HcaName,
         port: u32,

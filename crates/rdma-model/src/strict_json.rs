@@ -1,8 +1,8 @@
-//! JSON with fields that are not known here. A record of a later version is read all the same, since its NICs have to be restored; a
-//! file that a person wrote, or another node's message, is refused, since an unknown field may be a slip of the pen.
+//! JSON with fields that are unknown here. A record of a later version is read all the same, since its NICs have to be restored;
+//! a file that a person wrote, or another node's message, is refused, since an unknown field may be a mistake.
 //!
-//! Types do not refuse fields themselves, as the same ones are in records. What was not heard is what a value does not print again:
-//! a second reader for each type (as a crate for this has) would make the program larger by a fortieth.
+//! Types do not refuse fields themselves, as records have the same types. Unknown is what a value does not print again: a second
+//! reader for each type (as a crate for this has) would make the program larger by a fortieth.
 
 use std::io::Write;
 
@@ -10,10 +10,7 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, Error};
 use serde_json::{Result, Value};
 
-/// A value of which everything is heard.
-///
-/// # Errors
-/// Its JSON has more.
+/// Refuses JSON that has more than the value.
 pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
     let value: T = serde_json::from_str(json)?;
     match unheard(json, &value)? {
@@ -22,8 +19,8 @@ pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
     }
 }
 
-/// The places in a JSON text of what the value that was read from it does not have: `held.0.lease`. What is there and says nothing
-/// (`null`, `false`, an empty list) is none.
+/// The places in a JSON text of what the value that was read from it lacks: `held.0.lease`. What says nothing (`null`, `false`,
+/// an empty list) is not counted.
 pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     let mut places = Vec::new();
     if is_print(json, value) {

@@ -1,7 +1,6 @@
-//! Directories, files and symbolic links as data: what is read below /sys, and what a container shall see.
-//!
-//! As JSON it is one document: `schema`, and `entries` in path order (that of the bytes), each a directory, a file with its contents verbatim, or
-//! a link with its target verbatim.
+//! Directories, files and symbolic links as data: what is read below /sys, and what a container shall see. As JSON it is one
+//! document: `schema`, and `entries` in the order of the paths' bytes, each a directory, a file with its contents verbatim, or a
+//! link with its target verbatim.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -15,7 +14,7 @@ use crate::error_class::ErrorClass;
 /// Version of the JSON form; a reader refuses any other.
 pub const SCHEMA: u32 = 1;
 
-/// One thing in a tree. What is read of a /sys is held once, however many trees it is in.
+/// What is read of a /sys is held once, however many trees it is in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
     Dir,
@@ -33,7 +32,6 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Adds an entry, and the directories above it that are not there yet.
     pub fn put(&mut self, path: &str, node: Node) {
         let above = path.rmatch_indices('/').filter_map(|(at, _)| path.get(..at));
         for dir in above {
@@ -48,7 +46,6 @@ impl Tree {
         }
     }
 
-    /// Where an entry is, or would be.
     fn place(&self, path: &str) -> Result<usize, usize> {
         self.entries.binary_search_by(|(known, _)| known.as_ref().cmp(path))
     }
@@ -82,12 +79,10 @@ impl Tree {
         self.entries.len()
     }
 
-    /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The names in a directory, sorted; the top is `""`.
     pub fn names<'t>(&'t self, dir: &str) -> impl Iterator<Item = &'t str> + use<'t> {
         let prefix = if dir.is_empty() { String::new() } else { format!("{dir}/") };
         let start = self.place(&prefix).unwrap_or_else(|at| at);
@@ -149,7 +144,6 @@ pub fn differences(here: &Tree, there: &Tree) -> Vec<String> {
     lines
 }
 
-/// A file's contents in a sentence.
 fn shown(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')) {
         Some(text) => format!("{:?}", text.trim_end()),
@@ -201,7 +195,6 @@ impl<P: Into<Box<str>>> FromIterator<(P, Node)> for Tree {
     }
 }
 
-/// The directories above entries that are not among them.
 fn missing(entries: &[(Box<str>, Node)]) -> Vec<&str> {
     let given = entries.iter().filter(|(_, node)| *node == Node::Dir).map(|(path, _)| path.as_ref());
     let mut dirs: HashSet<&str> = given.chain([""]).collect();

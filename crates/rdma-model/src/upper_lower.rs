@@ -1,7 +1,5 @@
-//! What sits on what: VLANs and the like on a NIC, which come along with it, and what creates them again.
-//!
-//! A VLAN outlives the move of the device below into another namespace (vlan_device_event() in net/8021q/vlan.c), down and
-//! without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
+//! What sits on what. A VLAN outlives the move of the device below into another namespace (vlan_device_event() in
+//! net/8021q/vlan.c), down and without a peer, and can follow it. A namespace that ends takes with it whatever is not hardware.
 
 use crate::ids::{HcaName, IfName};
 use crate::moved_nic::MovedNic;
@@ -29,7 +27,6 @@ pub fn lowers<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<I
     snapshot.netdevs.iter().filter(|below| sits_on(device, below))
 }
 
-/// A netdev, and the devices below it.
 pub fn down<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Netdev> {
     std::iter::successors(Some(device), |dev| lower(snapshot, dev)).take(MOST)
 }
@@ -50,12 +47,10 @@ pub fn follows(device: &Netdev) -> bool {
     matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
 }
 
-/// A netdev with its kind, for a sentence.
 pub fn described(device: &Netdev) -> String {
     device.kind.as_ref().map_or_else(|| device.name.to_string(), |kind| format!("{} ({kind})", device.name))
 }
 
-/// What becomes of a netdev when the one below leaves the namespace, as the rest of a sentence.
 pub fn fate(device: &Netdev) -> &'static str {
     match device.kind.as_deref() {
         // A move is a NETDEV_UNREGISTER for vxlan_netdevice_event(), macsec_notify() and amt_device_event() (drivers/net).
@@ -68,7 +63,6 @@ pub fn is_ipoib(device: &Netdev) -> bool {
     device.kind.as_deref() == Some("ipoib")
 }
 
-/// Whether a netdev is a bond that we can re-create.
 pub fn is_bond(device: &Netdev) -> bool {
     device.kind.as_deref() == Some("bond") && device.made.is_some()
 }
@@ -141,7 +135,6 @@ pub fn create_steps(side: Side, held: &MovedNic, made: VirtualLink) -> Vec<Step>
     steps
 }
 
-/// Puts a bond's members into it, where they are not there yet.
 pub fn enslave_members(side: Side, bond: &MovedNic, observed: &Snapshot) -> Vec<Step> {
     let master = &bond.nic.identity.name;
     let out = |m: &&IfName| observed.netdev(m).is_none_or(|d| d.master.as_ref() != Some(master));

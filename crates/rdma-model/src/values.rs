@@ -42,7 +42,6 @@ impl Family {
         }
     }
 
-    /// For sentences: `IPv4 address`.
     pub fn noun(self) -> &'static str {
         match self {
             Family::V4 => "IPv4 address",

@@ -1,5 +1,3 @@
-//! Why a NIC is not given to a job.
-
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +9,6 @@ use crate::values::Family;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropCode {
-    /// The host's config file forbids it.
     Forbidden,
     /// A container holds it, or its netdev is in another network namespace.
     Held,
@@ -19,16 +16,13 @@ pub enum DropCode {
     Ambiguous,
     /// iWARP has no RoCE GIDs.
     Iwarp,
-    /// No RDMA device behind it.
     NotRdma,
     /// An RDMA device that has no netdev and is neither RoCE nor InfiniBand (EFA), or has no ports.
     NoNetdev,
     /// Matches the exclusion regex, is not in the include list, or left out by the container's annotations.
     Excluded,
-    /// Carries the default route or shares its master.
     Uplink,
     Bootstrap,
-    /// Part of a bond or bridge, or a bond or bridge itself.
     Enslaved,
     /// IPoIB child, VLAN, macvlan: a netdev on top of another.
     Child,
@@ -36,16 +30,12 @@ pub enum DropCode {
     Carries,
     /// Has classes, filters or the like of queueing disciplines, which could not be given back.
     QueueingDiscipline,
-    /// No address of the wanted family.
     NoAddress,
     PortDown,
-    /// No RoCE v2 GID made from its address and carrying its netdev.
     NoGid,
-    /// An address would expire inside the container.
     FiniteLifetime,
     #[serde(rename = "infiniband")]
     InfiniBand,
-    /// The peer has no such NIC.
     NotInPeerSet,
 }
 
@@ -56,7 +46,6 @@ impl fmt::Display for DropCode {
 }
 
 impl DropCode {
-    /// The reason in a few words, for a table or a list. `family`: which addresses count.
     pub fn brief(self, family: Family) -> String {
         let words = match self {
             DropCode::Forbidden => "the host's policy forbids it",

@@ -10,10 +10,8 @@ use crate::ids::{BusId, Guid, HcaName, IfName};
 /// How an RDMA device talks (RDMA_NLDEV_ATTR_DEV_PROTOCOL): `ib`, `roce`, `iw`, `opa`, `usnic`.
 pub type Protocol = String;
 
-/// An RDMA device: what NCCL and libibverbs call an HCA.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hca {
-    /// ibdev name.
     pub name: HcaName,
     /// RDMA_NLDEV_ATTR_DEV_INDEX: the kernel's handle for requests; changes when a device is re-created.
     pub index: Option<u32>,
@@ -24,13 +22,11 @@ pub struct Hca {
     pub firmware: Option<String>,
     /// Kernel driver of the parent PCI function, or `rxe`/`siw` for a software device.
     pub driver: Option<String>,
-    /// Protocol by nldev; absent for a captured tree.
     pub protocol: Option<Protocol>,
     pub pci: Option<BusId>,
     /// NUMA node of the parent; −1 where the platform does not say.
     pub numa: Option<i32>,
     pub uverbs: Option<CharDevice>,
-    /// Its management device nodes, one per port.
     #[serde(default)]
     pub umad: Vec<CharDevice>,
     pub ports: Vec<Port>,
@@ -74,7 +70,6 @@ pub struct Gid {
 }
 
 impl Gid {
-    /// The GID as the IP address that it was made from.
     pub fn ip(&self) -> IpAddr {
         match self.address.to_ipv4_mapped() {
             Some(v4) => IpAddr::V4(v4),
@@ -89,7 +84,6 @@ pub enum GidKind {
     /// InfiniBand, or RoCE v1: the kernel has one word for both.
     #[serde(rename = "IB/RoCE v1")]
     IbRoceV1,
-    /// RoCE v2 (UDP port 4791).
     #[serde(rename = "RoCE v2")]
     RoceV2,
 }

@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::SysctlValues;
 use crate::ids::{BusId, Hex, IfName, Mac};
 
-/// A device setting that its driver does not tell now, such as the speed of a link without a carrier: it equals every other.
+/// A device setting that its driver does not report now, such as the speed of a link without a carrier: it equals every other.
 pub const UNTOLD: &str = "?";
 
-/// A network device with the state that a namespace change destroys.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Netdev {
     pub name: IfName,
@@ -33,7 +32,6 @@ pub struct Netdev {
     #[serde(default)]
     pub group: u32,
     pub alias: Option<String>,
-    /// IFLA_PROP_LIST's alternative names.
     #[serde(default)]
     pub altnames: Vec<String>,
     /// IFF_UP: the administrator's wish.
@@ -42,10 +40,9 @@ pub struct Netdev {
     /// IFF_RUNNING: NCCL ≥ 2.28.3 demands it.
     #[serde(default)]
     pub running: bool,
-    /// IFF_PROMISC was set by the administrator.
+    /// IFF_PROMISC as the administrator set it; `allmulti` likewise.
     #[serde(default)]
     pub promisc: bool,
-    /// IFF_ALLMULTI was set by the administrator.
     #[serde(default)]
     pub allmulti: bool,
     /// What else its owner sets; absent where that is not recorded, and not compared.
@@ -88,16 +85,13 @@ pub struct Netdev {
     /// Addresses of both families, in the kernel's order.
     #[serde(default)]
     pub addresses: Vec<Address>,
-    /// Neighbours that were configured, not learned.
     #[serde(default)]
     pub neighbours: Vec<Neighbour>,
-    /// Per-device sysctls by `ipv4/conf/<leaf>`, `ipv6/conf/<leaf>`, `ipv4/neigh/<leaf>`, `ipv6/neigh/<leaf>`.
     #[serde(default)]
     pub sysctls: SysctlValues,
 }
 
 impl Netdev {
-    /// One of which only its name and its index are known.
     pub fn new(name: IfName, ifindex: u32) -> Netdev {
         Netdev {
             name,
@@ -154,7 +148,6 @@ impl Netdev {
 pub struct Stranger {
     pub name: IfName,
     pub ifindex: u32,
-    /// IFLA_INFO_KIND.
     pub kind: Option<String>,
     /// Indexes here of what it sits on.
     pub lowers: Vec<u32>,
@@ -177,7 +170,6 @@ impl fmt::Display for Stranger {
 /// The ends of a tunnel (vxlan, geneve, GRE, IPIP, …), as far as they are set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tunnel {
-    /// The source of its packets.
     pub local: Option<IpAddr>,
     /// The far end: a host, or a multicast group.
     pub remote: Option<IpAddr>,
@@ -217,7 +209,6 @@ impl LinkOptions {
     }
 }
 
-/// Where a BPF program can be on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProgramHook {
@@ -225,9 +216,7 @@ pub enum ProgramHook {
     /// XDP, in the kernel's own code.
     XdpGeneric,
     XdpHardware,
-    /// tcx, where packets arrive.
     TcxIngress,
-    /// tcx, where packets leave.
     TcxEgress,
 }
 
@@ -243,7 +232,6 @@ impl fmt::Display for ProgramHook {
     }
 }
 
-/// A BPF program at a hook of a device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
     pub hook: ProgramHook,
@@ -260,7 +248,6 @@ impl fmt::Display for Program {
 /// A queueing discipline (RTM_NEWQDISC) that was put there, and not by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Qdisc {
-    /// TCA_KIND: `tbf`, `fq`, `clsact`, …
     pub kind: String,
     /// Its number, in the upper half.
     pub handle: u32,
@@ -278,19 +265,16 @@ pub struct Address {
     pub prefix: u8,
     /// IFA_ADDRESS where it differs from IFA_LOCAL: the far end of a point-to-point link.
     pub peer: Option<IpAddr>,
-    /// IPv4 only.
+    /// IPv4 only, as the label.
     pub broadcast: Option<IpAddr>,
-    /// IPv4 only.
     pub label: Option<String>,
     /// RT_SCOPE_*: 0 global, 253 link, 254 host.
     #[serde(default)]
     pub scope: u8,
-    /// IFA_FLAGS (include/uapi/linux/if_addr.h).
     #[serde(default)]
     pub flags: u32,
-    /// Seconds left; absent: forever.
+    /// Seconds left, as for `preferred_lft`; absent: forever.
     pub valid_lft: Option<u32>,
-    /// Seconds left as a preferred source; absent: forever.
     pub preferred_lft: Option<u32>,
     /// IFA_RT_PRIORITY: metric of the prefix route.
     pub metric: Option<u32>,
@@ -302,16 +286,12 @@ pub struct Address {
 /// (RTM_NEWNEIGH).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// NDA_DST.
     pub address: IpAddr,
-    /// NDA_LLADDR.
     pub mac: Option<Mac>,
     /// NTF_PROXY: we answer for it.
     #[serde(default)]
     pub proxy: bool,
-    /// NDA_PROTOCOL.
     pub protocol: Option<u8>,
-    /// NTF_ROUTER.
     #[serde(default)]
     pub router: bool,
     /// NUD_NOARP: valid for ever as a permanent one, but not in the way of a probe.

@@ -7,20 +7,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{HcaName, IfName};
 
-/// The kernel's answers for everything that the host talks to, at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPaths {
     #[serde(default, skip_serializing_if = "JobAddresses::is_empty")]
     pub job: JobAddresses,
-    /// Destinations with the way to each.
     pub paths: Vec<HostPath>,
-    /// Tunnels with the way to their other ends.
     #[serde(default)]
     pub tunnels: Vec<TunnelPath>,
-    /// Connections of the kernel over RDMA devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rdma: Vec<RdmaUse>,
-    /// Links that the kernel sends by without a route.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<LinkUse>,
     /// What could not be asked, and why: a clause each.
@@ -32,11 +27,9 @@ pub struct HostPaths {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaUse {
     pub hca: HcaName,
-    /// Its port, where it is known.
     pub port: Option<u32>,
     /// The module: `nvme_rdma`, `rpcrdma`, `ko2iblnd`.
     pub user: String,
-    /// The other end, where it is known.
     pub peer: Option<IpAddr>,
 }
 
@@ -55,7 +48,6 @@ pub struct HostPath {
     pub answer: Answer,
 }
 
-/// Why the host talks to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
@@ -63,16 +55,11 @@ pub enum Purpose {
     Internet,
     /// The job's peer (`--peer-address`).
     Peer,
-    /// The store at which nodes meet.
     Store,
     NameServer,
-    /// The other end of a connection.
     Connection(Connection),
-    /// The other end of a tunnel.
     Underlay,
-    /// The other end of an IPsec tunnel.
     Ipsec,
-    /// The first segment of a route of SRv6.
     Segment,
 }
 
@@ -88,7 +75,6 @@ pub struct Connection {
 /// A route lookup (RTM_GETROUTE without a dump): all that FIB rules can look at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Question {
-    /// RTA_DST.
     pub to: IpAddr,
     /// RTA_SRC: the address that a socket is bound to.
     pub from: Option<IpAddr>,
@@ -102,12 +88,10 @@ pub struct Question {
     pub tos: u8,
     /// RTA_UID: the socket's owner.
     pub uid: Option<u32>,
-    /// RTA_IP_PROTO, RTA_SPORT, RTA_DPORT.
     pub flow: Option<Connection>,
 }
 
 impl Question {
-    /// A destination, without anything else that rules look at.
     pub fn to(to: IpAddr) -> Question {
         Question { to, from: None, oif: None, mark: 0, tos: 0, uid: None, flow: None }
     }
@@ -116,23 +100,18 @@ impl Question {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The FIB entry that matched.
     Route(Matched),
     Local,
     /// No packet gets there: the kernel's words.
     Unreachable(String),
-    /// It could not be asked: the reason.
     NotAsked(String),
 }
 
 /// The FIB entry that a lookup matched (RTM_F_FIB_MATCH), with every leg that the kernel uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matched {
-    /// RTA_TABLE.
     pub table: u32,
-    /// RTA_DST; a default route is `0.0.0.0/0` or `::/0`.
     pub prefix: IpNet,
-    /// RTA_PRIORITY.
     pub metric: Option<u32>,
     /// Legs that are not RTNH_F_DEAD.
     pub legs: Vec<Leg>,
@@ -149,9 +128,7 @@ pub struct Matched {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leg {
-    /// RTA_OIF, by name.
     pub dev: IfName,
-    /// RTA_GATEWAY or RTA_VIA.
     pub gateway: Option<IpAddr>,
 }
 
@@ -163,7 +140,6 @@ pub struct TunnelPath {
     pub below: Option<IfName>,
     #[serde(default)]
     pub remotes: Vec<HostPath>,
-    /// Why its other ends are not known, if they are not.
     pub unknown: Option<String>,
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::BusId;
 
-/// A PCI function as sysfs shows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PciFunction {
     pub address: BusId,
@@ -25,13 +24,9 @@ pub struct PciFunction {
     pub bridge: Option<BusId>,
     /// `current_link_speed`, verbatim: `32.0 GT/s PCIe`.
     pub link_speed: Option<String>,
-    /// `current_link_width` in lanes.
     pub link_width: Option<u32>,
-    /// `max_link_speed`, verbatim.
     pub max_link_speed: Option<String>,
-    /// `max_link_width` in lanes.
     pub max_link_width: Option<u32>,
-    /// The PF of a VF.
     pub physfn: Option<BusId>,
 }
 
@@ -46,7 +41,6 @@ impl PciFunction {
     }
 }
 
-/// A NUMA node (`devices/system/node/nodeN`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
     pub id: i32,
@@ -63,6 +57,5 @@ pub struct Cpu {
     pub vendor: Option<String>,
     /// Family as /proc/cpuinfo counts it; x86 only.
     pub family: Option<u32>,
-    /// Model as /proc/cpuinfo counts it; x86 only.
     pub model: Option<u32>,
 }

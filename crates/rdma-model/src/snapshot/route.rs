@@ -20,7 +20,6 @@ pub struct Route {
     /// RTPROT_*: 2 kernel, 3 boot, 4 static, 16 DHCP.
     #[serde(default)]
     pub protocol: u8,
-    /// RT_SCOPE_*.
     #[serde(default)]
     pub scope: u8,
     /// RTN_*: 1 unicast, 2 local, 3 broadcast.
@@ -28,9 +27,7 @@ pub struct Route {
     pub kind: u8,
     #[serde(default)]
     pub tos: u8,
-    /// RTA_PRIORITY.
     pub metric: Option<u32>,
-    /// RTA_PREFSRC.
     pub prefsrc: Option<IpAddr>,
     /// Where it leads: one leg, or several of a multipath route; none for blackhole and the like.
     #[serde(default)]
@@ -51,7 +48,6 @@ impl Route {
         Route { hops, other, ..self.clone() }
     }
 
-    /// The nexthop object that it goes through.
     pub fn nexthop(&self) -> Option<u32> {
         let Hex(id) = self.other.get(&RTA_NH_ID)?;
         Some(u32::from_ne_bytes(id.as_slice().try_into().ok()?))
@@ -65,9 +61,7 @@ pub const RTA_EXPIRES: u16 = 23;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Hop {
-    /// RTA_OIF, by name.
     pub dev: Option<IfName>,
-    /// RTA_GATEWAY or RTA_VIA.
     pub gateway: Option<IpAddr>,
     /// RTNH_F_* that a user can set (onlink, pervasive).
     #[serde(default)]
@@ -83,23 +77,19 @@ pub struct Hop {
 /// A nexthop object (RTM_NEWNEXTHOP): one leg that routes name by its number, or a group of such.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Nexthop {
-    /// NHA_ID.
     pub id: u32,
     /// 4 or 6; 0 of a group.
     #[serde(default)]
     pub family: u8,
-    /// RTPROT_*.
     #[serde(default)]
     pub protocol: u8,
     /// RTNH_F_* that a user can set (onlink).
     #[serde(default)]
     pub flags: u32,
-    /// NHA_OIF, by name.
     pub dev: Option<IfName>,
     pub gateway: Option<IpAddr>,
     #[serde(default)]
     pub blackhole: bool,
-    /// NHA_GROUP: its members.
     #[serde(default)]
     pub group: Vec<Member>,
     /// Attributes that we carry without interpreting them, by NHA_* number.
@@ -109,7 +99,6 @@ pub struct Nexthop {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
-    /// NHA_ID of the object.
     pub id: u32,
     /// Its share, from 1.
     pub weight: u16,
@@ -119,17 +108,12 @@ pub struct Member {
 pub struct Rule {
     /// 4 or 6.
     pub family: u8,
-    /// FRA_PRIORITY.
     pub priority: u32,
     /// `from`; absent: all.
     pub source: Option<IpNet>,
-    /// `to`; absent: all.
     pub destination: Option<IpNet>,
-    /// FRA_IIFNAME.
     pub iif: Option<String>,
-    /// FRA_OIFNAME.
     pub oif: Option<String>,
-    /// FRA_TABLE.
     pub table: u32,
     /// FR_ACT_*: 1 to table.
     pub action: u8,

@@ -19,7 +19,6 @@ const KINDS: usize = 8;
 pub struct SysctlValues(Arc<Map>);
 
 impl SysctlValues {
-    /// Leaves out what the other one does not name.
     pub fn keep_named(&mut self, other: &SysctlValues) {
         // A map that loses nothing stays shared.
         if !Arc::ptr_eq(&self.0, &other.0) && self.0.keys().any(|key| !other.0.contains_key(key)) {

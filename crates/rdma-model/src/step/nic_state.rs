@@ -1,5 +1,3 @@
-//! What a NIC's move destroys.
-
 use std::collections::HashSet;
 use std::net::IpAddr;
 
@@ -14,7 +12,6 @@ use super::derived;
 /// A NIC's network state: what a move destroys, and what the host gets back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NicState {
-    /// Link, addresses, neighbours and sysctls.
     pub netdev: Netdev,
     /// Routes of all tables with a leg over it, and IPv4 routes over others that prefer an address of it as their source:
     /// the kernel drops these together with the address (fib_sync_down_addr in net/ipv4/fib_semantics.c).
@@ -23,7 +20,6 @@ pub struct NicState {
     /// link (nexthop_flush_dev in net/ipv4/nexthop.c).
     #[serde(default)]
     pub nexthops: Vec<Nexthop>,
-    /// Rules that name it or one of its addresses.
     pub rules: Vec<Rule>,
 }
 
@@ -41,8 +37,7 @@ impl NicState {
     }
 }
 
-/// A netdev's name and addresses, which may be as many as the routes and rules that are held against them: root in a
-/// container adds what they like.
+/// A set, since root in a container can add as many addresses, routes and rules as it likes.
 pub struct NetdevAddresses<'a> {
     name: &'a IfName,
     addresses: HashSet<IpAddr>,
@@ -53,7 +48,6 @@ impl<'a> NetdevAddresses<'a> {
         NetdevAddresses { name: &dev.name, addresses: dev.addresses.iter().map(|a| a.address).collect() }
     }
 
-    /// Whether a route goes when the netdev does, see [`NicState::routes`].
     pub fn loses(&self, route: &Route) -> bool {
         let own = |ip: IpAddr| ip.is_ipv4() && self.addresses.contains(&ip);
         let over = route.hops.iter().any(|h| h.dev.as_ref() == Some(self.name));

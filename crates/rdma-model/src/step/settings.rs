@@ -6,7 +6,6 @@ use crate::snapshot::{LinkOptions, Netdev};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     pub mtu: u32,
-    /// Transmit queue length in packets.
     pub txqlen: u32,
     pub group: u32,
     pub promisc: bool,
