@@ -1,7 +1,6 @@
-//! `c10d://HOST:PORT`: a client of PyTorch's TCPStore, from torch 2.2 on.
-//!
-//! PyTorch has two servers, with and without libuv, which differ in details; the client sends only what both take. The protocol has neither
-//! encryption nor authentication, and the server listens on all addresses, so any host may have written what is read.
+//! `c10d://HOST:PORT`: a client of PyTorch's TCPStore, from torch 2.2 on. PyTorch has two servers, with and without libuv, which
+//! differ in details; the client sends only what both take. The protocol has neither encryption nor authentication, and the
+//! server listens on all addresses, so any host may have written what is read.
 
 mod connection;
 mod wire;
@@ -18,7 +17,6 @@ use connection::{Connection, closed};
 /// The most bytes of a MULTI_SET: torch 2.2's server with libuv crashes at 50 KB.
 const PIECE: usize = 32 << 10;
 
-/// A connection to a TCPStore.
 #[derive(Debug)]
 pub struct C10d {
     to: Endpoint,
@@ -28,10 +26,8 @@ pub struct C10d {
 }
 
 impl C10d {
-    /// Connects. No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once.
-    ///
-    /// # Errors
-    /// Each address that was tried, with the reason, and how long that took.
+    /// No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once. The error names each address that
+    /// was tried, with the reason.
     pub fn connect(to: Endpoint, limit: Instant, jitter: Duration) -> Result<C10d> {
         let connection = Connection::open(&to, limit, jitter)?;
         Ok(C10d { to, connection, limit, jitter })
@@ -51,12 +47,10 @@ impl C10d {
         self.connection.local
     }
 
-    /// A warning for the user, although the connection works.
     pub fn warning(&self) -> Option<&str> {
         self.connection.warning.as_deref()
     }
 
-    /// Sends the keys; SET has no answer.
     fn set(&mut self, pairs: &[(String, Value)]) -> Result<()> {
         let (mut from, mut size) = (0, 0);
         for (at, (key, value)) in pairs.iter().enumerate() {

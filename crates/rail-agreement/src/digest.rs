@@ -17,7 +17,6 @@ checked_text! {
     Digest(s) { hex(s, 64)? }
 }
 
-/// Checks that the text has exactly that many lower-case hex digits.
 fn hex(text: &str, digits: usize) -> Result<()> {
     let good = text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     ensure!(good, "no {digits} hex digits");
@@ -29,7 +28,6 @@ pub(super) fn to_hex(bytes: &[u8]) -> String {
 }
 
 impl Nonce {
-    /// From random bits, which the caller draws.
     pub fn from_bits(bits: [u8; 16]) -> Nonce {
         Nonce(to_hex(&bits))
     }
@@ -55,7 +53,6 @@ impl Digest {
         Digest(to_hex(&Sha256::hash(text.as_bytes())))
     }
 
-    /// The first 12 digits, for people to compare.
     pub fn short(&self) -> &str {
         self.0.get(..12).unwrap_or_default()
     }

@@ -1,6 +1,5 @@
-//! Where a store listens: `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, as in torchrun's `--rdzv-endpoint`.
-//!
-//! Read as `parse_rendezvous_endpoint` (torch/distributed/elastic/rendezvous/utils.py) reads it, but stricter: an IPv6 address without
+//! Where a store listens: `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, as in torchrun's `--rdzv-endpoint`. Read as
+//! `parse_rendezvous_endpoint` (torch/distributed/elastic/rendezvous/utils.py) reads it, but stricter: an IPv6 address without
 //! brackets, whose last group would become the port, and port 0 are errors.
 
 use std::fmt;

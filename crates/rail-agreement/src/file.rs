@@ -1,8 +1,7 @@
 //! `file:///PATH`: a file that all nodes share, in the format of PyTorch's FileStore (torch/csrc/distributed/c10d/FileStore.cpp).
-//!
-//! The file grows by records `u32 length, key, u32 length, value`, little-endian. The last record of a key counts; `-/key` with an empty
-//! value deletes it. Writers hold flock(2) exclusively, readers shared. Each access opens the file again, which makes NFS fetch what
-//! other nodes wrote.
+//! It grows by records `u32 length, key, u32 length, value`, little-endian. The last record of a key counts; `-/key` with an
+//! empty value deletes it. Writers hold flock(2) exclusively, readers shared. Each access opens the file again, which makes NFS
+//! fetch what other nodes wrote.
 
 mod record;
 
@@ -25,20 +24,16 @@ const MOST: usize = 256 << 20;
 /// The most bytes of a file, which only grows: several attempts of [`crate::MAX_NODES`] nodes. A longer file is an error, as all nodes
 /// wait while one reads.
 const LONGEST: u64 = 1 << 30;
-/// The first and the longest pause between two reads; it doubles.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
-/// How long one access waits for the lock.
 const LOCK: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
-    /// Our keys and values up to offset `read`, by the key in the file.
     known: BTreeMap<Vec<u8>, Value>,
     size: usize,
     read: u64,
     inode: u64,
-    /// No wait and no read goes beyond this.
     limit: Instant,
     /// Read only: a file that does not exist is an empty store.
     read_only: bool,
@@ -46,18 +41,12 @@ pub struct FileStore {
 
 impl FileStore {
     /// Opens the file, or creates it with mode 0644. No wait, here or later, goes beyond `limit`.
-    ///
-    /// # Errors
-    /// The path is not absolute, the file is not a FileStore or is too long, or another process keeps it locked.
     pub fn open(path: &Path, limit: Instant) -> Result<FileStore> {
         ensure!(path.is_absolute(), "the path {} is not absolute", path.display());
         FileStore::first_read(path, limit, false)
     }
 
-    /// Opens the file to read: it is neither created nor written to.
-    ///
-    /// # Errors
-    /// As [`FileStore::open`], and for a folder that does not exist.
+    /// The file is neither created nor written to; a folder that does not exist is an error.
     pub fn open_read_only(path: &Path, limit: Instant) -> Result<FileStore> {
         let folder = path.parent().unwrap_or(path);
         ensure!(folder.is_dir(), "the folder {} does not exist", folder.display());

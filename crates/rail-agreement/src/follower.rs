@@ -9,28 +9,22 @@ use super::message::{self, Ack, Proposal, REASON, Verdict, clip_line};
 use super::node::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
 use super::{Digest, MAX_RAILS, MAX_VALUE, Nonce, Offer, Rail, Value};
 
-/// What the node is doing.
 #[derive(Debug)]
 enum State {
     Begin,
     /// Writes that it is there, for people.
     Announcing,
-    /// Waiting for rank 0's offer, which has its nonce.
     AwaitingLeader,
     Publishing,
     AwaitingProposal,
-    /// Checks whether rank 0 has restarted or ended.
     CheckingLeader,
     /// Deletes the offer that it published for an earlier rank 0.
     WithdrawingOffer,
-    /// The caller judges the proposal of that turn.
     Judging(u32, Agreement),
     Answering,
     AwaitingVerdict,
-    /// Writes that it has read the verdict.
     ReportingDone(Box<Result<Agreement>>),
     CleaningUp(Box<Result<Agreement>>),
-    /// The deadline passed: reads which nodes are there.
     CountingNodes,
     Ended,
 }
@@ -38,20 +32,17 @@ enum State {
 /// The most nodes of which each looks up the missing ones. Beyond that, only rank 0 does.
 const FEW: u32 = 256;
 
-/// Any rank but 0.
 #[derive(Debug)]
 pub struct Follower {
     setup: Setup,
     persists: bool,
     state: State,
     backoff: Backoff,
-    /// Rank 0's nonce, once it is known.
     leader: Option<Nonce>,
     /// Why rank 0 may never propose anything: it refuses, has ended, or its offer cannot be read.
     leader_problem: Option<String>,
     /// It said yes, and has not read since that the proposal was taken back.
     pledged: bool,
-    /// How many proposals were read.
     read: u32,
     /// The turn that was answered: what it said yes to, or its own reason to say no.
     answered: Option<(u32, Result<Agreement>)>,
@@ -100,12 +91,10 @@ impl Follower {
         Some(Turn { leader: self.leader.as_ref()?, count: self.answered.as_ref()?.0 })
     }
 
-    /// The stage after its answer.
     fn verdict_stage(&self) -> Stage {
         if matches!(self.answered, Some((_, Err(_)))) { Stage::Refused } else { Stage::Verdict }
     }
 
-    /// Waits for the key of that state.
     fn wait(&mut self, state: State, slice: Duration) -> Action {
         let (run, rank, nonce) = (&self.setup.run, self.setup.rank, &self.setup.offer.nonce);
         let (key, stage) = match (&state, &self.leader, self.turn()) {
@@ -119,7 +108,6 @@ impl Follower {
         Action::Await { keys: vec![key], slice, stage }
     }
 
-    /// Checks whether rank 0 has restarted, or has ended.
     fn check_leader(&mut self) -> Action {
         let over = self.leader.as_ref().map(|leader| self.setup.run.over(leader));
         self.state = State::CheckingLeader;
@@ -140,13 +128,11 @@ impl Follower {
         }
     }
 
-    /// Waits for rank 0 to publish.
     fn await_leader(&mut self) -> Action {
         let slice = self.backoff.next_pause();
         self.wait(State::AwaitingLeader, slice)
     }
 
-    /// Follows the rank 0 that published this.
     fn follow(&mut self, value: Value) -> Action {
         let leader = match Offer::parse(&value) {
             Ok(offer) if self.leader.as_ref() == Some(&offer.nonce) => return self.resume(),

@@ -19,12 +19,9 @@ pub fn rank_of(key: &str) -> Option<u32> {
     key.rsplit('/').next()?.parse().ok()
 }
 
-/// One proposal to all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn<'a> {
-    /// Rank 0's nonce.
     pub leader: &'a Nonce,
-    /// Its number, from 0.
     pub count: u32,
 }
 
@@ -34,7 +31,6 @@ impl RunId {
         format!("rdmaprep/v1/{self}/here/{rank}")
     }
 
-    /// Rank 0's offer.
     pub fn leader(&self) -> String {
         format!("rdmaprep/v1/{self}/in/0")
     }
@@ -48,7 +44,6 @@ impl RunId {
         format!("rdmaprep/v1/{self}/no/{leader}")
     }
 
-    /// The n-th proposal to that attempt of a rank.
     pub fn proposal(&self, leader: &Nonce, rank: u32, nonce: &Nonce, n: u32) -> String {
         format!("rdmaprep/v1/{self}/out/{leader}/{rank}/{nonce}/{n}")
     }
@@ -57,7 +52,6 @@ impl RunId {
         format!("rdmaprep/v1/{self}/ack/{}.{}/{rank}", turn.leader, turn.count)
     }
 
-    /// Rank 0's verdict on a proposal.
     pub fn verdict(&self, turn: &Turn) -> String {
         format!("rdmaprep/v1/{self}/end/{}.{}", turn.leader, turn.count)
     }
@@ -67,7 +61,6 @@ impl RunId {
         format!("rdmaprep/v1/{self}/over/{leader}")
     }
 
-    /// Exists when a rank has read the verdict.
     pub fn done(&self, turn: &Turn, rank: u32) -> String {
         format!("rdmaprep/v1/{self}/done/{}.{}/{rank}", turn.leader, turn.count)
     }

@@ -15,18 +15,15 @@ use super::{Nonce, Offer, Value};
 
 use abort::Notified;
 
-/// What rank 0 is doing.
 #[derive(Debug)]
 enum State {
     Begin,
     Publishing,
     AwaitingOffers,
-    /// The caller judges the rails that all nodes have.
     Judging(Box<Agreement>),
     CheckingRefusal,
     /// There is a refusal: reads which nodes are there to be notified.
     ReadingOffers,
-    /// Writes the abort to these nodes.
     NotifyingNodes,
     AwaitingLateNodes,
     Proposing,
@@ -42,9 +39,7 @@ enum State {
     Restarting(Vec<Value>),
     /// The deadline passed before all had published: reads who did.
     CountingOffers,
-    /// The deadline passed before all had answered: reads who did.
     CountingAcks,
-    /// Writes the verdict for these ranks.
     WritingVerdict(Box<Result<Agreement>>, Vec<u32>),
     AwaitingReaders(Box<Result<Agreement>>),
     /// Checks whether another rank 0 has published since, whose key must stay.
@@ -53,7 +48,6 @@ enum State {
     Ended,
 }
 
-/// Rank 0.
 #[derive(Debug)]
 pub struct Leader {
     setup: Setup,
@@ -63,13 +57,11 @@ pub struct Leader {
     /// All offers by rank, this node's first.
     offers: Vec<Offer>,
     agreement: Option<Agreement>,
-    /// This node's own reason to refuse the proposal.
     own_refusal: Option<anyhow::Error>,
     notified: Option<Notified>,
     turn: u32,
     /// By rank: the nonce of its attempt, and the number of the last proposal to it.
     proposed: Vec<Option<(Nonce, u32)>>,
-    /// Keys to delete at the end.
     written: Vec<String>,
 }
 
@@ -221,7 +213,6 @@ impl Leader {
         }
     }
 
-    /// The first answer that is not a yes to this proposal, as a reason.
     fn refusal<'a>(&self, acks: impl Iterator<Item = (u32, &'a Value)>) -> Option<String> {
         let mut acks = acks;
         acks.find_map(|(rank, ack)| {

@@ -26,13 +26,7 @@
 //! }
 //! ```
 //!
-//! - [`protocol`]: states, messages, keys, invariants and failures
-//! - [`node`]: the protocol as a state machine that reads no clock and no store; [`agree`] runs it
-//! - [`message`]: what nodes write, and how it is read
-//! - [`options`]: how a node joins, from settings and from the environment of torchrun, Slurm or a PMI launcher
-//! - [`status`]: which nodes have published, without taking part
-//! - `c10d`, `file`, [`etcd`], `pmi`: the stores
-//!
+//! [`protocol`] has states, messages, keys, invariants and failures.
 //! Errors carry a class ([`rdma_model::error_class::ErrorClass`]): `Disagreed` where the nodes did not agree or the store was lost,
 //! `Usage` for wrong settings, `Refused` for an offer that cannot be published.
 #![forbid(unsafe_code)]
@@ -75,15 +69,12 @@ pub const MAX_NODES: u32 = 16384;
 pub const MAX_RAILS: usize = 64;
 /// The most bytes of a value. Longer ones are neither written nor read.
 pub const MAX_VALUE: usize = 4096;
-/// The most bytes of a key.
 pub const MAX_KEY: usize = 256;
 
 pub type Value = Vec<u8>;
 
-/// A key-value store that all nodes reach. Keys are at most [`MAX_KEY`] bytes of printable ASCII, values 1 to [`MAX_VALUE`] bytes.
-///
-/// # Errors
-/// Each call fails when the store is lost, or holds a value that is too long; [`agree`] ends with that error.
+/// A key-value store that all nodes reach. Keys are at most [`MAX_KEY`] bytes of printable ASCII, values 1 to [`MAX_VALUE`]
+/// bytes. A call fails when the store is lost, or holds a value that is too long; [`agree`] ends with that error.
 pub trait Store {
     /// Sets keys in their order. An error if the store was lost before it had all of them.
     fn put(&mut self, pairs: &[(String, Value)]) -> Result<()>;
@@ -103,7 +94,7 @@ pub trait Store {
 
     fn check(&mut self, keys: &[String]) -> Result<bool>;
 
-    /// Deletes keys. A key that does not exist is no error.
+    /// A key that does not exist is no error.
     fn delete(&mut self, keys: &[String]) -> Result<()>;
 
     /// Whether keys outlive the job, so that the protocol deletes what it wrote.
@@ -139,7 +130,6 @@ pub trait Store {
         Ok(found)
     }
 
-    /// The value of each key, `None` for those that do not exist.
     fn read(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let mut values = vec![None; keys.len()];
         let mut open = vec![(0, keys.len())];

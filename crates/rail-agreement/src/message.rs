@@ -13,7 +13,6 @@ use super::{Device, Digest, DroppedRail, MAX_NODES, MAX_RAILS, MAX_VALUE, Nonce,
 /// Version of all messages. Nodes with different versions do not agree.
 pub const VERSION: u32 = 1;
 
-/// The most bytes of a reason that one node sends.
 pub const REASON: usize = 512;
 
 checked_text! {
@@ -35,12 +34,9 @@ impl HostName {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Offer {
-    /// [`VERSION`].
     pub v: u32,
     pub nonce: Nonce,
-    /// The node, for people.
     pub host: HostName,
-    /// How many nodes there are, as its settings say.
     pub nodes: u32,
     pub policy: Policy,
     /// What it has, in its own order.
@@ -48,7 +44,6 @@ pub struct Offer {
     /// Rails that it has and cannot offer; as many as fit.
     #[serde(rename = "lacks")]
     pub dropped: Vec<DroppedRail>,
-    /// Why it takes no part, if it refuses: one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refuses: Option<String>,
 }
@@ -68,21 +63,16 @@ impl Offer {
         self.rails.iter().find(|Rail(k, _)| k == key).map(|Rail(_, device)| device)
     }
 
-    /// Whether there can be no agreement with it, whatever the others have.
     pub fn cannot_agree(&self) -> bool {
         self.refuses.is_some() || self.rails.is_empty()
     }
 
-    /// Why a rail is not offered.
     pub fn lack(&self, key: &RailKey) -> String {
         let found = self.dropped.iter().find(|DroppedRail(k, _)| k == key);
         found.map_or_else(|| "no such NIC".to_owned(), |DroppedRail(_, code)| code.brief(self.policy.family))
     }
 
-    /// Reads an offer from the store.
-    ///
-    /// # Errors
-    /// What is wrong with it, as the end of a sentence.
+    /// The error is what is wrong with the offer, as the end of a sentence.
     pub fn parse(value: &[u8]) -> Result<Offer> {
         let offer: Offer = parse(value)?;
         ensure!(offer.v == VERSION, "it speaks version {}, this is {VERSION}", offer.v);
@@ -119,26 +109,20 @@ impl Offer {
     }
 }
 
-/// Rank 0's message to a node that has published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Proposal {
-    /// The rails that all nodes have.
     Rails {
-        /// The number of the proposal, from 0.
         turn: u32,
         /// The rails, in the order that all nodes will use.
         rails: Vec<RailKey>,
-        /// [`Digest::of_nonces`].
         nonces: Digest,
-        /// [`Digest::of_result`].
         digest: Digest,
         /// Rails that some nodes lack, one line each; as many as fit.
         lost: Vec<String>,
     },
     Abort {
         turn: u32,
-        /// The reason, one line.
         why: String,
     },
 }
@@ -162,17 +146,14 @@ impl Proposal {
 pub enum Ack {
     /// Yes, to the proposal with this digest.
     Yes(Digest),
-    /// No, with the reason: one line.
     No(String),
 }
 
-/// Rank 0's verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub enum Verdict {
     /// All nodes said yes to the proposal with this digest: it is agreed.
     Commit(Digest),
-    /// There is no agreement, with the reason: one line.
     Abort(String),
     /// A node has restarted: another proposal follows.
     Again,
@@ -189,20 +170,13 @@ impl Verdict {
     }
 }
 
-/// Reads a message from the store.
-///
-/// # Errors
-/// It is too long, not JSON, or has other fields than this version's.
+/// Refuses more than [`MAX_VALUE`] bytes, and fields that this version does not have.
 pub fn parse<T: DeserializeOwned + Serialize>(value: &[u8]) -> Result<T> {
     ensure!(value.len() <= MAX_VALUE, "it has {} bytes, {MAX_VALUE} are the most", value.len());
     let text = std::str::from_utf8(value).context("it is no text")?;
     strict_json::strict(text).context("it is no message of this version")
 }
 
-/// Writes a message.
-///
-/// # Errors
-/// It is longer than [`MAX_VALUE`] bytes.
 pub fn encode<T: Serialize>(message: &T) -> Result<Value> {
     let value = serde_json::to_vec(message).context("writing a message")?;
     ensure!(value.len() <= MAX_VALUE, "a message has {} bytes, {MAX_VALUE} are the most", value.len());

@@ -15,11 +15,9 @@ use super::{Device, Digest, MAX_NODES, Offer, Policy, Rail, RailKey, RunId, Valu
 /// What all nodes agreed on, with this node's own interfaces. Programs store it as JSON; field names do not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement {
-    /// What all nodes call this run.
     pub run: RunId,
     pub rank: u32,
     pub nodes: u32,
-    /// What made two NICs the same rail.
     pub policy: Policy,
     /// Which attempt of each node took part: [`Digest::of_nonces`].
     pub nonces: Digest,
@@ -36,7 +34,6 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// This node's interfaces in the common rail order.
     pub fn ifaces(&self) -> impl Iterator<Item = &IfName> {
         self.rails
             .iter()
@@ -50,7 +47,6 @@ impl Agreement {
             .filter_map(|Rail(_, device)| if let Device::Bare(bare) = device { Some(&bare.hca) } else { None })
     }
 
-    /// Checks that the digest is that of these rails.
     pub fn check(&self) -> Result<()> {
         let keys: Vec<RailKey> = self.rails.iter().map(|Rail(key, _)| key.clone()).collect();
         let digest = Digest::of_result(&self.run, self.nodes, self.policy, &self.nonces, &keys);
@@ -63,7 +59,6 @@ impl Agreement {
     }
 }
 
-/// A node that takes part, and what it offers.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub run: RunId,
@@ -81,19 +76,13 @@ impl Setup {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Rank 0: the offers of all others.
     Offers,
-    /// Others: the offer of rank 0.
     Leader,
-    /// Others: rank 0's proposal.
     Proposal,
-    /// Rank 0: the answers of all others.
     Acks,
-    /// Others: rank 0's verdict.
     Verdict,
     /// Others that said no: rank 0's verdict. Losing the store does not change this node's result any more.
     Refused,
-    /// Rank 0: that all others have read the verdict.
     Farewell,
 }
 
@@ -107,7 +96,6 @@ pub enum Action {
     PutUnconfirmed(Vec<(String, Value)>),
     /// As `Put`, where nothing depends on the keys.
     PutBestEffort(Vec<(String, Value)>),
-    /// Delete these keys, then continue with [`Event::Done`].
     Delete(Vec<String>),
     /// Wait until all of these keys exist: [`Event::Values`], [`Event::Missing`] after `slice`, or [`Event::Late`] at the deadline.
     Await {
@@ -116,7 +104,6 @@ pub enum Action {
         slice: Duration,
         stage: Stage,
     },
-    /// Read these keys: [`Event::Read`].
     Read(Vec<String>),
     /// As `Read`; a key that cannot be read counts as absent.
     TryRead(Vec<String>),
@@ -129,17 +116,12 @@ pub enum Action {
 #[derive(Debug)]
 pub enum Event {
     Begin,
-    /// The keys are set or deleted.
     Done,
-    /// All keys exist: their values, in order.
     Values(Vec<Value>),
-    /// Some keys do not exist yet.
     Missing,
     /// Some keys do not exist, and the deadline has passed.
     Late,
-    /// The values of those keys that exist, in order.
     Read(Vec<Option<Value>>),
-    /// The caller's answer to [`Action::Judge`].
     Judged(Result<()>),
 }
 
@@ -153,11 +135,8 @@ enum Role {
 }
 
 impl Node {
-    /// `persists`: keys outlive the job ([`crate::Store::persists`]), so the node deletes them at the end, except the reason of an
-    /// abort.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`] for a rank or number of nodes out of range, [`ErrorClass::Refused`] for an offer with a rail twice.
+    /// `persists`: keys outlive the job ([`crate::Store::persists`]), so the node deletes them at the end, except the reason of
+    /// an abort.
     pub fn new(setup: Setup, persists: bool) -> Result<Node> {
         let (rank, nodes) = (setup.rank, setup.nodes());
         let usage = |text: String| Err(ErrorClass::Usage.error(text));
@@ -187,15 +166,12 @@ pub(crate) fn failed(why: impl std::fmt::Display) -> Action {
     Action::End(Err(ErrorClass::Disagreed.error(why)))
 }
 
-/// Pauses between two looks at the store: each is twice as long as the one before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff(Duration);
 
 impl Backoff {
-    /// The longest pause.
     const LONGEST: Duration = Duration::from_secs(8);
 
-    /// The first pause, in milliseconds.
     pub fn from_millis(millis: u64) -> Backoff {
         Backoff(Duration::from_millis(millis))
     }

@@ -1,6 +1,5 @@
-//! How a node joins the others: from what the user set, then from the environment of torchrun, Slurm or a PMI launcher.
-//!
-//! Errors name a setting as `rdmaprep` has it on its command line (`--rank`) and in its environment (`RDMAPREP_RANK`).
+//! How a node joins the others: from what the user set, then from the environment of torchrun, Slurm or a PMI launcher. Errors
+//! name a setting as `rdmaprep` has it on its command line (`--rank`) and in its environment (`RDMAPREP_RANK`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,7 +14,6 @@ use super::endpoint::Endpoint;
 use super::etcd::Cluster;
 use super::{MAX_NODES, Match, RailKey, RunId};
 
-/// Which store the nodes meet in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// `static`: none; each node is prepared alone.
@@ -56,32 +54,25 @@ impl FromStr for StoreUrl {
 /// What the user set, as text: flags, or the variables that stand for them. Empty text is unset.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The store, a [`StoreUrl`]: `--rendezvous`.
     pub rendezvous: Option<String>,
     /// The host of torchrun's store, in place of MASTER_ADDR: `--store-host`.
     pub store_host: Option<String>,
-    /// This node's rank: `--rank`.
     pub rank: Option<String>,
-    /// How many nodes there are: `--nodes`.
     pub nodes: Option<String>,
-    /// What all nodes call this run, a [`RunId`]: `--run-id`.
     pub run_id: Option<String>,
     /// Seconds for the whole agreement, 1 to 86400, by default 120: `--rendezvous-timeout`.
     pub rendezvous_timeout: Option<String>,
-    /// What makes two NICs the same rail, a [`Match`]: `--match`.
     pub by: Option<String>,
     /// `IFACE=LABEL`, separated by commas or white space: `--rail-labels`.
     pub rail_labels: Option<String>,
 }
 
-/// How to join: [`Settings`] and environment, parsed and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub store: StoreUrl,
     pub rank: u32,
     pub nodes: u32,
     pub run: RunId,
-    /// What makes two NICs the same rail.
     pub by: Match,
     /// Names of rails for [`Match::Label`]; empty otherwise.
     pub labels: BTreeMap<IfName, RailKey>,
@@ -89,11 +80,9 @@ pub struct Options {
     pub timeout: Duration,
 }
 
-/// The error for a torchrun that shares no store between its agents.
 const ALONE: &str =
     "this torchrun shares no store: --rendezvous URL, or --rendezvous static to prepare each node alone";
 
-/// What the environment of a launcher says.
 #[derive(Default)]
 struct Launcher {
     store: Option<StoreUrl>,
@@ -104,17 +93,12 @@ struct Launcher {
 
 impl Options {
     /// Reads settings and, through `env`, the environment of the job's launcher. `None`: each node is prepared alone.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`]: a value is wrong or missing, or torchrun shares no store.
     pub fn new(set: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Option<Options>> {
         Options::read(set, env, false)
     }
 
-    /// As [`Options::new`], for a process that only reads the store: it needs no rank, and may be one of several workers on a node.
-    ///
-    /// # Errors
-    /// As [`Options::new`].
+    /// As [`Options::new`], for a process that only reads the store: it needs no rank, and may be one of several workers on a
+    /// node.
     pub fn for_observer(set: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Option<Options>> {
         let set = Settings { rank: Some("0".to_owned()), by: None, rail_labels: None, ..set.clone() };
         let env = |name: &str| if name == "LOCAL_WORLD_SIZE" { None } else { env(name) };
@@ -235,7 +219,6 @@ fn labels(text: &str) -> Result<BTreeMap<IfName, RailKey>> {
     Ok(labels)
 }
 
-/// Parses a setting; empty text is unset.
 fn value<T: FromStr>(text: &Option<String>, flag: &str) -> Result<Option<T>>
 where
     T::Err: Into<anyhow::Error>,

@@ -1,9 +1,8 @@
-//! `pmi`: the key-value space of a job step, over PMI-1's text protocol on the socket that PMI_FD names (Hydra, Slurm's pmi2 plugin,
-//! Flux).
-//!
-//! What one process puts becomes visible to the others after a barrier of all, and a barrier has no timeout. So a wait repeats barrier
-//! and look-up until the key is there. All processes pass the same number of barriers, as each of them waits for a key that another one
-//! puts before its next barrier. Each value carries the number of barriers that its writer had passed, and is read after one more.
+//! `pmi`: the key-value space of a job step, over PMI-1's text protocol on the socket that PMI_FD names (Hydra, Slurm's pmi2
+//! plugin, Flux). What one process puts becomes visible to the others after a barrier of all, and a barrier has no timeout. So a
+//! wait repeats barrier and look-up until the key is there. All processes pass the same number of barriers, as each of them waits
+//! for a key that another one puts before its next barrier. Each value carries the number of barriers that its writer had passed,
+//! and is read after one more.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +18,8 @@ use super::{MAX_VALUE, Store, Value};
 
 /// The longest line that every implementation accepts, in bytes.
 const LINE: usize = 1000;
-/// The longest wait for an answer, except to a barrier.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// The key-value space of a step.
 #[derive(Debug)]
 pub struct Pmi {
     socket: File,
@@ -38,10 +35,7 @@ pub struct Pmi {
 }
 
 impl Pmi {
-    /// Opens the socket by the value of PMI_FD.
-    ///
-    /// # Errors
-    /// The value is no open socket, or what answers there is not PMI-1.
+    /// `fd` is the value of PMI_FD.
     pub fn open(fd: &str, deadline: Instant) -> Result<Pmi> {
         let number: i32 = fd.parse().with_context(|| format!("PMI_FD={fd:?} is no number"))?;
         ensure!(number >= 0, "PMI_FD={fd} is no descriptor");
@@ -52,10 +46,6 @@ impl Pmi {
         Pmi::from_socket(socket.into(), deadline)
     }
 
-    /// The same over a socket that is open.
-    ///
-    /// # Errors
-    /// What answers there is not PMI-1.
     pub fn from_socket(socket: File, deadline: Instant) -> Result<Pmi> {
         let (unread, known) = (Vec::new(), BTreeMap::new());
         let mut pmi = Pmi { socket, unread, name: String::new(), room: 0, pending: false, barriers: 0, known };
@@ -89,7 +79,6 @@ impl Pmi {
         }
     }
 
-    /// The next line; `None` if there is none at `until`.
     fn line(&mut self, until: Instant) -> Result<Option<String>> {
         loop {
             if let Some(end) = self.unread.iter().position(|b| *b == b'\n') {

@@ -23,7 +23,6 @@ pub enum Match {
     Subnet,
     /// Its index among the node's RDMA NICs in PCI order, kept or dropped. A NIC that is missing shifts those after it.
     Index,
-    /// A label that the operator gives it.
     Label,
 }
 
@@ -43,7 +42,6 @@ impl FromStr for Match {
 /// What must be equal on all nodes, as their rails are not comparable otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// What makes two NICs the same rail.
     #[serde(rename = "match")]
     pub by: Match,
     pub family: Family,
@@ -77,13 +75,10 @@ checked_text! {
     }
 }
 
-/// What a node has on a rail.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Device {
-    /// An interface, written as its name.
     Netdev(IfName),
-    /// An InfiniBand HCA without an interface.
     Bare(BareHca),
 }
 
@@ -115,15 +110,12 @@ impl fmt::Display for Device {
     }
 }
 
-/// A rail, and what a node has on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rail(pub RailKey, pub Device);
 
-/// A rail that a node has and cannot offer, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DroppedRail(pub RailKey, pub DropCode);
 
-/// The rails that all nodes have, and those that some lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommonRails {
     /// Rails that all nodes have, in rank 0's order.
@@ -132,7 +124,6 @@ pub struct CommonRails {
     pub lost: Vec<String>,
 }
 
-/// The most nodes without a rail that a line names.
 const NAMED: usize = 8;
 
 /// Intersects all offers; the first one is rank 0's.
@@ -149,7 +140,6 @@ pub fn common_rails(offers: &[Offer]) -> CommonRails {
     CommonRails { rails, lost: lost.map(|key| lacking(key, offers, count.get(key).copied().unwrap_or(0))).collect() }
 }
 
-/// The line for a rail: the nodes that lack it, with their reasons.
 fn lacking(key: &RailKey, offers: &[Offer], have: usize) -> String {
     let without = offers.iter().filter(|o| o.device(key).is_none());
     let mut said: Vec<String> = without.take(NAMED).map(|o| format!("{}: {}", o.host, o.lack(key))).collect();

@@ -9,9 +9,6 @@ use std::time::Instant;
 use super::endpoint::Endpoint;
 
 /// All addresses of a host, in the resolver's order. After the deadline a thread is left behind, which ends with the resolver.
-///
-/// # Errors
-/// The resolver's error, or [`ErrorKind::TimedOut`].
 pub fn resolve(to: &Endpoint, until: Instant) -> Result<Vec<SocketAddr>> {
     if let Ok(address) = to.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, to.port)]);

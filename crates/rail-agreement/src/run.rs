@@ -9,13 +9,11 @@ use super::keys::rank_of;
 use super::node::{Action, Agreement, Event, Node, Setup, Stage};
 use super::{Store, message};
 
-/// What a node is waiting for, for a progress line.
 #[derive(Debug)]
 pub struct Waiting {
     pub stage: Stage,
     /// The first ranks that rank 0 waits for; empty on any other rank, which waits for rank 0.
     pub missing: Vec<u32>,
-    /// Time since the protocol began.
     pub elapsed: Duration,
 }
 
@@ -37,15 +35,11 @@ impl Waiting {
     }
 }
 
-/// The context of an error of the store.
 const LOST: &str = "the rendezvous store";
-/// The context of one as the commit is written.
 const UNSURE: &str =
     "the rendezvous store was lost as the commit was written (others may have committed; here nothing was moved)";
-/// The context of one after this node said yes.
 const PLEDGED: &str =
     "the rendezvous store was lost after this node's yes (others may have committed; here nothing was moved)";
-/// The most missing ranks that are looked up for a progress line.
 const NAMED: usize = 8;
 
 /// Rank 0 gives up 2 s earlier, or a tenth of the time, so that the others can still read why.
@@ -55,14 +49,10 @@ fn own_deadline(rank: u32, deadline: Instant) -> Instant {
     deadline.checked_sub(early).unwrap_or(deadline)
 }
 
-/// Agrees with all other nodes by the deadline.
-///
-/// `judge` decides whether this node can carry out just these rails. The others count on a yes, so it does everything that can fail
-/// short of changing the machine; its error is this node's no, which ends the attempt for all. `watch` is called between waits.
-///
-/// # Errors
-/// The error of `judge`. Otherwise [`ErrorClass::Disagreed`]: there is no agreement, and nothing was changed but keys in the store; the
-/// text names the missing ranks, the node that refused, or the failure of the store.
+/// Agrees with all other nodes by the deadline. `judge` decides whether this node can carry out just these rails. The others
+/// count on a yes, so it does everything that can fail short of changing the machine; its error is this node's no, which ends the
+/// attempt for all. `watch` is called between waits. The error is that of `judge`, else [`ErrorClass::Disagreed`]: nothing was
+/// changed but keys in the store, and the text names the missing ranks, the node that refused, or the failure of the store.
 pub fn agree(
     store: &mut dyn Store,
     setup: Setup,

@@ -17,13 +17,11 @@ pub struct Status {
     pub published: Vec<Published>,
     /// Ranks that have announced themselves and wait for rank 0.
     pub waiting: Vec<u32>,
-    /// Ranks without any key.
     pub missing: Vec<u32>,
     /// Ranks whose offer is invalid, with the reason.
     pub unusable: Vec<(u32, String)>,
     /// The rails that all published offers have, in rank 0's order.
     pub rails: Vec<RailKey>,
-    /// Rails that some of them lack: one line each.
     pub lost: Vec<String>,
     /// Rank 0's last verdict, if there is one; rank 0 may have begun again since.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,10 +35,6 @@ pub struct Published {
 }
 
 impl Status {
-    /// Reads the store; nothing is written.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`] for a number of nodes out of range, or an error of the store.
     pub fn read(store: &mut dyn Store, run: &RunId, nodes: u32) -> Result<Status> {
         if !(1..=MAX_NODES).contains(&nodes) {
             return Err(ErrorClass::Usage.error(format!("{nodes} nodes: there are 1 to {MAX_NODES}")));
@@ -90,7 +84,6 @@ impl Status {
         self.published.len() == self.nodes as usize
     }
 
-    /// The status as lines of text: missing and refusing nodes, then a line per rail.
     pub fn lines(&self) -> Vec<String> {
         let mut lines =
             vec![format!("run {}: {} of {} nodes have published", self.run, self.published.len(), self.nodes)];

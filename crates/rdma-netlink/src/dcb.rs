@@ -1,8 +1,7 @@
 //! Data Center Bridging: which priorities pause, how classes share the wire, and which applications have which priority
-//! (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c). The table of applications goes with each move (dcbnl_netdevice_event).
-//!
-//! Sizes of buffers are left out: drivers derive them from the MTU and the lossless priorities. So is CEE, which RoCE does
-//! not use, and what the card's own DCBX has agreed on with the switch.
+//! (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c). The table of applications goes with each move (dcbnl_netdevice_event). Sizes of
+//! buffers are left out: drivers derive them from the MTU and the lossless priorities. So is CEE, which RoCE does not use, and
+//! what the card's own DCBX has agreed on with the switch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,7 +14,6 @@ use crate::generic::attribute;
 use crate::reply::attributes;
 use crate::socket::KernelSocket;
 
-/// What all names of these begin with.
 const PREFIX: &str = "dcb ";
 
 /// include/uapi/linux/rtnetlink.h.
@@ -80,10 +78,7 @@ fn parse(answer: &[u8]) -> BTreeMap<&'static str, String> {
     observed
 }
 
-/// Gives a netdev these values, as far as it does not have them.
-///
-/// # Errors
-/// The names of those that were refused, and why. The others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are set.
 pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<(), String> {
     let mut refused = Vec::new();
     // Who decides comes first: the rest is the host's only then.
@@ -102,7 +97,6 @@ pub fn give(socket: &mut KernelSocket, dev: &IfName, values: &Values) -> Result<
     if refused.is_empty() { Ok(()) } else { Err(refused.join(", ")) }
 }
 
-/// The commands, with their attributes, that make one of the values what it was.
 fn changes(name: &str, wanted: &str, now: &str) -> Vec<(u8, Vec<u8>)> {
     let ieee = |rest: Vec<u8>| attribute(IEEE | NLA_F_NESTED, &rest);
     let plain = |number: u16, bytes: Option<Vec<u8>>| {

@@ -1,7 +1,6 @@
-//! IFLA_AF_SPEC -> the sysctls of a link below `/proc/sys/net/ipv4/conf` and `/proc/sys/net/ipv6/conf`. No I/O.
-//!
-//! The library has both as structures of what it knows, and drops what a later kernel appends. A value that is not reported,
-//! or from which the text of the file does not follow, is nothing here: its file says it.
+//! IFLA_AF_SPEC -> the sysctls of a link below `/proc/sys/net/ipv4/conf` and `/proc/sys/net/ipv6/conf`. The library has both as
+//! structures of what it knows, and drops what a later kernel appends. A value that is not reported, or from which the text of
+//! the file does not follow, is nothing here: it is read from its file.
 
 use netlink_packet_core::{DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
 
@@ -59,7 +58,6 @@ const IPV4: [&str; 33] = [
     "arp_evict_nocarrier",
 ];
 
-/// How the number of a message becomes the text of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Signed,
@@ -137,7 +135,6 @@ const IPV6: [(&str, Form); 60] = [
     ("force_forwarding", Signed),
 ];
 
-/// What a link message reports of both folders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DevConf {
     ipv4: Option<Vec<u32>>,
@@ -145,7 +142,6 @@ pub struct DevConf {
 }
 
 impl DevConf {
-    /// From the payload of RTM_NEWLINK.
     pub fn of_link(payload: &[u8]) -> DevConf {
         let families = payload.get(IFINFOMSG..).and_then(|rest| find(rest, IFLA_AF_SPEC));
         let conf = |family, kind| Some(words(find(find(families?, family)?, kind)?));
@@ -168,7 +164,6 @@ impl DevConf {
         text(*self.ipv4.as_ref()?.get(place)?, Signed)
     }
 
-    /// What the file of that name below `ipv6/conf` says.
     pub fn ipv6(&self, leaf: &str) -> Option<String> {
         let place = IPV6.iter().position(|(name, _)| *name == leaf)?;
         let (_, form) = IPV6.get(place)?;

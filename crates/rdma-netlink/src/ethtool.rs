@@ -1,9 +1,8 @@
 //! What ethtool sets, by generic netlink: values as text by name <-> messages (include/uapi/linux/ethtool_netlink.h,
-//! Documentation/networking/ethtool-netlink.rst).
-//!
-//! What the kernel or the peer changes by itself is left out: counters, maxima, what is active, what was negotiated. Time
-//! stamping (TSCONFIG) is not asked for: on a VLAN the question alone stops a kernel between 6.14 and 6.18 (an oops in
-//! generic_hwtstamp_ioctl_lower). Private contexts of RSS, flow rules and tunables have an ioctl alone.
+//! Documentation/networking/ethtool-netlink.rst). What the kernel or the peer changes by itself is left out: counters, maxima,
+//! what is active, what was negotiated. Time stamping (TSCONFIG) is not asked for: on a VLAN the question alone stops a kernel
+//! between 6.14 and 6.18 (an oops in generic_hwtstamp_ioctl_lower). Private contexts of RSS, flow rules and tunables have an
+//! ioctl alone.
 
 mod kinds;
 
@@ -21,7 +20,6 @@ use rdma_model::snapshot::UNTOLD;
 /// Values by name, see [`rdma_model::snapshot::Netdev::device`].
 pub type Values = BTreeMap<String, String>;
 
-/// What all names of these begin with.
 const PREFIX: &str = "ethtool ";
 
 /// The request header, number 1 of every message: its index and its flags.
@@ -48,7 +46,6 @@ impl Kind {
         format!("{PREFIX}{} {setting}", self.name)
     }
 
-    /// Those of these values that are of this kind, by their own names.
     fn own<'v>(&self, values: &'v Values) -> BTreeMap<&'v str, &'v str> {
         let own = |key: &'v str| key.strip_prefix(PREFIX)?.strip_prefix(self.name)?.strip_prefix(' ');
         values.iter().filter_map(|(key, value)| Some((own(key)?, value.as_str()))).collect()
@@ -74,7 +71,6 @@ impl Kind {
         observed.into_iter().map(|(name, value)| (self.key(&name), value)).collect()
     }
 
-    /// The attributes that change these from what they are now.
     fn change(&self, wanted: &BTreeMap<&str, &str>, now: &BTreeMap<&str, &str>) -> Vec<u8> {
         if self.settings.is_empty() {
             let bits: Vec<(&str, bool)> = wanted.iter().map(|(name, value)| (*name, *value == "on")).collect();
@@ -111,7 +107,6 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// The names of bits that are set, of a bitset that names them.
 fn set_bits(bitset: &[u8]) -> impl Iterator<Item = String> + '_ {
     let list = attributes(bitset).flatten().any(|(kind, _)| kind == BITSET_NOMASK);
     let bits = attributes(bitset).flatten().filter(|(kind, _)| *kind == BITSET_BITS);
@@ -173,10 +168,7 @@ pub fn read(genl: &mut Genl, ifindex: u32, hardware: bool) -> Values {
     all
 }
 
-/// Gives a netdev these values, as far as it does not have them.
-///
-/// # Errors
-/// The names of those that were refused, and why. The others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are set.
 pub fn give(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
     let mut refused = Vec::new();
     for kind in &KINDS {

@@ -1,5 +1,3 @@
-//! Generic netlink.
-
 use std::io;
 
 use anyhow::{Context, Result};

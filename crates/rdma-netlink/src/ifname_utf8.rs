@@ -1,7 +1,7 @@
-//! Link names, alternative names and aliases are bytes to the kernel (dev_valid_name() in net/core/dev.c refuses few), and
-//! text to the library, which drops a whole link message for one byte that is no UTF-8, and to our records. Root in a container
-//! could make its NICs invisible to us that way, or give them names that cannot be deleted. So every name of bytes is a text
-//! of its own, from which the bytes come back.
+//! Link names, alternative names and aliases are bytes to the kernel (dev_valid_name() in net/core/dev.c refuses few), and text
+//! to our records and to the library, which drops a whole link message for one byte that is no UTF-8. Root in a container could
+//! so make its NICs invisible to us, or give them names that cannot be deleted. So every name of bytes has a text of its own,
+//! which [`bytes`] turns back.
 
 use std::ops::RangeInclusive;
 
@@ -14,9 +14,7 @@ pub const NEWLINK: u16 = 16;
 const IFINFOMSG: usize = 16;
 /// include/uapi/linux/if_link.h.
 const IFLA_IFNAME: u16 = 3;
-/// The alias of a link: bytes.
 pub const IFLA_IFALIAS: u16 = 20;
-/// The list that alternative names are in.
 pub const IFLA_PROP_LIST: u16 = 52;
 /// An alternative name: bytes and a zero.
 pub const IFLA_ALT_IFNAME: u16 = 53;
@@ -55,7 +53,6 @@ pub fn bytes(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// Reads a link message, whatever bytes its names have.
 pub fn link(header: &NetlinkHeader, payload: &[u8]) -> Result<Message, DecodeError> {
     let mut mended = payload.to_vec();
     let found = mended.get_mut(IFINFOMSG..).map(names).unwrap_or_default();
@@ -72,7 +69,6 @@ pub fn link(header: &NetlinkHeader, payload: &[u8]) -> Result<Message, DecodeErr
     Ok(message)
 }
 
-/// What a link is called besides its name.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Names {
     alias: String,

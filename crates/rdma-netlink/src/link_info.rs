@@ -1,4 +1,4 @@
-//! IFLA_INFO_DATA <-> what re-creates a netdev. No I/O: `route.rs` carries the messages.
+//! IFLA_INFO_DATA <-> what re-creates a netdev.
 
 use netlink_packet_core::{DefaultNla, Emitable, NlasIterator};
 use netlink_packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};

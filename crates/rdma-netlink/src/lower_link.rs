@@ -1,7 +1,6 @@
-//! IFLA_INFO_DATA -> what a netdev sits on or sends through, besides IFLA_LINK. No I/O: `rtnl.rs` reads the message around it.
-//!
-//! Tunnels tell the device below by IFLA_LINK as well; vxlan, AMT and HSR have no ndo_get_iflink, and tell it here alone. Geneve,
-//! bareudp and WireGuard know of none: their packets go by the routes.
+//! IFLA_INFO_DATA -> what a netdev sits on or sends through, besides IFLA_LINK. Tunnels report the device below by IFLA_LINK as
+//! well; vxlan, AMT and HSR have no ndo_get_iflink, and report it here alone. Geneve, bareudp and WireGuard have none: their
+//! packets go by the routes.
 
 use std::net::IpAddr;
 
@@ -47,7 +46,7 @@ pub fn parse(kind: &str, data: &[u8]) -> Below {
     Below { devices: devices.collect(), tunnel }
 }
 
-/// The kernel tells the unspecified address where none is set.
+/// The kernel reports the unspecified address where none is set.
 fn address(attributes: &Attributes, numbers: &[u16]) -> Option<IpAddr> {
     let mut set = numbers.iter().filter_map(|n| raw::ip(&attributes.get(n)?.0));
     set.find(|ip| !ip.is_unspecified())

@@ -1,6 +1,5 @@
-//! RTM_NEWNEIGHTBL -> the sysctls of a link below `/proc/sys/net/ipv4/neigh` and `/proc/sys/net/ipv6/neigh`. No I/O.
-//!
-//! A value that is not reported, or from which the text of the file does not follow, is nothing here: its file says it.
+//! RTM_NEWNEIGHTBL -> the sysctls of a link below `/proc/sys/net/ipv4/neigh` and `/proc/sys/net/ipv6/neigh`. A value that is not
+//! reported, or from which the text of the file does not follow, is nothing here: it is read from its file.
 
 use std::collections::HashMap;
 
@@ -17,7 +16,6 @@ const NDTPA_IFINDEX: u16 = 1;
 pub const AF_INET: u8 = 2;
 pub const AF_INET6: u8 = 10;
 
-/// How the number of a message becomes the text of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Count,
@@ -56,7 +54,6 @@ const PARMS: [(&str, u16, Form); 17] = [
     ("interval_probe_time_ms", 19, Millis),
 ];
 
-/// What one link has for one protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parms {
     family: u8,
@@ -84,7 +81,6 @@ fn table(message: &Raw, jiffy: Option<i32>) -> Option<((u8, Option<u32>), Parms)
 }
 
 impl Parms {
-    /// What the file of that name says.
     pub fn value(&self, leaf: &str) -> Option<String> {
         let (_, number, form) = PARMS.iter().find(|(name, _, _)| *name == leaf)?;
         self.text(number_of(&self.attributes.get(number)?.0)?, *form)

@@ -1,4 +1,4 @@
-//! Nexthop objects (`ip nexthop`) <-> bytes. No I/O: `route.rs` carries the messages.
+//! Nexthop objects (`ip nexthop`) <-> bytes.
 
 use std::collections::HashMap;
 

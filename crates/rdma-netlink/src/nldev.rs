@@ -1,7 +1,4 @@
 //! NETLINK_RDMA's nldev family as bytes and types (include/uapi/rdma/rdma_netlink.h, drivers/infiniband/core/nldev.c).
-//!
-//! No I/O here: [`Request::encode`] makes the bytes that are sent, [`crate::reply::Replies`] gathers what comes
-//! back, and [`Device`], [`Port`], [`CharDev`] and [`netns_mode`] read the payloads of it.
 
 use anyhow::{Context, Result, bail, ensure};
 use netlink_packet_core::{DefaultNla, Emitable};
@@ -64,19 +61,16 @@ pub enum CharKind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Every device that the socket's namespace may see.
     Devices,
     Ports {
         device: u32,
     },
-    /// The connections that the manager of a device has made.
     Connections {
         device: u32,
     },
     /// Settings of the RDMA subsystem: shared or exclusive namespaces.
     System,
     CharDevice(CharKind),
-    /// Creates a software device on a netdev of the socket's namespace.
     LinkAdd {
         name: &'a HcaName,
         /// `rxe` or `siw`.
@@ -93,13 +87,11 @@ pub enum Request<'a> {
     /// Moves a device into another network namespace; exclusive mode only.
     Move {
         device: u32,
-        /// Open descriptor of the namespace.
         netns: u32,
     },
 }
 
 impl Request<'_> {
-    /// Whether the answer is a list, or one message and an acknowledgement.
     pub(crate) fn end(&self) -> End {
         match self {
             Request::Devices | Request::Ports { .. } | Request::Connections { .. } => End::Done,
@@ -154,17 +146,13 @@ fn text(kind: u16, value: &str) -> DefaultNla {
 /// An RDMA device (fill_dev_info() in nldev.c).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// RDMA_NLDEV_ATTR_DEV_INDEX: the handle for further requests.
     pub index: u32,
-    /// ibdev name, as the kernel has it.
     pub name: String,
-    /// Firmware version; absent for devices without firmware.
     pub firmware: Option<String>,
     pub node_guid: Option<Guid>,
     pub sys_image_guid: Option<Guid>,
     /// `ib`, `roce`, `iw`, `opa`, `usnic`, by the first port.
     pub protocol: Option<String>,
-    /// Highest port number.
     pub last_port: u32,
     /// `enum rdma_node_type` (include/rdma/ib_verbs.h).
     pub node_type: Option<u8>,
@@ -200,11 +188,9 @@ pub struct Port {
     pub number: u32,
     /// `enum ib_port_state`; see [`Port::state_name`].
     pub state: Option<u8>,
-    /// `enum ib_port_phys_state`.
     pub phys_state: Option<u8>,
     /// Ifindex of the netdev, only when that is in the socket's namespace.
     pub ifindex: Option<u32>,
-    /// Name of the netdev, only when that is in the socket's namespace.
     pub netdev: Option<String>,
     /// Local identifier; InfiniBand only.
     pub lid: Option<u32>,

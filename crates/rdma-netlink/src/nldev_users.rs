@@ -23,20 +23,15 @@ const CONNECTED: u8 = 5;
 /// Its netdev is judged as any other.
 const IPOIB: &str = "ib_ipoib";
 
-/// A connection over an RDMA device that a part of the kernel has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KernelUse {
-    /// The module: `nvme_rdma`, `rpcrdma`, `ko2iblnd`.
     pub user: String,
     pub port: Option<u32>,
     pub peer: Option<IpAddr>,
 }
 
-/// The connections of the kernel, each once, from the answers to [`crate::nldev::Request::Connections`]. Those of processes have a
-/// PID instead of a module.
-///
-/// # Errors
-/// An answer is malformed.
+/// Each connection once, from the answers to [`crate::nldev::Request::Connections`]. Those of processes have a PID instead of a
+/// module.
 pub fn kernel_uses(connections: &[Vec<u8>]) -> Result<Vec<KernelUse>> {
     // A controller has a queue for each processor.
     let mut found = BTreeSet::new();
@@ -67,7 +62,6 @@ fn of_kernel(entry: &[u8]) -> Result<Option<KernelUse>> {
     Ok(Some(one).filter(|one| state == Some(CONNECTED) && !one.user.is_empty() && one.user != IPOIB))
 }
 
-/// sockaddr_storage.
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     match i32::from(u16::from_ne_bytes(bytes.get(..2)?.try_into().ok()?)) {
         AF_INET => Some(IpAddr::from(<[u8; 4]>::try_from(bytes.get(4..8)?).ok()?)),

@@ -1,8 +1,6 @@
-//! Queueing disciplines <-> bytes. No I/O: `route.rs` carries the messages.
-//!
-//! A move gives a NIC the kernel's default discipline (dev_shutdown in net/sched/sch_generic.c). Those that the kernel
-//! attaches by itself have handle 0; every other was configured, and is carried if it can be made again from what
-//! the kernel tells of it.
+//! Queueing disciplines <-> bytes. A move gives a NIC the kernel's default discipline (dev_shutdown in net/sched/sch_generic.c).
+//! Those that the kernel attaches by itself have handle 0; every other was configured, and is carried if it can be made again
+//! from what the kernel reports of it.
 
 use rdma_model::ids::Hex;
 use rdma_model::snapshot::{Netdev, Qdisc};
@@ -21,10 +19,10 @@ const TC_H_INGRESS: u32 = 0xffff_fff1;
 const CLSACT_INGRESS: u32 = 0xffff_fff2;
 const CLSACT_EGRESS: u32 = 0xffff_fff3;
 
-/// What the kernel tells of these in TCA_OPTIONS is all that it takes to make them, and it takes it in the form in which it
-/// tells it. Not so red, gred, choke and sfb, which want tables or children that it does not report; nor what consists of classes
-/// (htb, hfsc, prio, drr, qfq, ets) or of a program (bpf), nor taprio and etf, whose offload has a time of its own;
-/// nor mqprio and fq_pie, which refuse what they tell (seen with Linux 7.3).
+/// What the kernel reports of these in TCA_OPTIONS is all that it takes to make them, in the form in which it takes it. Not so
+/// red, gred, choke and sfb, which want tables or children that it does not report; nor what consists of classes (htb, hfsc,
+/// prio, drr, qfq, ets) or of a program (bpf), nor taprio and etf, whose offload has a time of its own; nor mqprio and fq_pie,
+/// which refuse what they report (seen with Linux 7.3).
 const TOLD_WHOLE: [&str; 16] = [
     "noqueue",
     "pfifo",
@@ -53,7 +51,6 @@ const NETEM_JITTER: std::ops::Range<usize> = 20..24;
 const NETEM_QOPT: usize = 24;
 const TCA_NETEM_SLOT: u16 = 12;
 
-/// A discipline as the kernel tells it.
 pub struct ObservedQdisc {
     pub ifindex: u32,
     qdisc: Qdisc,
@@ -81,7 +78,6 @@ pub fn parse(message: &Raw) -> Option<ObservedQdisc> {
     })
 }
 
-/// The requests for the filters that may be at a discipline.
 pub fn filters(observed: &ObservedQdisc) -> Vec<Raw> {
     let q = &observed.qdisc;
     let parents = match q.kind.as_str() {
@@ -111,7 +107,6 @@ fn top(qdisc: &Qdisc) -> bool {
     [TC_H_ROOT, TC_H_INGRESS].contains(&qdisc.parent)
 }
 
-/// What a move takes away for good.
 fn lost(observed: &ObservedQdisc) -> Option<String> {
     let q = &observed.qdisc;
     let name = format!("{} {:x}:", q.kind, q.handle >> 16);

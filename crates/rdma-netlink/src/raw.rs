@@ -1,6 +1,6 @@
-//! Messages of route netlink as a fixed header and attributes by number. The library has no nexthop objects, and tells what
-//! it knows of routes and queueing disciplines in types of its own: an option that it does not know is lost, one that it
-//! misreads takes the whole message along. What is carried as bytes goes back as it came.
+//! Messages of route netlink as a fixed header and attributes by number. The library has no nexthop objects, and reads routes and
+//! queueing disciplines into types of its own: an option that it does not know is lost, one that it misreads loses the whole
+//! message. Bytes go back as they were reported.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,6 @@ pub type Attributes = BTreeMap<u16, Hex>;
 /// include/uapi/linux/rtnetlink.h.
 pub(crate) const RTM_NEWROUTE: u16 = 24;
 pub const RTM_DELROUTE: u16 = 25;
-/// Looks a route up, or lists all.
 pub const RTM_GETROUTE: u16 = 26;
 pub(crate) const RTM_NEWQDISC: u16 = 36;
 pub(crate) const RTM_DELQDISC: u16 = 37;
@@ -31,7 +30,6 @@ pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
 pub(crate) const RTM_DELNEXTHOP: u16 = 105;
 pub const RTM_GETNEXTHOP: u16 = 106;
 
-/// The length of the header: rtmsg, tcmsg, nhmsg, ndtmsg.
 fn header_length(kind: u16) -> Option<usize> {
     match kind {
         RTM_NEWROUTE..=RTM_GETROUTE => Some(12),
@@ -42,10 +40,8 @@ fn header_length(kind: u16) -> Option<usize> {
     }
 }
 
-/// A message that we read ourselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw {
-    /// RTM_*.
     pub kind: u16,
     /// rtmsg, tcmsg, nhmsg or ndtmsg.
     pub header: Vec<u8>,
@@ -53,7 +49,6 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// A request to dump all of a kind, for an address family or all.
     pub fn dump(kind: u16, family: u8) -> Raw {
         let mut header = vec![0; header_length(kind).unwrap_or_default()];
         header.iter_mut().take(1).for_each(|f| *f = family);
@@ -69,7 +64,6 @@ impl Raw {
     }
 }
 
-/// Either what the library reads, or what we do.
 #[derive(Clone, Debug)]
 pub enum Packet {
     Known(Box<Message>),
@@ -138,7 +132,6 @@ pub fn attributes(bytes: &[u8]) -> Result<Attributes, DecodeError> {
     NlasIterator::new(bytes).map(one).collect()
 }
 
-/// The bytes of attributes in a message.
 pub fn emitted(attributes: &Attributes) -> Vec<u8> {
     let all: Vec<DefaultNla> = attributes.iter().map(|(kind, v)| DefaultNla::new(*kind, v.0.clone())).collect();
     let mut bytes = vec![0; all.as_slice().buffer_len()];

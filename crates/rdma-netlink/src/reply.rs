@@ -15,7 +15,6 @@ const HEADER: usize = 16;
 /// The text of an extended acknowledgement (include/uapi/linux/netlink.h).
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// What ends the answers to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// One message; no acknowledgement is asked for, as there may be thousands of such requests.
@@ -26,7 +25,6 @@ pub enum End {
     Done,
 }
 
-/// The answers to one request, gathered from datagrams.
 #[derive(Debug)]
 pub struct Replies {
     sequence: u32,
@@ -37,7 +35,6 @@ pub struct Replies {
     interrupted: bool,
 }
 
-/// A message as it is sent.
 pub(crate) fn request(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let mut header = NetlinkHeader::default();
     header.length = (HEADER + body.len()) as u32;
@@ -61,7 +58,6 @@ impl End {
 }
 
 impl Replies {
-    /// Expects the answers to a request that was sent with this sequence number.
     pub fn to(request: &Request, sequence: u32) -> Replies {
         Replies { family: Some(FAMILY), ..Replies::new(request.end(), sequence) }
     }
@@ -83,8 +79,7 @@ impl Replies {
         self.interrupted
     }
 
-    /// Takes one datagram; true when the answer is complete. A refusal by the kernel is an [`io::Error`] with its
-    /// errno.
+    /// Takes one datagram; true when the answer is complete. The kernel's refusal is an [`io::Error`] with its errno.
     pub fn feed(&mut self, datagram: &[u8]) -> Result<bool> {
         let mut payloads = std::mem::take(&mut self.payloads);
         let is_complete = self.feed_each(datagram, |_, payload| payloads.push(payload.to_vec()));

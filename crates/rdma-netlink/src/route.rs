@@ -1,4 +1,4 @@
-//! Route messages <-> routes. No I/O: `route.rs` carries the messages.
+//! Route messages <-> routes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,10 +35,8 @@ const RTM_F_CLONED: u32 = 0x200;
 /// RTNH_F_PERVASIVE and RTNH_F_ONLINK: the next-hop flags that a user sets.
 const HOP_FLAGS: u8 = 0x02 | 0x04;
 
-/// RT_TABLE_LOCAL.
 const TABLE_LOCAL: u32 = 255;
 
-/// The length of rtnexthop.
 const RTNEXTHOP: usize = 8;
 /// USER_HZ: the kernel tells the time left of a route in these.
 const CLOCK: i32 = 100;

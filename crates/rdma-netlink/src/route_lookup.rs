@@ -1,4 +1,4 @@
-//! Route lookups as bytes: RTM_GETROUTE without a dump, by which the kernel answers with all its rules. No I/O.
+//! Route lookups as bytes: RTM_GETROUTE without a dump, by which the kernel answers with all its rules.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -52,7 +52,6 @@ const RTNEXTHOP: usize = 8;
 /// (fib_nexthop_info() in net/ipv4/fib_semantics.c).
 const RTNH_F_DEAD: u8 = 1;
 
-/// What the answers speak of by number.
 pub struct Known<'a> {
     names: BTreeMap<u32, &'a IfName>,
     nexthops: BTreeMap<u32, &'a Nexthop>,
@@ -75,7 +74,6 @@ impl<'a> Known<'a> {
         self.objects(id).iter().filter_map(|n| Some(Leg { dev: n.dev.clone()?, gateway: n.gateway })).collect()
     }
 
-    /// A nexthop object, and the members of a group.
     fn objects(&self, id: u32) -> Vec<&'a Nexthop> {
         let Some(object) = self.nexthops.get(&id) else { return Vec::new() };
         let members = object.group.iter().filter_map(|m| self.nexthops.get(&m.id));

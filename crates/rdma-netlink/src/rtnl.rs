@@ -1,6 +1,5 @@
-//! Links, addresses, rules and neighbours of route netlink <-> snapshot types. No I/O: `route.rs` carries the messages.
-//!
-//! What a type does not name is kept as bytes by attribute number, so that it can be sent back to the kernel as it came.
+//! Links, addresses, rules and neighbours of route netlink <-> snapshot types. What a type does not name is kept as bytes by
+//! attribute number, so that it can be sent back to the kernel as it was.
 
 mod link;
 

@@ -1,6 +1,6 @@
 //! What a physical function sets on its virtual ones: address, VLAN, rate, trust and the like (IFLA_VFINFO_LIST of
-//! include/uapi/linux/if_link.h, do_setvfinfo in net/core/rtnetlink.c). A process with
-//! CAP_NET_ADMIN in the physical function's namespace sets them, and they stay.
+//! include/uapi/linux/if_link.h, do_setvfinfo in net/core/rtnetlink.c). A process with CAP_NET_ADMIN in the physical function's
+//! namespace sets them, and they stay.
 
 use netlink_packet_core::NLA_F_NESTED;
 
@@ -9,7 +9,6 @@ use crate::generic::attribute;
 use crate::reply::attributes;
 use crate::socket::KernelSocket;
 
-/// What all names of these begin with.
 const PREFIX: &str = "vf ";
 
 /// include/uapi/linux/rtnetlink.h.
@@ -65,10 +64,7 @@ fn parse(link: &[u8]) -> Values {
     functions.enumerate().flat_map(one).collect()
 }
 
-/// Gives the virtual functions of a netdev these values, as far as they do not have them.
-///
-/// # Errors
-/// The names of those that were refused, and why. The others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are set.
 pub fn give(socket: &mut KernelSocket, ifindex: u32, values: &Values) -> Result<(), String> {
     let wanted: Vec<(&String, &String)> = values.iter().filter(|(key, _)| is_ours(key)).collect();
     if wanted.is_empty() {

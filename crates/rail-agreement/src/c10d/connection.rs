@@ -16,9 +16,7 @@ const SLOW_NAMES: &str =
     "(one whose host looks up the names of its peers in vain is slow: RES_OPTIONS=\"timeout:1 attempts:1\" there)";
 /// The longest wait for an answer of a server that has answered before: it may be looking up another peer's name.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The longest wait for one address to connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// The longest pause between two attempts, without jitter.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long a server that accepts connections and closes them is tried again: a tunnel whose other end is not up, or a server with too
 /// many connections, does that, too.
@@ -37,7 +35,6 @@ pub struct Connection {
     /// Requests that go out in one write with the next one.
     pub unsent: Vec<u8>,
     answer: Duration,
-    /// A warning for the user, although the connection works.
     pub warning: Option<String>,
 }
 
@@ -67,7 +64,6 @@ impl Connection {
         }
     }
 
-    /// Sends VALIDATE and waits for the first answer.
     fn validated(stream: TcpStream, to: &Endpoint, limit: Instant) -> Result<Connection> {
         let address = stream.peer_addr().context("asking where the connection leads")?.ip().to_canonical();
         let local = stream.local_addr().context("asking where the connection comes from")?.ip().to_canonical();
@@ -120,7 +116,6 @@ impl Connection {
         self.stream.write_all(&whole).context(doing)
     }
 
-    /// Reads one byte; `None` if there is none at `until`.
     pub fn byte_until(&mut self, until: Instant) -> Result<Option<u8>> {
         let mut byte = [0];
         loop {
@@ -142,7 +137,6 @@ impl Connection {
         Ok(self.bytes(1)?.first().copied().unwrap_or_default())
     }
 
-    /// Reads an answer of so many bytes, all within one deadline.
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         let start = Instant::now();
@@ -169,7 +163,6 @@ impl Connection {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Reads a text of at most [`MAX_VALUE`] bytes.
     pub fn text(&mut self) -> Result<Vec<u8>> {
         let length = self.number()?;
         ensure!(length <= MAX_VALUE as u64, "the store holds a value of {length} bytes, {MAX_VALUE} are the most");
@@ -192,7 +185,6 @@ fn kind(e: &anyhow::Error) -> Option<ErrorKind> {
 }
 
 enum Failed {
-    /// No address accepts a connection.
     Unreached(String),
     /// A connection was accepted and closed without an answer.
     Closed(String),

@@ -1,13 +1,11 @@
-//! Requests of PyTorch's TCPStore as bytes (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Opcodes 1 to 12 are the same from torch 2.2
-//! on. Numbers are in the host's byte order, in practice little-endian; text is a u64 length and bytes.
-//!
-//! PING is not used: servers before 2.5 close the connection on it.
+//! Requests of PyTorch's TCPStore as bytes (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Opcodes 1 to 12 are the same from
+//! torch 2.2 on. Numbers are in the host's byte order, in practice little-endian; text is a u64 length and bytes. PING is not
+//! used: servers before 2.5 close the connection on it.
 
 /// The first bytes of a connection: VALIDATE and its magic number. They go out in one write: if they are split, servers with libuv take
 /// the second part for a request.
 pub const VALIDATE: [u8; 5] = [0, 0xce, 0xf7, 0x85, 0x3c];
 
-/// The answer of CHECK and WAIT that all keys exist.
 pub const THERE: u8 = 0;
 pub const CANCELLED: u8 = 1;
 

@@ -22,9 +22,7 @@ use super::url::Cluster;
 use super::wire::{Refusal, Token};
 use crate::resolve::resolve;
 
-/// The longest wait for one call to one member.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The longest wait for a member to accept a connection.
 const CONNECT: Duration = Duration::from_secs(3);
 /// How long members are tried again after one was lost: electing a leader takes them some seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -32,7 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// gRPC's status codes for temporary failures: deadline exceeded, aborted, unavailable.
 const PASSING: [u32; 3] = [4, 10, 14];
-/// The token has expired.
 const UNAUTHENTICATED: u32 = 16;
 /// etcd's code for "authentication is not enabled".
 const PRECONDITION: u32 = 9;
@@ -41,7 +38,6 @@ const PRECONDITION: u32 = 9;
 pub(super) struct Client {
     agent: Agent,
     cluster: Cluster,
-    /// Index of the member that answered last.
     at: usize,
     login: Option<Login>,
     token: Option<String>,
@@ -68,7 +64,6 @@ impl Client {
         Ok(Client { agent, cluster, at: 0, login, token: None, jitter, limit })
     }
 
-    /// Waits for a member that answers, up to the limit, and logs in.
     pub fn begin(&mut self) -> Result<()> {
         if self.login.is_none() {
             // A request that needs no permission.
@@ -85,12 +80,10 @@ impl Client {
         Some((stream.peer_addr().ok()?.ip().to_canonical(), stream.local_addr().ok()?.ip().to_canonical()))
     }
 
-    /// Whether the password is sent without encryption.
     pub fn sends_plain_password(&self) -> bool {
         self.login.is_some() && !self.cluster.tls
     }
 
-    /// Calls; an answer of more than `most` bytes is an error.
     pub fn call<T: DeserializeOwned>(&mut self, path: &str, request: &Json, most: u64) -> Result<T> {
         let until = self.limit.min(Instant::now() + PATIENCE);
         self.call_until(path, request, most, until)
@@ -213,7 +206,6 @@ fn passes(e: &Error) -> bool {
     }
 }
 
-/// The reason of an error; text that is not JSON is taken as it is.
 fn refusal(bytes: &[u8]) -> Refusal {
     let parsed: Option<Refusal> = serde_json::from_slice(bytes).ok();
     parsed.unwrap_or_else(|| Refusal { code: 0, message: String::from_utf8_lossy(bytes).trim().to_owned() })
@@ -232,7 +224,6 @@ fn parse<T: DeserializeOwned>(said: &[u8]) -> Result<T> {
     serde_json::from_slice(said).context("its answer is not of etcd's kind")
 }
 
-/// TLS settings: trusted CAs and the client certificate.
 fn tls(cluster: &Cluster) -> Result<TlsConfig> {
     let roots = match &cluster.cacert {
         Some(path) => {

@@ -1,7 +1,5 @@
-//! Files that a URL names: a password, certificates.
-//!
-//! Opening one never blocks, as on a FIFO without a writer, and never touches a device: the type is checked before open(2), and again by
-//! the descriptor, as another file may have taken the name.
+//! Files that a URL names: a password, certificates. Opening one never blocks, as on a FIFO without a writer, and never touches a
+//! device: the type is checked before open(2), and again by the descriptor, as another file may have taken the name.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind::NotFound;
@@ -13,7 +11,6 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::libc::{O_CLOEXEC, O_NOCTTY, O_NONBLOCK};
 use nix::sys::stat::{major, minor};
 
-/// The most bytes of a file.
 const MOST: u64 = 1 << 20;
 
 /// Reads a file of at most [`MOST`] bytes; a link is followed, /dev/null is an empty file.
@@ -26,7 +23,6 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Opens a file; `None` if it does not exist.
 fn open(path: &Path) -> Result<Option<File>> {
     let doing = || format!("opening {}", path.display());
     match fs::metadata(path) {

@@ -1,5 +1,3 @@
-//! User and password for etcd.
-
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -15,11 +13,9 @@ pub struct Login {
 }
 
 impl Login {
-    /// The user of the URL, else of RDMAPREP_ETCD_USER. The password is that of the URL's file, else of RDMAPREP_ETCD_PASSWORD_FILE, else of
-    /// RDMAPREP_ETCD_PASSWORD; line ends after it are cut off. `None` if no user is named.
-    ///
-    /// # Errors
-    /// A user without a password, a password without a user, or a file that cannot be read.
+    /// The user of the URL, else of RDMAPREP_ETCD_USER. The password is that of the URL's file, else of
+    /// RDMAPREP_ETCD_PASSWORD_FILE, else of RDMAPREP_ETCD_PASSWORD; line ends after it are cut off. `None` if no user is named; a
+    /// user without a password, or a password without a user, is an error.
     pub fn find(cluster: &Cluster, env: impl Fn(&str) -> Option<String>) -> Result<Option<Login>> {
         let env = |name: &str| env(name).filter(|text| !text.is_empty());
         let file = cluster.password_file.clone().or_else(|| env("RDMAPREP_ETCD_PASSWORD_FILE").map(PathBuf::from));

@@ -13,11 +13,9 @@ use super::url::Cluster;
 use super::wire::{self, Done, Lease};
 use crate::{MAX_VALUE, Store, Value, poll};
 
-/// The first and the longest pause between two reads; it doubles.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 /// How much longer than the limit keys live, as etcd's clock and this machine's may differ.
 const LONGER: Duration = Duration::from_secs(60);
-/// The most bytes of an answer without values.
 const SHORT: u64 = 1 << 16;
 const TXN: &str = "/v3/kv/txn";
 
@@ -31,10 +29,8 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Connects to any member. No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once.
-    ///
-    /// # Errors
-    /// Each member that was tried, with the reason; a wrong certificate or password.
+    /// No wait, here or later, goes beyond `limit`; `jitter` spreads nodes that start at once. The error names each member that
+    /// was tried, with the reason.
     pub fn connect(cluster: Cluster, login: Option<Login>, limit: Instant, jitter: Duration) -> Result<Etcd> {
         let prefix = cluster.prefix.clone();
         let mut client = Client::new(cluster, login, limit, jitter)?;
@@ -48,12 +44,10 @@ impl Etcd {
         self
     }
 
-    /// The address of the member that answered and the local address towards it, if they are known.
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         self.addresses
     }
 
-    /// A warning for the user, although the connection works.
     pub fn warning(&self) -> Option<&'static str> {
         let bare = self.client.sends_plain_password();
         bare.then_some("the password for etcd goes over the network as it is: etcds:// encrypts it")

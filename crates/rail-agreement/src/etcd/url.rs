@@ -1,5 +1,3 @@
-//! The URL of an etcd: members, prefix, TLS files and user.
-
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -9,11 +7,8 @@ use crate::endpoint::Endpoint;
 
 /// etcd's client port, where the URL has none.
 const PORT: u16 = 2379;
-/// The most members of a URL.
 const MEMBERS: usize = 16;
-/// The most bytes of a prefix.
 const PREFIX: usize = 128;
-/// The sources of a password, for an error.
 pub(super) const PASSWORD_SOURCES: &str = "RDMAPREP_ETCD_PASSWORD, or password-file= (RDMAPREP_ETCD_PASSWORD_FILE)";
 const FORM: &str =
     "etcd://HOST:PORT[,HOST:PORT…][/PREFIX][?cacert=FILE&cert=FILE&key=FILE&user=NAME&password-file=FILE]";
@@ -21,7 +16,6 @@ const FORM: &str =
 /// An etcd, as a URL names it. Nothing in a URL is percent-encoded, and a password in it is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
-    /// Its members; one is enough.
     pub endpoints: Vec<Endpoint>,
     /// Prefix of our keys: empty, or `/` and a path without `/` at the end.
     pub prefix: String,
@@ -63,7 +57,6 @@ impl FromStr for Cluster {
     }
 }
 
-/// Parses a member; an IPv6 address is in brackets.
 fn endpoint(text: &str) -> Result<Endpoint> {
     ensure!(!text.trim().is_empty(), "a host is missing in {FORM}");
     let bare = if text.starts_with('[') { text.ends_with(']') } else { !text.contains(':') };

@@ -76,24 +76,20 @@ pub(super) fn delete(keys: impl Iterator<Item = String>) -> Json {
     all(keys.map(|key| json!({"request_delete_range": {"key": text(key.as_bytes())}})))
 }
 
-/// Reads keys; with `values` their values, else only whether they exist.
 pub(super) fn look(keys: impl Iterator<Item = String>, values: bool) -> Json {
     all(keys.map(|key| json!({"request_range": {"key": text(key.as_bytes()), "keys_only": !values}})))
 }
 
 impl Done {
-    /// The answers to `count` reads, in order.
     fn answers(self, count: usize) -> Result<impl Iterator<Item = Option<Entry>>> {
         ensure!(self.responses.len() == count, "{} answers came to {count} questions", self.responses.len());
         Ok(self.responses.into_iter().map(|r| r.response_range.and_then(|range| range.kvs.into_iter().next())))
     }
 
-    /// Which of `count` keys exist.
     pub fn there(self, count: usize) -> Result<Vec<bool>> {
         Ok(self.answers(count)?.map(|entry| entry.is_some()).collect())
     }
 
-    /// The values of `count` keys, `None` for those that do not exist.
     pub fn values(self, count: usize) -> Result<Vec<Option<Value>>> {
         self.answers(count)?.map(|entry| entry.map(Entry::bytes).transpose()).collect()
     }

@@ -1,5 +1,3 @@
-//! A record of the file: encoding and decoding.
-
 use std::io::Read;
 
 use anyhow::Result;
@@ -12,12 +10,9 @@ const OURS: &[u8] = b"/rdmaprep/";
 pub enum Next {
     Record {
         key: Vec<u8>,
-        /// Its value, if the key is ours.
         value: Option<Value>,
-        /// Its length in bytes.
         length: u64,
     },
-    /// Nothing: the file ends.
     End,
     /// Part of a record: its writer has died.
     Torn,
@@ -60,7 +55,6 @@ fn length(from: &mut (impl Read + ?Sized), left: u64) -> Result<Option<u64>> {
     Ok(Some(u32::from_le_bytes(bytes).into()))
 }
 
-/// Reads `length` bytes and keeps the first `most` of them.
 fn take(from: &mut (impl Read + ?Sized), length: u64, most: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length.min(most as u64) as usize];
     from.read_exact(&mut bytes)?;

@@ -13,23 +13,18 @@ use crate::{MAX_VALUE, Nonce, Offer, Value};
 
 /// The longest wait for late nodes. The waits double, so that all of them take at most twice that.
 const LAST_CALL: Duration = Duration::from_secs(4);
-/// The most nodes that a reason names.
 const NAMED: usize = 8;
-/// The most bytes of the reason of one of several nodes that refuse.
 const EACH: usize = 256;
-/// The most bytes of the reason of an abort.
 const ABORT_REASON: usize = MAX_VALUE / 2;
 
 #[derive(Debug)]
 pub(super) struct Notified {
     backoff: Backoff,
-    /// By rank: the nonce of the attempt that was notified.
     nonces: Vec<Option<Nonce>>,
     why: String,
 }
 
 impl Leader {
-    /// Ends without an agreement, and writes the reason for all nodes.
     pub(super) fn abort(&mut self, why: String) -> Action {
         let why = clip_line(&why, ABORT_REASON);
         let ranks: Vec<u32> = self.others().collect();
@@ -44,7 +39,6 @@ impl Leader {
         self.put(State::WritingVerdict(Box::new(result), ranks), pairs)
     }
 
-    /// The deadline passed before all published: names the missing ranks.
     pub(super) fn abort_naming_absent(&mut self, values: &[Option<Value>]) -> Action {
         let absent: Vec<u32> = self.others().zip(values).filter(|(_, v)| v.is_none()).map(|(rank, _)| rank).collect();
         self.abort_to(values, format!("missing {}: nothing was published in time", ranks(&absent)))
@@ -93,7 +87,6 @@ impl Leader {
         message::encode(&Verdict::Abort(why.to_owned())).map(|value| self.verdict_pairs(value)).unwrap_or_default()
     }
 
-    /// Not all nodes have published yet: checks whether one of those that have refuses.
     pub(super) fn check_refusal(&mut self) -> Action {
         if self.setup.offer.cannot_agree() {
             return self.read_offers();
@@ -102,7 +95,6 @@ impl Leader {
         Action::Await { keys: vec![self.refusal_key()], slice: Duration::ZERO, stage: Stage::Offers }
     }
 
-    /// Not all nodes have answered yet: checks whether one said no.
     pub(super) fn check_no(&mut self) -> Action {
         self.state = State::CheckingNo;
         Action::Await { keys: vec![self.refusal_key()], slice: Duration::ZERO, stage: Stage::Acks }
@@ -128,7 +120,6 @@ impl Leader {
         self.setup.run.refusal(&self.setup.offer.nonce)
     }
 
-    /// Reads which nodes have published, to notify them.
     pub(super) fn read_offers(&mut self) -> Action {
         self.state = State::ReadingOffers;
         Action::TryRead(self.offer_keys())
@@ -163,7 +154,6 @@ impl Leader {
         self.put(State::NotifyingNodes, pairs)
     }
 
-    /// Waits a while for nodes that come late, then ends.
     pub(super) fn await_late_nodes(&mut self) -> Action {
         let Some(mut notified) = self.notified.take() else { return self.gather() };
         let is_notified = |rank: u32| notified.nonces.get(rank as usize).is_some_and(Option::is_some);
@@ -179,7 +169,6 @@ impl Leader {
         Action::Await { keys, slice, stage: Stage::Offers }
     }
 
-    /// Why there can be no agreement, by the offers so far.
     pub(super) fn why_impossible(&self, there: &[(u32, Offer)]) -> Option<String> {
         let all: Vec<(u32, &Offer)> =
             std::iter::once((0, &self.setup.offer)).chain(there.iter().map(|(rank, offer)| (*rank, offer))).collect();
@@ -201,7 +190,6 @@ impl Leader {
     }
 }
 
-/// The reason where no rail is on all nodes.
 pub(super) fn no_common_rail(lost: &[String]) -> String {
     let lost = if lost.is_empty() { "no node has a NIC to offer".to_owned() } else { lost.join("; ") };
     format!("no rail is on all nodes: {lost}")

@@ -31,7 +31,6 @@ impl Leader {
         vec![(run.verdict(&self.turn()), value.clone()), (run.over(&self.setup.offer.nonce), value)]
     }
 
-    /// All have read the verdict: checks whether the nodes still find this rank 0.
     pub(super) fn check_successor(&mut self, result: Box<Result<Agreement>>) -> Action {
         self.state = State::CheckingSuccessor(result);
         Action::TryRead(vec![self.setup.run.leader()])
@@ -54,7 +53,6 @@ impl Leader {
         Offer::parse(value).is_ok_and(|offer| offer.nonce == self.setup.offer.nonce)
     }
 
-    /// All keys that belong to this attempt.
     fn own_keys(&mut self) -> Vec<String> {
         let mut keys = std::mem::take(&mut self.written);
         keys.extend(self.offer_keys());
@@ -68,7 +66,6 @@ impl Leader {
         keys
     }
 
-    /// Waits until these ranks have read the verdict.
     pub(super) fn await_readers(&mut self, result: Box<Result<Agreement>>, ranks: &[u32]) -> Action {
         let keys = ranks.iter().map(|rank| self.setup.run.done(&self.turn(), *rank)).collect();
         self.state = State::AwaitingReaders(result);

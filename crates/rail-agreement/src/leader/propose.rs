@@ -8,7 +8,6 @@ use crate::rail::{CommonRails, common_rails};
 use crate::{Digest, Nonce, Offer, Rail, RailKey, Value};
 
 impl Leader {
-    /// Reads all offers, and has the caller judge the rails that they have in common.
     pub(super) fn propose(&mut self, values: &[Value]) -> Action {
         self.offers = vec![self.setup.offer.clone()];
         for (rank, value) in self.others().zip(values) {
@@ -42,7 +41,6 @@ impl Leader {
         Action::Judge(Box::new(agreement))
     }
 
-    /// The agreement, if all say yes.
     fn draft(&self, common: CommonRails) -> Agreement {
         let (run, offer, nodes) = (&self.setup.run, &self.setup.offer, self.setup.nodes());
         let nonces = Digest::of_nonces(self.offers.iter().map(|o| &o.nonce));
@@ -86,14 +84,12 @@ impl Leader {
         self.abort(why)
     }
 
-    /// The same proposal under the key of each node.
     pub(super) fn proposal_pairs(&mut self, value: &Value) -> Vec<(String, Value)> {
         let nonces: Vec<(u32, Nonce)> =
             self.others().zip(self.offers.iter().skip(1).map(|o| o.nonce.clone())).collect();
         nonces.into_iter().map(|(rank, nonce)| (self.proposal_key(rank, nonce), value.clone())).collect()
     }
 
-    /// The key of the next proposal to that attempt of a rank.
     pub(super) fn proposal_key(&mut self, rank: u32, nonce: Nonce) -> String {
         let Some(slot) = self.proposed.get_mut(rank as usize) else { return String::new() };
         let n = slot.as_ref().filter(|(before, _)| *before == nonce).map_or(0, |(_, n)| n + 1);

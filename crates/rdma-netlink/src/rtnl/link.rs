@@ -62,7 +62,6 @@ pub fn netdev(message: &LinkMessage, names: &Names) -> Option<Netdev> {
     Some(dev)
 }
 
-/// Indexes of what a link names as below it.
 fn below(dev: &Netdev) -> Vec<u32> {
     let linked = dev.link.filter(|link| *link != 0 && !dev.is_paired() && !dev.lowers.contains(link));
     dev.lowers.iter().copied().chain(linked).collect()
