@@ -18,7 +18,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
 use rdma_model::step::{
-    NicState, Side, Step, VirtualLink, configure, connect, generated, kernel_address, leave_groups,
+    Leaving, NicState, Side, Step, VirtualLink, configure, connect, generated, kernel_address, leave_groups, move_all,
 };
 use rdma_model::upper_lower;
 
@@ -75,13 +75,14 @@ fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
     }
 }
 
-/// What would defeat their values, all moves, then each NIC's settings, then what needs all of them: routes, rules, and the wait
-/// for GIDs. docs/internals.md has the reason.
+/// What would defeat their values, all links down, all moves, then each NIC's settings, then what needs all of them: routes, rules,
+/// and the wait for GIDs. docs/internals.md has the reason.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
+    // The kernel drops IPv6 addresses with the link, and stays in their groups.
     steps.extend(held.iter().flat_map(|h| leave_groups(Side::Host, &h.before.netdev)));
     let mut dissolved: Vec<&IfName> = Vec::new();
-    let mut settings = Vec::new();
+    let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for h in held {
         let name = &h.nic.identity.name;
         let whole = |b: &&MovedNic| {
@@ -94,13 +95,15 @@ fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
         }
         let made = upper_lower::virtual_link(h, held, host).filter(|_| upper_lower::is_bond(&h.before.netdev));
         if made.is_none() {
-            steps.extend(move_in(h));
+            steps.extend(rxe_link(h).map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() }));
+            moved.push(Leaving { from: Side::Host, netdev: &h.before.netdev, name: name.clone(), ifindex: None });
         }
         // It went up with the link below, whose settings come first (vlan_device_event in net/8021q/vlan.c, ipoib_open).
         let stays_down = h.nic.over.is_some() && !h.inside.netdev.up;
         settings.extend(stays_down.then(|| Step::Link { side: Side::Inside, dev: name.clone(), up: false }));
         settings.extend(set_up(h, made, plan.exclusive));
     }
+    steps.extend(move_all(&moved));
     steps.extend(settings);
     steps.extend(rdma_mode::move_inside(plan, host));
     let mut orphans = Vec::new();
@@ -303,13 +306,6 @@ fn stands_alone(plan: &Plan, nic: &Nic, host: &Snapshot, now: &Netdev, guarded: 
 
 fn rxe_link(held: &MovedNic) -> Option<&HcaName> {
     held.nic.hca.as_ref().filter(|_| held.nic.rxe)
-}
-
-fn move_in(held: &MovedNic) -> Vec<Step> {
-    let dev = held.nic.identity.name.clone();
-    let unlink = rxe_link(held).map(|hca| Step::RdmaLinkDelete { side: Side::Host, hca: hca.clone() });
-    let to = Step::Move { from: Side::Host, dev: dev.clone(), name: dev, ifindex: None };
-    unlink.into_iter().chain([to]).collect()
 }
 
 /// In the container: a bond is made there, the settings, and the soft-RoCE link.

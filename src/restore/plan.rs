@@ -15,7 +15,7 @@ pub use crate::restore::locate::is_surely_in;
 use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
-use rdma_model::step::{NicState, Side, Step, VirtualLink, configure, connect, leave_groups};
+use rdma_model::step::{Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all};
 use rdma_model::upper_lower;
 
 /// What the kernel gives a NIC by itself: net.core.default_qdisc may be any of these, and a link that is down has none.
@@ -73,8 +73,8 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
     restore.steps.extend(rdma_mode::restore_renamed(held, host, inside));
     restore.steps.extend(names_home(&placed, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
-    // After all moves, as at attach: docs/internals.md has the reason.
-    let mut settings: Vec<Step> = Vec::new();
+    // Links down, moves, the rest, as at attach: docs/internals.md has the reason.
+    let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for (h, found) in &placed {
         let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));
         match (found, taken) {
@@ -86,9 +86,10 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
             (_, Some(why)) => restore.stuck.push((h.nic.identity.name.clone(), why)),
             (Some(Place::Inside(dev)), None) => {
                 restore.notes.extend(notes(&h.before.netdev, dev));
-                let (leave, arrive) = from_container(h, dev, upper_lower::virtual_link(h, held, host), (host, inside));
-                restore.steps.extend(leave);
-                settings.extend(arrive);
+                let out = from_container(h, dev, upper_lower::virtual_link(h, held, host), (host, inside));
+                restore.steps.extend(out.first);
+                moved.extend(out.leaving);
+                settings.extend(out.then);
                 connections.push(h.before.clone());
             }
             (Some(Place::Gone(made)), None) => {
@@ -110,6 +111,7 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
             }
         }
     }
+    restore.steps.extend(move_all(&moved));
     restore.steps.append(&mut settings);
     restore.stuck.extend(spare(&mut connections, host));
     restore.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
@@ -213,40 +215,36 @@ fn options_note(was: &Netdev, now: &Netdev) -> Option<String> {
     (!changed.is_empty()).then(|| format!("{} had been given other settings: {}", was.name, changed.join(", ")))
 }
 
-/// What takes a NIC out of the container, and what makes it whole on the host. No hardware is re-created there: root in the container
-/// could have put another link in its place.
-fn from_container(
-    held: &MovedNic,
-    dev: &Netdev,
-    made: Option<VirtualLink>,
-    seen: Seen,
-) -> (Vec<Step>, impl Iterator<Item = Step>) {
-    let mut leave: Vec<Step> = unlink(held, seen).into_iter().collect();
-    leave.extend(leave_groups(Side::Inside, dev));
-    let arrive = match made {
-        Some(made) => {
-            leave.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() });
-            recreate(held, &made)
-        }
-        None => {
-            leave.extend(move_out(held, dev));
-            set_up(held, dev)
-        }
-    };
-    (leave, arrive.into_iter().chain(link(held)))
+/// A NIC's way out of the container.
+struct Out<'a> {
+    /// What would keep it there, or travel along with it.
+    first: Vec<Step>,
+    /// Nothing for a virtual one. Root in the container could have put another link in its place: it is made again on the host.
+    leaving: Option<Leaving<'a>>,
+    then: Vec<Step>,
 }
 
-/// Out of the container: what would keep it there or travel along, then the move.
-fn move_out(held: &MovedNic, dev: &Netdev) -> Vec<Step> {
+fn from_container<'a>(held: &MovedNic, dev: &'a Netdev, made: Option<VirtualLink>, seen: Seen) -> Out<'a> {
     let was = &held.before.netdev;
+    let leaving = Leaving { from: Side::Inside, netdev: dev, name: was.name.clone(), ifindex: Some(was.ifindex) };
+    let mut first: Vec<Step> = unlink(held, seen).into_iter().collect();
+    first.extend(leave_groups(Side::Inside, dev));
+    match &made {
+        Some(_) => first.push(Step::Delete { side: Side::Inside, dev: dev.name.clone() }),
+        None => first.extend(release(was, dev)),
+    }
+    let mut then = made.as_ref().map_or_else(|| set_up(held, dev), |made| recreate(held, made));
+    then.extend(link(held));
+    Out { first, leaving: made.is_none().then_some(leaving), then }
+}
+
+fn release(was: &Netdev, dev: &Netdev) -> Vec<Step> {
     let mut steps: Vec<Step> = foreign_programs(Side::Inside, was, dev).into_iter().collect();
     if dev.master.is_some() {
         steps.push(Step::Release { side: Side::Inside, dev: dev.name.clone() });
     }
-    // Alternative names of the container would travel along, and might be the name that the NIC needs.
+    // An alternative name might be the name that the NIC needs.
     steps.extend(foreign_altnames(Side::Inside, was, dev));
-    let (from, dev, name) = (Side::Inside, dev.name.clone(), was.name.clone());
-    steps.push(Step::Move { from, dev, name, ifindex: Some(was.ifindex) });
     steps
 }
 

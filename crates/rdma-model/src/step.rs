@@ -15,7 +15,7 @@ use crate::ids::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues};
 pub use implicit::{derived, generated, kernel_address, kernel_made, prefix_route};
 pub use nic_state::{NetdevAddresses, NicState};
-pub use order::{configure, connect, leave_groups};
+pub use order::{Leaving, configure, connect, leave_groups, move_all};
 pub use settings::Settings;
 
 pub const TABLE_MAIN: u32 = 254;
@@ -242,11 +242,4 @@ pub enum Step {
         index: Option<u32>,
         gid_timeout: u32,
     },
-}
-
-impl Step {
-    /// Whether this is a namespace change, the only step that costs milliseconds.
-    pub fn is_move(&self) -> bool {
-        matches!(self, Step::Move { .. })
-    }
 }

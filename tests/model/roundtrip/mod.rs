@@ -81,6 +81,7 @@ fn names(held: &[MovedNic]) -> Vec<IfName> {
 fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestorePlan, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
     let home = plan_restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
+    inside.iter().for_each(|inside| assert_sweeps(&home.steps, inside));
     apply_all(&home.steps, kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
     let order = order.met(&now);
@@ -139,6 +140,7 @@ impl Case {
 
     fn of(kernel: Kernel, plan: &Plan) -> Case {
         let attach = attach(plan, &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap();
+        assert_sweeps(&attach.steps, &kernel.see(Side::Host));
         let (host, inside) = (form(&kernel.see(Side::Host)), form(&kernel.see(Side::Inside)));
         let order = order(&kernel.see(Side::Host));
         let precedence = Precedence::from_host(&kernel.see(Side::Host), attach.held.iter().map(|h| &h.before), &[]);
@@ -194,6 +196,22 @@ impl Case {
 
 fn texts(steps: &[Step]) -> Vec<String> {
     steps.iter().map(Step::to_string).collect()
+}
+
+/// The moves follow each other, and each link is down before the first one: the kernel is faster so.
+fn assert_sweeps(steps: &[Step], from: &Snapshot) {
+    let is_move = |s: &Step| matches!(s, Step::Move { .. });
+    let first = steps.iter().position(is_move).unwrap_or(steps.len());
+    let moves = steps[first..].iter().take_while(|s| is_move(s)).count();
+    assert!(!steps[first + moves..].iter().any(is_move), "a step between moves: {:#?}", texts(steps));
+    let was_up = |dev: &IfName| from.netdev(dev).is_some_and(|d| d.up);
+    let set_down = |dev: &IfName| {
+        steps[..first].iter().any(|s| matches!(s, Step::Link { dev: down, up: false, .. } if down == dev))
+    };
+    for step in &steps[first..first + moves] {
+        let Step::Move { dev, .. } = step else { unreachable!() };
+        assert!(!was_up(dev) || set_down(dev), "{step} while its link is up: {:#?}", texts(steps));
+    }
 }
 
 /// One side only: all steps up to the end, or up to the first that fails.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::ids::IfName;
 use crate::snapshot::{Address, Netdev, SysctlValues};
 
 use super::{NicState, Side, Step, kernel_address, kernel_made};
@@ -29,6 +30,28 @@ pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Ste
     }
     steps.extend(v6.into_iter().rev().filter(|a| !kernel_address(a, &state.netdev)).map(add));
     steps
+}
+
+/// Takes NICs from one side to the other: all links down, then all moves. A move waits longer for the other processors when links
+/// around it are up: docs/performance.md.
+pub fn move_all(nics: &[Leaving]) -> Vec<Step> {
+    let up = nics.iter().filter(|n| n.netdev.up);
+    let downs = up.map(|n| Step::Link { side: n.from, dev: n.netdev.name.clone(), up: false });
+    let one = |n: &Leaving| {
+        let (dev, name) = (n.netdev.name.clone(), n.name.clone());
+        Step::Move { from: n.from, dev, name, ifindex: n.ifindex }
+    };
+    downs.chain(nics.iter().map(one)).collect()
+}
+
+/// A netdev that is to leave, as it is there.
+pub struct Leaving<'a> {
+    pub from: Side,
+    pub netdev: &'a Netdev,
+    /// Its name on the other side.
+    pub name: IfName,
+    /// Its index there, if free.
+    pub ifindex: Option<u32>,
 }
 
 /// IFA_F_MCAUTOJOIN (include/uapi/linux/if_addr.h).
