@@ -1,6 +1,5 @@
-//! ErrorClass points: where a test can make the program fail, before and after everything that it does to the machine.
-//!
-//! Only a build with the cargo feature `faults` has any; in all others a point is an empty function, and no variable is read.
+//! Fault points: where a test can make the program fail, before and after everything that it does to the machine. Only a build
+//! with the cargo feature `faults` has any; in all others a point is an empty function, and no variable is read.
 
 use std::fmt::Display;
 
@@ -12,7 +11,6 @@ pub use armed::point;
 /// Whether this build has fault points. Theirs is one count: what is done beside another is done in its place then.
 pub const ARE_ARMED: bool = cfg!(feature = "faults");
 
-/// Nothing: this build has no fault points.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub fn point(_what: impl Display) -> Result<()> {
@@ -69,7 +67,7 @@ mod armed {
         pairs.find(|(n, _)| n.parse() == Ok(number)).map(|(_, way)| way.to_owned())
     }
 
-    /// Before it strikes: the list has those points, too, that no process survives.
+    /// Written before the fault: the list then has the points that no process survives, too.
     fn tell(number: usize, way: Option<&str>, what: &str) -> Result<()> {
         let Some(path) = std::env::var_os(PASSED) else { return Ok(()) };
         let mut file = OpenOptions::new().create(true).append(true).open(path).context(PASSED)?;

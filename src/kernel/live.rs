@@ -26,7 +26,6 @@ use rdma_netlink::neigh_parms::Tables;
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
-/// The host's namespace and, where there is one, the container's.
 pub struct Kernel {
     host: Space,
     inside: Option<Space>,
@@ -35,12 +34,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Opens the sockets: `host` is the namespace that NICs belong to.
     pub fn open(host: Netns, inside: Option<Netns>) -> Result<Kernel> {
         Kernel::with(host, inside, Rdma::open)
     }
 
-    /// The same for who only looks: no module is loaded for it.
+    /// For reading alone: no module is loaded for it.
     pub fn quiet(host: Netns, inside: Option<Netns>) -> Result<Kernel> {
         Kernel::with(host, inside, Rdma::open_quiet)
     }
@@ -73,7 +71,6 @@ impl Kernel {
         has_node(enter.rdma()?, hca, uverbs)
     }
 
-    /// The side that is left, and the other one.
     fn both(&mut self, from: Side) -> Result<(&mut Space, &mut Space)> {
         let inside = self.inside.as_mut().context("the container's namespace has gone")?;
         Ok(match from {
@@ -98,7 +95,7 @@ impl Kernel {
         }
     }
 
-    /// The one of before may still be in a namespace that is being dismantled, which takes a while.
+    /// The earlier netdev may still be in a namespace that is being dismantled, which takes a while.
     fn make(&mut self, side: Side, dev: &IfName, made: &VirtualLink, deadline: Instant) -> Result<()> {
         loop {
             match self.space(side)?.route.make(dev, made) {
@@ -144,7 +141,6 @@ impl Kernel {
         }
     }
 
-    /// A program that is there no more cannot be put back.
     fn program_attach(&mut self, side: Side, dev: &IfName, program: &Program, before: Option<u32>) -> Result<()> {
         let space = self.space(side)?;
         let index = space.route.index(dev)?;
@@ -172,13 +168,11 @@ impl Kernel {
     }
 }
 
-/// `/proc/sys/kernel/random/boot_id`.
 pub fn boot_id() -> Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("reading the boot id")?;
     Ok(text.trim().to_owned())
 }
 
-/// Whether a device that just came has the node that it is to have.
 fn has_node(rdma: &mut Rdma, hca: &HcaName, uverbs: Option<&CharDevice>) -> Result<()> {
     let Some(wanted) = uverbs else { return Ok(()) };
     let index = rdma.index(hca)?.with_context(|| format!("{hca} is not where it was put"))?;

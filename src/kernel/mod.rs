@@ -1,8 +1,6 @@
-//! The part that touches the machine; `scripts/layers.toml` lists the few modules beside it that do.
-//!
-//! Everything above goes through two traits: a [`World`] is the host and one container, as far as their network goes;
-//! [`Namespaces`] are the machine's, and open Worlds. [`Kernel`] and [`ThisMachine`] are the real ones, which only composition
-//! names; tests bring small ones of their own.
+//! The part that touches the machine; `scripts/layers.toml` lists the few modules beside it that do. Everything above goes
+//! through two traits: a [`World`] is the host and one container, as far as their network goes; [`Namespaces`] are the machine's,
+//! and open Worlds. Only commands name the real ones, [`Kernel`] and [`ThisMachine`]; tests have small ones of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -81,7 +79,6 @@ impl Sysctls {
         }
     }
 
-    /// Whether any of this NIC are read.
     pub fn concern(&self, nic: &IfName) -> bool {
         match self {
             Sysctls::All => true,
@@ -97,27 +94,25 @@ impl Scope {
         Scope::for_nics(Vec::new())
     }
 
-    /// What netlink reports, with all sysctls and device settings of these NICs, and the defaults that say which are taken along.
+    /// With all sysctls and device settings of these NICs, and the defaults that say which are taken along.
     pub fn for_nics(nics: Vec<IfName>) -> Scope {
         let defaults = if nics.is_empty() { Defaults::Unread } else { Defaults::Carried };
         Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), defaults, sysfs: false, elsewhere: false }
     }
 
-    /// What netlink reports, with the sysctls that these states name: what comparing with them takes.
+    /// With the sysctls that these states name: what comparing with them takes.
     pub fn against(states: &[NicState]) -> Scope {
         let keys = |s: &NicState| (s.netdev.name.clone(), s.netdev.sysctls.keys().cloned().collect());
         let sysctls = Sysctls::Named(states.iter().map(keys).collect());
         Scope { sysctls, ..Scope::links() }
     }
 
-    /// Everything that `rdmaprep snapshot` shows.
     pub fn full() -> Scope {
         let devices = Vec::new();
         Scope { sysctls: Sysctls::All, defaults: Defaults::All, sysfs: true, elsewhere: true, devices }
     }
 }
 
-/// The host's network namespace and, where there is one, a container's.
 pub trait World {
     fn has_inside(&self) -> bool;
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot>;

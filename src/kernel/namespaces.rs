@@ -7,7 +7,6 @@ use anyhow::Result;
 use crate::journal::{Member, Record};
 use crate::kernel::World;
 
-/// A file that keeps a network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pin<'a> {
     /// Ours, below the run folder.
@@ -20,11 +19,8 @@ pub enum Pin<'a> {
 /// an inode too.
 pub trait Container {
     fn pid(&self) -> i32;
-    /// Whether the init has not yet ended.
     fn is_running(&self) -> bool;
-    /// Inode of the namespace.
     fn netns(&self) -> u64;
-    /// Opens the host's namespace and this one.
     fn open(&self) -> Result<Box<dyn World>>;
 }
 
@@ -34,10 +30,7 @@ pub trait Namespaces {
     fn boot_id(&self) -> &str;
     /// The folder below which those who manage links have their files: `/`.
     fn root(&self) -> &Path;
-    /// Whether this process may enter namespaces and change links.
-    ///
-    /// # Errors
-    /// [`rdma_model::error_class::ErrorClass::Refused`] that names the capabilities that are missing.
+    /// Whether this process may enter namespaces and change links; else an error that names the missing capabilities.
     fn require_capabilities(&self) -> Result<()>;
     /// Inode of this process's own namespace: NICs belong to it.
     fn host_netns(&self) -> Result<u64>;
@@ -45,7 +38,6 @@ pub trait Namespaces {
     fn start_time(&self, pid: i32) -> Option<u64>;
     /// A process in the namespace with that inode, other than `but`.
     fn occupant(&self, netns: u64, but: Option<i32>) -> Option<i32>;
-    /// The container whose init that is.
     fn container(&self, pid: i32) -> Result<Box<dyn Container>>;
     /// Opens the host's namespace and, where it still exists, that of a record: by its pin, else through a member that lives.
     fn open(&self, record: &Record, pin: &Path) -> Result<Box<dyn World>>;
@@ -54,7 +46,6 @@ pub trait Namespaces {
     /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a name that is another's by now.
     fn unpin(&self, pin: Pin, netns: u64) -> Result<()>;
 
-    /// Whether a container's init still lives.
     fn is_alive(&self, member: &Member) -> bool {
         self.start_time(member.pid) == Some(member.start_time)
     }

@@ -36,10 +36,8 @@ impl RunningCopy {
         Ok(copy)
     }
 
-    /// Waits for the end, but no longer than until `deadline`: what is not in its place by then never comes there.
-    ///
-    /// # Errors
-    /// Why it could not be written, or [`ErrorClass::Timeout`].
+    /// Waits for the end, but no longer than until `deadline` ([`ErrorClass::Timeout`]): what is not in its place by then is
+    /// never put there.
     pub fn end(self, deadline: Instant) -> Result<()> {
         let done = self.done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         done.unwrap_or_else(|e| {
@@ -52,5 +50,4 @@ impl RunningCopy {
     }
 }
 
-/// How fault points call it.
 pub const WRITING: &str = "writing the record's copy";

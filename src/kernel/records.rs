@@ -1,4 +1,5 @@
-//! The records of all containers, read once; every change goes to their folder and to what was read alike.
+//! The records of all containers, read once; every change goes to their folder and to what was read alike. What decides on a
+//! change is read under the lock: only its holder writes records.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,6 @@ use anyhow::Result;
 use crate::journal::Record;
 use crate::kernel::store::Store;
 
-/// All records as they are on disk. What decides on a change is read under the lock: only its holder writes records.
 pub struct Records<'a> {
     store: &'a Store,
     boot_id: String,
@@ -15,10 +15,8 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Reads them; `boot_id` is that of this boot.
-    ///
-    /// # Errors
-    /// Where the folder cannot be read, or others could write to it. A damaged record is an entry of its own.
+    /// `boot_id` is that of this boot. Fails where the folder cannot be read, or others could write to it; a damaged record is an
+    /// entry of its own.
     pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
         Ok(Records { store, boot_id: boot_id.to_owned(), all: store.all_records()? })
     }
@@ -31,7 +29,6 @@ impl<'a> Records<'a> {
         &self.boot_id
     }
 
-    /// All of them, each with its file.
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &Result<Record>)> {
         self.all.iter().map(|(path, record)| (path.as_path(), record))
     }
@@ -46,12 +43,10 @@ impl<'a> Records<'a> {
         self.readable().filter(|record| record.boot_id == self.boot_id)
     }
 
-    /// The record of the NICs that a namespace has.
     pub fn of_netns(&self, netns: u64) -> Option<&Record> {
         self.current().find(|record| record.netns == netns)
     }
 
-    /// Those that cannot be read, each with its file and the reason.
     pub fn damaged(&self) -> impl Iterator<Item = (&Path, &anyhow::Error)> {
         self.all.iter().filter_map(|(path, record)| Some((path.as_path(), record.as_ref().err()?)))
     }
@@ -65,14 +60,13 @@ impl<'a> Records<'a> {
         self.all.iter().find(|(p, _)| p.file_name() == path.file_name()).map(|(_, record)| record)
     }
 
-    /// Writes a record to all of its places; nothing that it speaks of may happen before this returns.
     pub fn save(&mut self, record: &Record) -> Result<()> {
         self.store.save(record)?;
         self.note(record);
         Ok(())
     }
 
-    /// The same where a crash of rdmaprep alone is to find it, see [`Store::save_first`].
+    /// See [`Store::save_first`].
     pub fn save_first(&mut self, record: &Record) -> Result<()> {
         self.store.save_first(record)?;
         self.note(record);
@@ -87,7 +81,6 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// Deletes a record whose NICs are all on the host.
     pub fn forget(&mut self, record: &Record) -> Result<()> {
         self.store.forget(record)?;
         self.take_out(&self.store.record_path(record));

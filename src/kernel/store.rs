@@ -1,8 +1,7 @@
-//! What rdmaprep keeps: plans, pins and reports of this boot below the run folder, records below the state folder.
-//!
-//! Where the run folder is a tmpfs, a record is there as well, and that one counts: a NIC is away only until the next boot, so what
-//! is written before the first move has to outlive rdmaprep, not the machine. The copy below the state folder says after a reboot
-//! which NICs were away. It is written beside the moves.
+//! What rdmaprep keeps: plans, pins and reports of this boot below the run folder, records below the state folder. Where the run
+//! folder is a tmpfs, a record is there as well, and that one counts: a NIC is away only until the next boot, so what is written
+//! before the first move has to outlive rdmaprep, not the machine. The copy below the state folder says after a reboot which NICs
+//! were away. It is written beside the moves.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,7 +24,7 @@ use crate::kernel::record_copy::{self, RunningCopy};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
-/// Records that are kept though they are not to be applied: for people to look at.
+/// Records that are kept for people to look at.
 const ARCHIVED: usize = 32;
 
 #[derive(Clone, Debug)]
@@ -46,7 +45,7 @@ impl Store {
         Store { handed, ..self }
     }
 
-    /// Makes the folders; only commands that write call this.
+    /// Only commands that write call this.
     pub fn prepare(&self) -> Result<()> {
         let run = [&self.run, &self.plans(), &self.pins(), &self.reports(), &self.views(), &self.profiles()];
         let records = [&self.live_records(), &self.state, &self.records()];
@@ -88,7 +87,6 @@ impl Store {
         self.run.join("records")
     }
 
-    /// Where a record is that counts.
     fn first_records(&self) -> PathBuf {
         if files::is_in_memory(&self.run) { self.live_records() } else { self.records() }
     }
@@ -141,11 +139,9 @@ impl Store {
         serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
     }
 
-    /// What is stored under that name, out of the memory of the process that keeps it; nothing where none does.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is another one. The name follows from what is in
-    /// it, so nothing else passes for it.
+    /// What is stored under that name, from the memory of the process that keeps it; nothing where none does.
+    /// [`ErrorClass::Refused`]: what was handed on is another user's, has gone, or is another one. The name follows from the
+    /// content, so nothing else passes for it.
     pub fn handed_view(&self, what: &str, name: &str) -> Option<Result<Tree>> {
         let read = |handle: &Handle| {
             let text = files::read_whole(File::from(pidfd_getfd::fetch(handle, None)?), "what is in memory")?;
@@ -180,7 +176,6 @@ impl Store {
         Ok(path)
     }
 
-    /// Namespaces for which there is one.
     pub fn all_profiles(&self) -> Result<Vec<u64>> {
         Ok(files::list(&self.profiles())?.iter().filter_map(|n| n.strip_suffix(".sh")?.parse().ok()).collect())
     }
@@ -206,17 +201,14 @@ impl Store {
             .collect())
     }
 
-    /// The file of a record that counts.
     pub fn record_path(&self, record: &Record) -> PathBuf {
         self.first_records().join(record.file_name())
     }
 
-    /// The namespace that a record is about, by its path.
     pub fn netns_of(&self, path: &Path) -> Option<u64> {
         path.file_stem()?.to_str()?.parse().ok()
     }
 
-    /// What can still be read of a record that cannot be used.
     pub fn remains(&self, path: &Path) -> PartialRecord {
         salvage(&files::read(path).ok().flatten().unwrap_or_default())
     }
@@ -231,7 +223,7 @@ impl Store {
         self.replace_first(record, &text)
     }
 
-    /// The same where a crash of rdmaprep alone is to find it: after a reboot, the copy that is there says enough.
+    /// As [`Store::save`], for a crash of rdmaprep alone: after a reboot, the copy that is there says enough.
     pub fn save_first(&self, record: &Record) -> Result<()> {
         self.replace_first(record, &self.text(record)?)
     }
@@ -262,7 +254,6 @@ impl Store {
         faults::around("writing the record", || replace(&folder.join(name), text.as_bytes(), 0o600))
     }
 
-    /// The fields of a later version in a record, which this one does not know.
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
         let text = files::read(&self.found(record))?;
         Ok(text.map(|text| strict_json::unheard(&text, record)).transpose()?.unwrap_or_default())
@@ -315,7 +306,6 @@ impl Store {
         Ok(files::list(&self.pins())?.iter().filter_map(|n| n.parse().ok()).collect())
     }
 
-    /// The report of a container's last hook, as JSON.
     pub fn report(&self, id: &str) -> Result<Option<String>> {
         files::read(&self.reports().join(report_name(id)))
     }

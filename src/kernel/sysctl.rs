@@ -1,7 +1,5 @@
-//! Per-device sysctls of the calling thread's network namespace: what netlink reports of them, and files for the others.
-//!
-//! Files below /proc/sys are used directly: the `sysctl` crate turns every dot of a name into a slash, which a VLAN's
-//! name does not survive.
+//! Per-device sysctls of the calling thread's network namespace: what netlink reports of them, and files for the others. Paths,
+//! and not the `sysctl` crate, since it turns every dot of a name into a slash, which a VLAN's name does not survive.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -18,7 +16,6 @@ use rdma_netlink::rtnl;
 use crate::kernel::{Defaults, Sysctls};
 use crate::plan::sysctl_carry;
 
-/// The folders of `/proc/sys/net` that hold per-device values.
 const FOLDERS: [&str; 4] = ["ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh"];
 
 fn path(dev: &str, key: &str) -> Option<PathBuf> {
@@ -41,7 +38,6 @@ pub struct Reported {
 }
 
 impl Reported {
-    /// Whether a device has that folder.
     fn has(&self, index: u32, folder: &str) -> bool {
         let has = |conf: &DevConf| if folder.starts_with("ipv4/") { conf.has_ipv4() } else { conf.has_ipv6() };
         self.confs.get(&index).is_some_and(has)
@@ -81,7 +77,6 @@ impl Reported {
 pub struct Reader {
     /// By folder: they are the same for all devices.
     leaves: BTreeMap<&'static str, Vec<String>>,
-    /// Of `all` and `default`, as they have been read.
     shared: BTreeMap<String, Option<String>>,
 }
 
@@ -160,7 +155,6 @@ impl Reader {
     }
 }
 
-/// The files of a folder that are settings.
 fn listed(folder: &str) -> Vec<String> {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|e| e.file_name().into_string().ok());
     names.filter(|leaf| leaf != STATUS).collect()
@@ -182,7 +176,6 @@ fn whole(file: &File) -> Option<String> {
     Some(std::str::from_utf8(&buffer[..read]).ok()?.trim_end().to_owned())
 }
 
-/// One value of a device, or of `all` and `default`.
 fn read(dev: &str, key: &str) -> Option<String> {
     whole(&File::open(path(dev, key)?).ok()?)
 }

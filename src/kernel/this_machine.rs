@@ -1,5 +1,3 @@
-//! The machine that we run on.
-
 use std::path::Path;
 
 use anyhow::Result;
@@ -17,7 +15,6 @@ pub struct ThisMachine {
 }
 
 impl ThisMachine {
-    /// Reads which boot this is.
     pub fn new() -> Result<ThisMachine> {
         Ok(ThisMachine { boot_id: boot_id()? })
     }
@@ -31,7 +28,6 @@ impl ThisMachine {
     }
 }
 
-/// A process, and a network namespace that it is in or keeps.
 #[derive(Debug)]
 pub struct Init {
     process: Process,

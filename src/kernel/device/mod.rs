@@ -15,7 +15,6 @@ use rdma_netlink::{dcb, vf};
 use super::netns::Netns;
 use queues::Files;
 
-/// include/uapi/linux/netlink.h.
 const NETLINK_ROUTE: isize = 0;
 
 pub struct Devices {
@@ -68,10 +67,7 @@ impl Devices {
         all
     }
 
-    /// Gives a NIC these values, as far as it does not have them.
-    ///
-    /// # Errors
-    /// Names those that were refused.
+    /// Sends only what differs. The error names the values that were refused.
     pub fn write(&mut self, ifindex: u32, dev: &IfName, values: &Values) -> Result<()> {
         let ethtool = match &mut self.ethtool {
             Some(genl) => ethtool::give(genl, ifindex, values),

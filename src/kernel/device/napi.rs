@@ -10,7 +10,6 @@ use rdma_netlink::reply::attributes;
 
 use super::queues::{counted, expanded};
 
-/// What all names of these begin with.
 const PREFIX: &str = "napi ";
 
 /// NETDEV_CMD_NAPI_GET and NETDEV_CMD_NAPI_SET.
@@ -49,7 +48,6 @@ fn number(value: &[u8]) -> Option<u64> {
     short.or_else(|| <[u8; 8]>::try_from(value).map(u64::from_ne_bytes).ok())
 }
 
-/// What a netdev's NAPIs have.
 pub fn read(genl: &mut Genl, ifindex: u32) -> Values {
     values(&napis(genl, ifindex))
 }
@@ -62,10 +60,7 @@ fn values(napis: &Napis) -> Values {
     SETTINGS.iter().filter_map(|(kind, name)| Some((format!("{PREFIX}{name}"), text(kind)?))).collect()
 }
 
-/// Gives a netdev's NAPIs these values, as far as they do not have them.
-///
-/// # Errors
-/// The names of those that were refused, and why. The others are set.
+/// Sends only what differs. The error names the values that were refused, and why; the others are set.
 pub fn write(genl: &mut Genl, ifindex: u32, values: &Values) -> Result<(), String> {
     if !values.keys().any(|key| is_ours(key)) {
         return Ok(());

@@ -13,7 +13,6 @@ use rustix::fs::{Dir, Mode, OFlags, openat};
 use crate::kernel::mount::fsmount;
 use crate::kernel::netns::Netns;
 
-/// What all names of these begin with.
 const PREFIX: &str = "sysfs ";
 /// Leaves of the NIC itself that net/core/net-sysfs.c lets be written and that no link message sets.
 const OWN: [&str; 3] = ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded"];
@@ -30,11 +29,10 @@ const TX: [&str; 6] = [
 /// No driver has more queues.
 const MOST: usize = 1 << 16;
 
-/// A sysfs that shows the NICs of a network namespace, whatever is mounted at /sys.
+/// A sysfs that shows the NICs of one network namespace, whatever is mounted at /sys; it is mounted nowhere.
 pub struct Files(OwnedFd);
 
 impl Files {
-    /// Mounts it nowhere.
     pub fn of_netns(netns: &Netns) -> Result<Files> {
         let made = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         made.map(Files).context("mounting a sysfs of the NICs' namespace")
@@ -58,10 +56,7 @@ impl Files {
         all
     }
 
-    /// Gives a NIC these values, as far as it does not have them.
-    ///
-    /// # Errors
-    /// The files that could not be written, and why. The others are written.
+    /// Writes only what differs. The error names the files that could not be written, and why; the others are written.
     pub fn write(&self, dev: &IfName, values: &Values) -> Result<(), String> {
         let wanted = values.iter().filter_map(|(key, value)| Some((key.strip_prefix(PREFIX)?, value.as_str())));
         let wanted: Vec<(&str, &str)> = wanted.collect();
@@ -89,7 +84,6 @@ pub fn is_ours(key: &str) -> bool {
     key.starts_with(PREFIX)
 }
 
-/// How many queues a NIC has: to receive, to send.
 fn queues(nic: &OwnedFd) -> (usize, usize) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = openat(nic, "queues", flags, Mode::empty()) else { return (0, 0) };

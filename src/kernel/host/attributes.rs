@@ -18,17 +18,13 @@ const OF_CONTENT: [&str; 4] = ["security.evm", "security.ima", "security.capabil
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Permissions, setuid, setgid and sticky bits.
     pub mode: u32,
     owner: (u32, u32),
     extended: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Attributes {
-    /// Those of a plain file.
-    ///
-    /// # Errors
-    /// There is none at that path: a link is none.
+    /// A link is an error, as is a path without a file.
     pub fn read(path: &Path) -> Result<Attributes> {
         let doing = || format!("looking at {}", path.display());
         let meta = fs::symlink_metadata(path).with_context(doing)?;
@@ -43,10 +39,8 @@ impl Attributes {
         Ok(Attributes { mode: meta.mode() & 0o7777, owner: (meta.uid(), meta.gid()), extended })
     }
 
-    /// Gives them to a new file, which has none of its own: a folder may have given it some.
-    ///
-    /// # Errors
-    /// The kernel refused one: a file that is not what it was, by its rights, is not put in place of it.
+    /// Gives them to a new file: its folder may have given it others. Where the kernel refuses one, the file must not take the
+    /// other's place.
     pub fn apply(&self, to: &File) -> Result<()> {
         // Before the owner, after which that takes CAP_FOWNER, which hooks give up.
         to.set_permissions(Permissions::from_mode(self.mode & !SET_ID)).context("giving it its mode")?;
@@ -76,7 +70,6 @@ fn is_of_content(name: &[u8]) -> bool {
     OF_CONTENT.iter().any(|of| name.contains(of))
 }
 
-/// The names that a call lists; none on a file system that knows no such attributes.
 fn listed(list: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<Vec<u8>>> {
     let mut buffer = vec![0; MOST];
     let length = match list(&mut buffer) {
@@ -87,7 +80,6 @@ fn listed(list: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::
     Ok(names.filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// The value that a call gets; nothing where there is none by now.
 fn valued(get: impl FnOnce(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut buffer = vec![0; MOST];
     match get(&mut buffer) {

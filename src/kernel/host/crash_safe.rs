@@ -1,4 +1,4 @@
-//! Files that one process writes at a time, as there is a lock: what is not whole has a fixed name, by which the next one finds and
+//! Files that one process at a time writes, under a lock: an unfinished file has a fixed name, so that the next writer finds and
 //! removes what a killed one left.
 
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use super::files;
 use super::files::New;
 use crate::kernel::faults;
 
-/// Where a file is that is not whole yet. It ends in nothing that engines and systemd look for.
+/// The name ends in nothing that engines and systemd look for.
 fn unfinished(path: &Path) -> PathBuf {
     let mut name = OsString::from(files::UNFINISHED);
     name.push(path.file_name().unwrap_or_default());
@@ -21,18 +21,15 @@ fn unfinished(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Removes what is left of a writer that was killed.
 pub fn tidy(path: &Path) -> Result<()> {
     let left = unfinished(path);
     if fs::symlink_metadata(&left).is_ok() { files::remove(&left) } else { Ok(()) }
 }
 
-/// Replaces a file as [`files::replace`] does.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     replace_as(path, content, mode, &New::Mode(mode))
 }
 
-/// Replaces a file of another program as [`files::replace_keeping_attributes`] does.
 pub fn replace_keeping_attributes(path: &Path, content: &[u8]) -> Result<()> {
     let kept = Attributes::read(path).with_context(|| format!("writing {}", path.display()))?;
     replace_as(path, content, 0o600, &New::Kept(kept))

@@ -22,7 +22,6 @@ use crate::kernel::host::open::{self, Links};
 /// The largest file of ours that we read; a larger one is not ours.
 const LIMIT: u64 = 64 << 20;
 
-/// How the name of a file begins that is not whole yet.
 pub const UNFINISHED: &str = ".new-";
 
 /// Makes a folder that only its owner enters, and checks that an existing one is a folder, not a link.
@@ -71,8 +70,7 @@ pub fn writable(path: &Path) -> Result<()> {
     nix::unistd::faccessat(AT_FDCWD, there, may, how).map_err(std::io::Error::from).with_context(doing)
 }
 
-/// Where a file of the administrator's is, who may have put a link in its place: what is named, or `default`. Nothing where that is
-/// no link, or there is none.
+/// The end of the link that the administrator may have put at `named`, or at `default`; else `named`.
 pub fn followed(named: Option<PathBuf>, default: &Path) -> Option<PathBuf> {
     let is_link = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
     let end = |path: &Path| fs::canonicalize(path).ok().filter(|_| is_link(path));
@@ -85,7 +83,6 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     file.map(|file| read_whole(file, &path.display().to_string())).transpose()
 }
 
-/// The same for a file of the administrator's, who may have put a link in its place.
 pub fn read_through(path: &Path) -> Result<Option<String>> {
     let file = open::plain(path, Links::Followed)?;
     file.map(|file| read_whole(file, &path.display().to_string())).transpose()
@@ -98,7 +95,6 @@ pub fn read_whole(file: File, name: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The same, where `-` is stdin.
 pub fn read_or_stdin(path: &Path) -> Result<Option<String>> {
     if path != Path::new("-") {
         return read(path);
@@ -138,7 +134,7 @@ pub fn write_tree(folder: &Path, tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file that people look at: it goes where a link leads, and gets the mode that they wish.
+/// Writes a file for people: it goes where a link leads, and has the umask's mode.
 pub fn write(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).class(ErrorClass::Usage, format!("writing {}", path.display()))
 }
@@ -149,12 +145,12 @@ pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     replace_as(path, content, &New::Mode(mode), &named(mode))
 }
 
-/// The same, unless another thread says before the rename that it is not wanted any more.
+/// As [`replace`], unless another thread sets `unwanted` before the rename.
 pub fn replace_unless(unwanted: &Mutex<bool>, path: &Path, content: &[u8], mode: u32) -> Result<()> {
     put(path, content, &New::Mode(mode), &named(mode), Some(unwanted), true)
 }
 
-/// The same in memory, where nothing is to be synced.
+/// As [`replace`], for a tmpfs, where nothing is to be synced.
 pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     put(path, content, &New::Mode(mode), &named(mode), None, false)
 }
@@ -176,10 +172,8 @@ fn named(mode: u32) -> tempfile::Builder<'static, 'static> {
     named
 }
 
-/// What a file is given that takes another one's place.
 pub(super) enum New {
     Mode(u32),
-    /// All that the other one had.
     Kept(Attributes),
 }
 
@@ -187,7 +181,7 @@ pub(super) fn replace_as(path: &Path, content: &[u8], new: &New, named: &tempfil
     put(path, content, new, named, None, true)
 }
 
-/// The same, and no fsync where it is not to be `synced`.
+/// As [`replace`]; `synced` false: no fsync.
 pub(super) fn put(
     path: &Path,
     content: &[u8],
@@ -217,7 +211,6 @@ pub(super) fn put(
     if synced { open_folder(folder).and_then(|f| f.sync_all()).with_context(doing) } else { Ok(()) }
 }
 
-/// Opens a folder, and nothing else.
 pub fn open_folder(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(nix::libc::O_DIRECTORY | nix::libc::O_CLOEXEC).open(path)
 }
@@ -261,7 +254,6 @@ pub fn keep_newest(folder: &Path, most: usize) -> Result<()> {
     paths.iter().skip(most).try_for_each(|path| remove_all(path))
 }
 
-/// File names in a folder, sorted; none if there is no folder.
 pub fn list(folder: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

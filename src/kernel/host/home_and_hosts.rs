@@ -20,10 +20,7 @@ pub fn home_dir() -> Option<PathBuf> {
     User::from_uid(getuid()).ok().flatten().map(|user| user.dir)
 }
 
-/// A config file as NCCL opens it: links are followed. Nothing where there is none.
-///
-/// # Errors
-/// It cannot be read, or is no plain file: what NCCL would wait for, we do not.
+/// A config file as NCCL opens it: links are followed. What is no plain file is an error: NCCL would wait for it, this does not.
 pub fn config(path: &Path) -> Result<Option<Vec<u8>>> {
     let Some(file) = open::plain(path, Links::Followed)? else { return Ok(None) };
     let mut text = Vec::new();

@@ -21,21 +21,13 @@ pub enum Content {
 
 /// The host's tree, or one of files for a package or a test. Paths are absolute, within it.
 pub trait ReadTree {
-    /// What is there; nothing where there is none.
-    ///
-    /// # Errors
-    /// What is there is no text, no plain file, or cannot be read.
+    /// Nothing where there is none; what is no plain text file is an error.
     fn content(&self, path: &str) -> Result<Option<Content>>;
-    /// Names in a folder, sorted; none where there is no folder.
-    ///
-    /// # Errors
-    /// It cannot be read.
+    /// Sorted; none where there is no folder.
     fn list(&self, folder: &str) -> Result<Vec<String>>;
     fn exists(&self, path: &str) -> bool;
-    /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none.
-    ///
-    /// # Errors
-    /// It leads nowhere, or out of the tree.
+    /// Where a link at the end of that path leads, for files that are the administrator's: the path itself where it is none. A
+    /// link out of the tree, or to nothing, is an error.
     fn followed(&self, path: &str) -> Result<String>;
 }
 
@@ -44,10 +36,7 @@ pub struct HostTree {
 }
 
 impl HostTree {
-    /// The tree below `root`, `/` for the host's.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`] where there is no such folder.
+    /// The tree below `root`, `/` for the host's; [`ErrorClass::Usage`] where there is no such folder.
     pub fn new(root: &Path) -> Result<HostTree> {
         let doing = || format!("looking at {}", root.display());
         let found = fs::canonicalize(root).class(ErrorClass::Usage, doing())?;
@@ -55,10 +44,8 @@ impl HostTree {
         Ok(HostTree { root: found })
     }
 
-    /// Where a path of the tree is on the host. A link among its folders may lead anywhere within the tree.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`]: it leads out.
+    /// Where a path of the tree is on the host. A link among its folders may lead anywhere within the tree; out of it is
+    /// [`ErrorClass::Refused`].
     pub fn place(&self, path: &str) -> Result<PathBuf> {
         let place = self.root.join(path.trim_start_matches('/'));
         let (mut there, mut rest) = (place.as_path(), Vec::new());
@@ -75,10 +62,7 @@ impl HostTree {
         Ok(rest.iter().rev().fold(found, |at, name| at.join(name)))
     }
 
-    /// Makes a path what it shall be; without a content, it goes. Its folder must be there.
-    ///
-    /// # Errors
-    /// It could not be written; then it is as it was.
+    /// Without a content, the file is removed. Its folder must exist. After an error the file is as it was.
     pub fn change(&self, path: &str, after: Option<&Content>) -> Result<()> {
         let place = self.place(path)?;
         faults::around(format!("changing {path}"), || match after {
@@ -91,7 +75,6 @@ impl HostTree {
         })
     }
 
-    /// Removes what is left of one that was killed while it wrote a path.
     pub fn tidy(&self, path: &str) -> Result<()> {
         crash_safe::tidy(&self.place(path)?)
     }
@@ -107,7 +90,6 @@ impl HostTree {
         fs::set_permissions(&place, Permissions::from_mode(0o755)).with_context(doing)
     }
 
-    /// Removes a folder if nothing is in it.
     pub fn remove_folder(&self, path: &str) -> Result<()> {
         let place = self.place(path)?;
         match fs::remove_dir(&place) {

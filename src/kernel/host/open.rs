@@ -1,8 +1,6 @@
-//! The one way to open what a bundle, a runtime's state, an engine or a configuration names. It never waits, neither for the other
-//! end of a FIFO nor for a device, and opens only what is of the type that it must be.
-//!
-//! The type is looked at first, as some devices act on open(2) alone (a watchdog starts, a tape rewinds), and once more by the
-//! descriptor, as a name may be another file by then.
+//! The one way to open what a bundle, a runtime's state, an engine or a configuration names. It never waits, neither for the
+//! other end of a FIFO nor for a device. The type is checked first, as some devices act on open(2) alone (a watchdog starts, a
+//! tape rewinds), and once more by the descriptor, as a name may be another file by then.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::ErrorKind::NotFound;
@@ -19,10 +17,8 @@ use rustix::fs::{major, minor};
 use crate::kernel::mount::mountinfo;
 use crate::kernel::mount::rootfs::mount_of;
 
-/// Links in a row that are followed for a log.
 const LINKS: usize = 8;
 
-/// Whether a link in the last part of a path is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Links {
     Followed,
@@ -30,9 +26,6 @@ pub enum Links {
 }
 
 /// Opens a plain file, or /dev/null for an empty one, for reading; `None` if there is none.
-///
-/// # Errors
-/// What is there is something else, or the kernel refused.
 pub fn plain(path: &Path, links: Links) -> Result<Option<File>> {
     let doing = || format!("opening {}", path.display());
     let found = match links {
@@ -55,10 +48,7 @@ pub fn plain(path: &Path, links: Links) -> Result<Option<File>> {
     }
 }
 
-/// Opens a plain file for writing, and makes it, for us alone, where there is none. A link is not followed.
-///
-/// # Errors
-/// What is there is something else, or the kernel refused.
+/// Opens a plain file for writing, and makes it, with mode 0600, where there is none. A link is not followed.
 pub fn to_write(path: &Path, append: bool) -> Result<File> {
     let doing = || format!("opening {}", path.display());
     match fs::symlink_metadata(path) {
@@ -73,11 +63,8 @@ pub fn to_write(path: &Path, append: bool) -> Result<File> {
     Ok(file)
 }
 
-/// The same for a log, to append to. A link of root's or our own is followed, as an administrator may have put the log elsewhere;
+/// As [`to_write`], for a log. A link of root's or our own is followed, as an administrator may have put the log elsewhere;
 /// another user's is not. `None` where that leads to /dev/null: nothing is to be kept.
-///
-/// # Errors
-/// As [`to_write`].
 pub fn log(path: &Path) -> Result<Option<File>> {
     let path = behind_own_links(path)?;
     if fs::symlink_metadata(&path).is_ok_and(|meta| is_null(&meta)) {
@@ -98,10 +85,8 @@ fn behind_own_links(path: &Path) -> Result<PathBuf> {
     bail!("{} leads over more than {LINKS} links", path.display())
 }
 
-/// Opens a namespace by a file of nsfs: a link of /proc, or what such a file is bound onto. setns(2) refuses one of another kind.
-///
-/// # Errors
-/// [`ErrorClass::State`]: it is something else. Any other one: the kernel refused.
+/// Opens a namespace by a file of nsfs: a link of /proc, or what such a file is bound onto. Another file is
+/// [`ErrorClass::State`]; setns(2) refuses a namespace of another kind.
 pub fn netns(path: &Path) -> Result<File> {
     let doing = || format!("opening network namespace {}", path.display());
     // statfs(2) calls no driver.
@@ -117,10 +102,7 @@ pub fn netns(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Whether a namespace that [`netns`] has opened is a network namespace, by the name that the kernel gives it.
-///
-/// # Errors
-/// [`ErrorClass::State`]: it is another kind.
+/// Whether what [`netns`] has opened is a network namespace, by the name that the kernel gives it; else [`ErrorClass::State`].
 pub fn is_net(path: &Path, file: &File) -> Result<()> {
     let doing = || format!("looking at {}", path.display());
     let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).with_context(doing)?;
@@ -135,7 +117,6 @@ pub fn is_net(path: &Path, file: &File) -> Result<()> {
     Ok(())
 }
 
-/// Whether it is /dev/null (drivers/char/mem.c).
 fn is_null(meta: &Metadata) -> bool {
     meta.file_type().is_char_device() && (major(meta.rdev()), minor(meta.rdev())) == (1, 3)
 }

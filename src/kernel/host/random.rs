@@ -1,9 +1,6 @@
-//! Unpredictable bits.
-
 use anyhow::{Context, Result};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// 128 of the kernel's.
 pub fn bits() -> Result<[u8; 16]> {
     let mut bits = [0; 16];
     // Up to 256 bytes come whole, once the kernel has any (getrandom(2)).

@@ -1,4 +1,4 @@
-//! Who calls our name as a runtime, by what engines keep of containers that they have not removed yet.
+//! Containers whose engine runs rdmaprep as a runtime, by what engines keep of containers that they have not removed yet.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use super::files;
 
-/// A container whose engine calls a runtime by its path, at the latest to delete it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct User {
     /// Its id, with containerd's namespace before it where there is one: `moby/0123…`.
@@ -18,10 +17,9 @@ pub struct User {
 /// Where containerd keeps its tasks, by itself, as Docker's child, and in k3s.
 const STATES: [&str; 3] = ["run/containerd", "run/docker/containerd/daemon", "run/k3s/containerd"];
 const TASKS: &str = "io.containerd.runtime.v2.task";
-/// No path of a runtime is longer.
 const LONGEST: u64 = 4096;
 
-/// All of them, of all runtimes. What cannot be read names none.
+/// What cannot be read names none.
 pub fn users(root: &Path) -> Vec<User> {
     let mut users = BTreeSet::new();
     let mut tasks: BTreeSet<PathBuf> = STATES.iter().map(|state| root.join(state).join(TASKS)).collect();

@@ -1,4 +1,4 @@
-//! Folders of ours into which several processes write, one at a time. What is not whole yet has one name for the whole folder: what
+//! Folders of ours into which several processes write, one at a time. An unfinished file has one name for the whole folder: what
 //! a killed writer left is replaced by the next one, or removed by [`sweep`].
 
 use std::fs::{self, Permissions};
@@ -20,7 +20,7 @@ fn unfinished(folder: &Path) -> std::path::PathBuf {
     folder.join(format!("{}{NAME}", files::UNFINISHED))
 }
 
-/// The turn to write into a folder. The kernel ends it with the process.
+/// The kernel ends the lock with the process.
 fn lock_for_writing(folder: &Path, deadline: Instant) -> Result<Lock> {
     let doing = || format!("waiting to write to {}", folder.display());
     files::lock_file(files::open_folder(folder).with_context(doing)?, deadline).with_context(doing)
@@ -36,7 +36,6 @@ pub(in crate::kernel) fn replace(path: &Path, content: &[u8], mode: u32, synced:
     files::put(path, content, &New::Mode(mode), &named, None, synced)
 }
 
-/// Makes a folder that has this in it, unless there is one of that name.
 pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     let folder = path.parent().context("a folder needs a folder")?;
     if path.exists() {
@@ -61,7 +60,7 @@ pub(in crate::kernel) fn sweep(folder: &Path) -> Result<()> {
     remove(folder)
 }
 
-/// Call it in turn.
+/// Only under the lock.
 fn remove(folder: &Path) -> Result<()> {
     let left = unfinished(folder);
     if fs::symlink_metadata(&left).is_ok() { files::remove_all(&left) } else { Ok(()) }

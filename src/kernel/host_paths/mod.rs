@@ -1,4 +1,4 @@
-//! Which links the host uses: the kernel is asked. One socket for route lookups, one for sockets, one look at resolv.conf.
+//! Which links the host uses, as the kernel answers.
 
 mod sock_diag;
 mod storage;

@@ -25,10 +25,8 @@ const INET_DIAG_TCLASS: u16 = 6;
 /// It takes CAP_NET_ADMIN.
 const INET_DIAG_MARK: u16 = 15;
 
-/// A socket with another end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sock {
-    /// IPPROTO_TCP or IPPROTO_UDP.
     pub(crate) protocol: u8,
     pub(crate) local: (IpAddr, u16),
     pub(crate) remote: (IpAddr, u16),
@@ -72,7 +70,6 @@ fn by_netlink() -> io::Result<Vec<Sock>> {
     Ok(all)
 }
 
-/// Whether a socket has another end that it can still talk with.
 fn is_open(state: u32, inode: u32) -> bool {
     WITH_ANOTHER_END.contains(&state) && (inode != 0 || !AFTER_CLOSE.contains(&state))
 }

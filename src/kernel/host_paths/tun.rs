@@ -9,7 +9,6 @@ use rdma_model::snapshot::{Answer, HostPath, HostPaths, Netdev, Purpose, Questio
 
 use crate::select::protected_ifaces::uplinks;
 
-/// Adds the ways to the servers of tun and tap devices among the host's uplinks.
 pub(super) fn observe(host: &Snapshot, paths: &mut HostPaths, ask: &mut dyn FnMut(&Question) -> Answer) {
     let is_tun = |netdev: &&Netdev| netdev.kind.as_deref() == Some("tun");
     // One that no program holds has no carrier (__tun_detach() in drivers/net/tun.c), and sends nothing.

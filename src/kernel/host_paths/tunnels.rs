@@ -26,7 +26,6 @@ const NDA_PORT: u16 = 6;
 const NDA_IFINDEX: u16 = 8;
 const NDA_NH_ID: u16 = 13;
 
-/// Where a kind has what we look at.
 struct Layout {
     link: Option<u16>,
     local: &'static [u16],
@@ -54,7 +53,6 @@ const fn over_udp(port: u16, layout: Layout) -> Layout {
     Layout { port: Some(port), ..layout }
 }
 
-/// None of a kind that is no tunnel.
 fn layout_of(kind: &str) -> Option<Layout> {
     Some(match kind {
         "vxlan" => over_udp(15, layout(Some(3), &[4, 17], &[2, 16], 25, None)),
@@ -67,7 +65,6 @@ fn layout_of(kind: &str) -> Option<Layout> {
     })
 }
 
-/// Whether packets that leave by a link of this kind leave inside others.
 fn is_tunnel(netdev: &Netdev) -> bool {
     netdev.kind.as_deref().is_some_and(|kind| kind == "wireguard" || layout_of(kind).is_some())
 }

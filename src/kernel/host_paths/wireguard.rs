@@ -19,7 +19,6 @@ const WGDEVICE_A_FWMARK: u16 = 7;
 const WGDEVICE_A_PEERS: u16 = 8;
 const WGPEER_A_ENDPOINT: u16 = 4;
 
-/// What is known of one.
 pub(super) fn tunnel(netdev: &Netdev) -> TunnelFacts {
     let facts = TunnelFacts::of(&netdev.name);
     match ends(netdev.ifindex) {

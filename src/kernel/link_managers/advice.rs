@@ -1,4 +1,4 @@
-//! Who else configures links on this host, and how they are kept from restored NICs.
+//! Which network manager may have changed restored NICs, and how to keep it from them.
 
 use rdma_model::drift::Drift;
 use std::collections::BTreeSet;
@@ -7,17 +7,14 @@ use rdma_model::ids::IfName;
 
 use super::Manager;
 
-/// One that has run since boot, and what it says of our NICs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Present {
     pub manager: Manager,
-    /// Those that it says it leaves alone.
     pub spares: Vec<IfName>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was changed has been put back, and stays.
     PutBack,
     Lost,
 }
@@ -43,7 +40,6 @@ pub fn sentence(changed: &[Drift], outcome: Outcome, present: &[Present]) -> Opt
     Some(format!("{} changed after the restore ({}), {end}: {who}", names.join(", "), fields(&changed)))
 }
 
-/// The first few fields that differ.
 fn fields(changed: &[&Drift]) -> String {
     const MOST: usize = 3;
     let word = |d: &&Drift| if d.field == "link" { "name".to_owned() } else { d.field.clone() };
@@ -55,7 +51,7 @@ fn fields(changed: &[&Drift]) -> String {
     }
 }
 
-/// What keeps it away, unless it cannot be the one.
+/// None where it cannot be the one.
 fn hint(present: &Present, changed: &[&Drift], names: &[&str]) -> Option<String> {
     let any = |is: &dyn Fn(&str) -> bool| changed.iter().any(|d| is(&d.field));
     let foreign = any(&|field| field.starts_with("route ") || field.starts_with("rule "));

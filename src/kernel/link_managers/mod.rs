@@ -1,4 +1,4 @@
-//! Who configures links on this host besides us, by what they keep under /run: none of them is asked, a hook has no time.
+//! Which programs configure links on this host, by what they keep under /run: a hook has no time to ask them.
 
 pub mod advice;
 
@@ -15,11 +15,10 @@ use crate::kernel::host::files;
 pub enum Manager {
     NetworkManager,
     Networkd,
-    /// udev, which names links and gives them what .link files say.
     Udev,
 }
 
-/// What udev knows of a link, which it tells others (udev_device_db in systemd: `n` and the link's number).
+/// What udev records of a link (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";
 
 /// Those that have run since boot: what they leave there survives their stop, not a reboot. networkd, when it stops, takes away
@@ -35,12 +34,11 @@ pub fn present(root: &Path) -> Vec<Manager> {
     traces.into_iter().filter(|(_, here)| *here).map(|(manager, _)| manager).collect()
 }
 
-/// Whether it says that it manages the link of that index; nothing where it says nothing.
-///
-/// NetworkManager writes `managed=true` for what it manages, and `managed=false` for what `nmcli device set` took from it. What
-/// its configuration or udev's keeps it off has a file without that key, which may be empty, and none if it was never managed
-/// (nm_config_device_state_write() in NetworkManager's nm-config.c; seen so of 1.52, with a link that is away and back, too).
-/// networkd has one of each link (link_save() in systemd's networkd-state-file.c).
+/// Whether it says that it manages the link of that index; nothing where it says nothing. NetworkManager writes `managed=true`
+/// for what it manages, and `managed=false` for what `nmcli device set` took from it. What its configuration or udev's keeps it
+/// off has a file without that key, which may be empty, and none if it was never managed (nm_config_device_state_write() in
+/// NetworkManager's nm-config.c; seen so of 1.52, also with a link that is away and back). networkd has one of each link
+/// (link_save() in systemd's networkd-state-file.c).
 fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
     let read = |at: &str| files::read_through(&root.join(at)).ok()?;
     let has = |text: &str, line: &str| text.lines().any(|l| l == line);
@@ -62,12 +60,11 @@ fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
 /// How networkd calls a link that it knows and has not begun with (`link_state_table` in networkd-link.c).
 const NOT_BEGUN: [&str; 2] = ["pending", "initialized"];
 
-/// Whether it says that it configures the link of that index.
 pub fn manages(root: &Path, manager: Manager, ifindex: u32) -> bool {
     says(root, manager, ifindex) == Some(true)
 }
 
-/// Whether it says that it leaves the link of that index alone: one of which it says nothing yet may be its own in a moment.
+/// A link of which the manager says nothing yet may be its own in a moment.
 pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
     says(root, manager, ifindex) == Some(false)
 }
@@ -92,9 +89,9 @@ pub fn busy(root: &Path) -> bool {
     root.join("run/udev/queue").exists()
 }
 
-/// Whether networkd has yet to be done with links of these numbers. It notes each link, first as one that it has not begun with
-/// (link_save() in networkd-state-file.c, `link_state_table` in networkd-link.c): what it takes for foreign goes at some time before
-/// it is done.
+/// Whether networkd has still to configure links of these numbers. It notes each link first as one that it has not begun with
+/// (link_save() in networkd-state-file.c, `link_state_table` in networkd-link.c): what it takes for foreign goes at some time
+/// before it is done.
 pub fn configures(root: &Path, links: &[u32]) -> bool {
     let done = |index: &u32| {
         let file = root.join("run/systemd/netif/links").join(index.to_string());

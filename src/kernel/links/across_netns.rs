@@ -16,15 +16,11 @@ use rdma_netlink::rtnl;
 use super::{RouteSocket, change_links};
 use crate::kernel::netns::Netns;
 
-/// How often a list that changed while it was read is read again.
 const TRIES: usize = 3;
 
 impl RouteSocket {
     /// Links of this socket's namespace that sit on netdevs of `home` with an index that `concerns`, and whether these are all. A
     /// tenant may change its links all the time, so that no list of them is whole: what several lists have together counts.
-    ///
-    /// # Errors
-    /// The kernel's, and the end of `deadline`.
     pub fn strangers(
         &mut self,
         home: &Netns,

@@ -1,5 +1,3 @@
-//! Links: moving, making, setting, naming them.
-
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -39,7 +37,6 @@ impl RouteSocket {
         found.ok_or_else(|| io::Error::from_raw_os_error(nix::libc::ENODEV))
     }
 
-    /// The index of a link, and the sysctls that its message reports.
     pub fn conf(&mut self, name: &IfName) -> io::Result<(u32, DevConf)> {
         let mut ask = ask();
         call(&mut ask, name);
@@ -66,7 +63,7 @@ impl RouteSocket {
         }
     }
 
-    /// One link message that moves the link: to `target`, there as `new_name`, and with `new_index` if that is free.
+    /// One link message; `new_index` counts if it is free.
     pub fn move_link(
         &mut self,
         name: &IfName,
@@ -108,7 +105,6 @@ impl RouteSocket {
         })
     }
 
-    /// Sets what the kernel keeps over a namespace change.
     pub fn set(&mut self, name: &IfName, settings: &Settings) -> io::Result<()> {
         self.set_link(name, |m| {
             let flag = |on: bool, flag: LinkFlags| if on { flag } else { LinkFlags::empty() };
@@ -169,12 +165,10 @@ impl RouteSocket {
         XDP_MODES.into_iter().try_for_each(|mode| self.set_link(name, |m| m.attributes.push(detach(mode))))
     }
 
-    /// Detaches the XDP program of that mode.
     pub fn xdp_detach_mode(&mut self, name: &IfName, hook: ProgramHook) -> io::Result<()> {
         self.xdp(name, hook, -1)
     }
 
-    /// Attaches an XDP program in that mode.
     pub fn xdp_attach(&mut self, name: &IfName, hook: ProgramHook, program: &impl AsRawFd) -> io::Result<()> {
         self.xdp(name, hook, program.as_raw_fd())
     }

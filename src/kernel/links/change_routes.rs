@@ -1,5 +1,3 @@
-//! Changes what links have: addresses, routes, nexthop objects, neighbours, rules, queueing disciplines.
-
 use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv6Addr;
@@ -21,7 +19,6 @@ impl RouteSocket {
         self.change(m, NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Removes a queueing discipline; the kernel attaches its default.
     pub fn qdisc_delete(&mut self, dev: &IfName, qdisc: &Qdisc) -> io::Result<()> {
         let m = qdisc::delete_message(self.index(dev)?, qdisc);
         self.change(m, 0)
@@ -33,7 +30,7 @@ impl RouteSocket {
         self.set_link(name, |m| m.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![token])])))
     }
 
-    /// Adds an address; the same one with other attributes is replaced.
+    /// Replaces the same address with other attributes.
     pub fn address_add(&mut self, dev: &IfName, address: &Address) -> io::Result<()> {
         let m = rtnl::address_message(self.index(dev)?, address);
         self.change(Message::NewAddress(m), NLM_F_CREATE | NLM_F_REPLACE)
@@ -54,7 +51,6 @@ impl RouteSocket {
         route::route_message(route, |dev| indexes.get(dev).copied().context("a leg without a device"))
     }
 
-    /// Adds a route behind equal ones.
     pub fn route_add(&mut self, route: &Route) -> Result<()> {
         self.route_put(route, NLM_F_CREATE | NLM_F_APPEND)
     }
@@ -103,7 +99,7 @@ impl RouteSocket {
         self.change(Message::DelNeighbour(m), 0)
     }
 
-    /// Adds a rule; one that is there already is fine.
+    /// A rule that is there already is fine.
     pub fn rule_add(&mut self, rule: &Rule) -> io::Result<()> {
         match self.change(Message::NewRule(rtnl::rule_message(rule)), NLM_F_CREATE | NLM_F_EXCL) {
             Err(e) if e.raw_os_error() == Some(nix::libc::EEXIST) => Ok(()),

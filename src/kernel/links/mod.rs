@@ -30,12 +30,11 @@ impl RouteSocket {
         Ok(RouteSocket(KernelSocket::open(NETLINK_ROUTE).context("opening a route netlink socket")?))
     }
 
-    /// Sends one message and collects the answers; an error answer becomes an `io::Error` with its errno.
+    /// An error answer becomes an `io::Error` with its errno.
     fn exchange(&mut self, message: impl Into<Packet>, flags: u16) -> io::Result<(Vec<Packet>, bool)> {
         self.exchange_within(message, flags, ANSWER)
     }
 
-    /// The same, with less patience.
     fn exchange_within(
         &mut self,
         message: impl Into<Packet>,

@@ -1,5 +1,3 @@
-//! Observes a network namespace: links, addresses, routes, rules, neighbours, queueing disciplines.
-
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -26,7 +24,6 @@ const IFA_F_TENTATIVE: u32 = 0x40;
 pub struct Network {
     pub netdevs: Vec<Netdev>,
     pub routes: Vec<Route>,
-    /// Families of which the kernel has not listed all, see [`route::is_cut`].
     pub routes_cut: Vec<u8>,
     pub nexthops: Vec<Nexthop>,
     pub rules: Vec<Rule>,
@@ -76,7 +73,6 @@ impl RouteSocket {
         Ok(Network { netdevs, routes, routes_cut, nexthops, rules, confs })
     }
 
-    /// All links, and the sysctls that their messages report.
     fn links(&mut self) -> Result<(Vec<LinkMessage>, HashMap<u32, DevConf>)> {
         let ask = LinkPacket { packet: Message::GetLink(change_links::ask()).into(), conf: DevConf::default() };
         let (mut links, mut confs) = (Vec::new(), HashMap::new());
@@ -89,7 +85,6 @@ impl RouteSocket {
         Ok((links, confs))
     }
 
-    /// The sysctls of neighbours, of all links.
     pub fn neigh_parms(&mut self) -> Result<neigh_parms::Tables> {
         let resolution = clock_getres(ClockId::RealtimeCoarse);
         // Of a clock that counts jiffies.
@@ -132,7 +127,6 @@ impl RouteSocket {
         Ok(answers.iter().find_map(|p| if let Packet::Raw(r) = p { route::out(r) } else { None }))
     }
 
-    /// Whether duplicate address detection of an address still runs.
     pub fn tentative(&mut self, ip: IpAddr) -> Result<bool> {
         let running = |a: &Address| a.address == ip && a.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED) == IFA_F_TENTATIVE;
         let all = self.dump(Message::GetAddress(Default::default()))?;

@@ -1,5 +1,3 @@
-//! BPF programs at hooks that netlink does not report, and taking programs off.
-
 use std::io;
 
 use bpf_hooks::Tcx;

@@ -1,5 +1,3 @@
-//! A network namespace with its sockets, and what reads the sysctls of its NICs.
-
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
@@ -22,7 +20,6 @@ pub(super) struct Space {
     pub(super) route: RouteSocket,
     pub(super) rdma: Option<Rdma>,
     pub(super) sysctls: Reader,
-    /// How many links it had when it was last observed.
     pub(super) links: usize,
     devices: Option<Devices>,
 }
@@ -42,7 +39,6 @@ impl Space {
         Ok(self.devices.insert(devices))
     }
 
-    /// Writes those of a device's sysctls that have another value.
     pub(super) fn write_sysctls(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
         self.sysctls.forget();
         // Without what netlink reports, as of `all`, the files are compared.

@@ -12,14 +12,11 @@ use rustix::mount::{
 
 use rdma_model::tree::{Node, Tree};
 
-/// What our own files need no more than.
 pub const PLAIN: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
-/// A setting of a new file system; without a value, a flag.
 pub type Setting<'s> = (&'s str, Option<&'s str>);
 
-/// A new file system, mounted nowhere yet.
 pub fn create(kind: &str, settings: &[Setting<'_>], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in settings {
@@ -66,14 +63,12 @@ pub fn attach(mount: impl AsFd, over: impl AsFd) -> io::Result<()> {
     Ok(move_mount(mount, "", over, "", held)?)
 }
 
-/// Makes a directory that everybody may read.
 pub fn folder(dir: impl AsFd, name: &str) -> Result<OwnedFd> {
     let doing = || format!("creating folder {name}");
     mkdirat(&dir, name, Mode::from_raw_mode(0o755)).with_context(doing)?;
     openat(dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).with_context(doing)
 }
 
-/// Writes a file that everybody may read, and returns it open.
 pub fn file(dir: impl AsFd, name: &str, bytes: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = openat(dir, name, flags, Mode::from_raw_mode(0o444)).with_context(|| format!("creating {name}"))?;

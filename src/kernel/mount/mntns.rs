@@ -1,7 +1,6 @@
-//! Mount namespaces: visits to a container's, and a private one to prepare things in; both on a thread that ends there.
-//!
-//! A mount namespace is entered with file system attributes (root, working directory, umask) of the thread's own: setns(2)
-//! wants them unshared, and nothing of a visit can reach the caller's thread.
+//! Mount namespaces: visits to a container's, and a private one to prepare things in; both on a thread that ends there. A mount
+//! namespace is entered with file system attributes (root, working directory, umask) of the thread's own: setns(2) wants them
+//! unshared, and nothing of a visit can reach the caller's thread.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -39,7 +38,6 @@ impl Mntns {
         self.id == other.id
     }
 
-    /// Runs `visit` on a new thread inside this namespace.
     pub fn visit<T: Send>(&self, visit: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         apart(|| {
             unshare(CloneFlags::CLONE_FS).context("leaving the shared working directory")?;

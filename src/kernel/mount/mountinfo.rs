@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// A mount, as far as it matters where things are put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Its number; statx(2) tells the same one for an open file.
@@ -18,7 +17,6 @@ pub struct Mount {
     pub shared: bool,
 }
 
-/// All mounts of a mountinfo file; a line that is none is passed over.
 pub fn parse(text: &[u8]) -> Vec<Mount> {
     text.split(|b| *b == b'\n').filter_map(mount).collect()
 }

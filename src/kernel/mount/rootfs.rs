@@ -1,8 +1,7 @@
-//! Paths in a container's root, which is untrusted: found without leaving it, looked at without opening anything.
-//!
-//! A path is resolved by openat2(2) as if the container's root were the root, so that neither a link nor `..` leads out, not
-//! even while directories are exchanged for links. What is found is held by an O_PATH descriptor, which opens nothing;
-//! only a regular file of an ordinary file system, and a directory of device nodes, is opened through it, for reading.
+//! Paths in a container's root, which is untrusted. A path is resolved by openat2(2) as if the container's root were the root, so
+//! that neither a link nor `..` leads out, not even while directories are exchanged for links. What is found is held by an O_PATH
+//! descriptor, which opens nothing; only a regular file of an ordinary file system, and a directory of device nodes, is opened
+//! through it, for reading.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -50,12 +49,11 @@ const HOLD: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 #[derive(Debug)]
 pub struct Root {
     top: OwnedFd,
-    /// /proc/thread-self.
     own: OwnedFd,
 }
 
 impl Root {
-    /// Opens it. The path itself is the runtime's and is trusted.
+    /// The path itself is the runtime's and is trusted.
     pub fn open(path: &Path) -> Result<Root> {
         let dir = HOLD | OFlags::DIRECTORY;
         let top = openat(CWD, path, dir, Mode::empty()).with_context(|| format!("opening {}", path.display()))?;
@@ -64,7 +62,6 @@ impl Root {
         Ok(Root { top, own })
     }
 
-    /// Where a path ends, following links.
     pub fn find(&self, path: &str) -> io::Result<OwnedFd> {
         resolve(self.top.as_fd(), path.as_ref(), HOLD, ResolveFlags::IN_ROOT)
     }
@@ -90,10 +87,8 @@ impl Root {
         opened.map(File::from).map_err(|e| format!("opening it: {e}"))
     }
 
-    /// Opens a character device that [`Root::find`] found, for reading and writing, if it has this number.
-    ///
-    /// # Errors
-    /// `Ok` with what it is instead, in words: nothing is opened then. `Err`: the kernel refused.
+    /// Opens a character device that [`Root::find`] found, for reading and writing, if it has this number. Where it has another
+    /// one, nothing is opened, and `Ok` says in words what it is; `Err`: the kernel refused.
     pub fn open_device(&self, found: &OwnedFd, number: (u32, u32)) -> io::Result<Result<File, String>> {
         let stat = fstat(found)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -167,7 +162,6 @@ pub fn is_sysfs(found: impl AsFd) -> bool {
     is_on(found, SYSFS_MAGIC)
 }
 
-/// Whether it is on a file system whose files are the kernel talking.
 pub fn is_talking(found: impl AsFd) -> bool {
     fstatfs(found).map_or(true, |stat| TALKING.contains(&stat.filesystem_type()))
 }

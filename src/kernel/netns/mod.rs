@@ -19,7 +19,6 @@ use crate::kernel::process::capabilities;
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
 pub const NAMED: &str = "/run/netns";
 
-/// An open network namespace; it lives as long as this.
 #[derive(Debug)]
 pub struct Netns {
     file: File,
@@ -36,7 +35,6 @@ impl Netns {
         thread.join().map_err(|_| anyhow!("a thread that makes a network namespace panicked"))?
     }
 
-    /// The same one once more.
     pub fn again(&self) -> Result<Netns> {
         let file = self.file.try_clone().context("duplicating a network namespace's descriptor")?;
         Ok(Netns { file, inode: self.inode })
@@ -59,10 +57,8 @@ impl Netns {
         Ok(Netns { file, inode })
     }
 
-    /// The one that a bundle names; nothing where that cannot be opened: the runtime says what it thinks of it.
-    ///
-    /// # Errors
-    /// [`ErrorClass::State`]: what is there is no network namespace.
+    /// The one that a bundle names; nothing where that cannot be opened: the runtime reports it. What is no network namespace is
+    /// [`ErrorClass::State`].
     pub fn named(path: &Path) -> Result<Option<Netns>> {
         match Netns::open(path) {
             Ok(netns) => open::is_net(path, &netns.file).map(|()| Some(netns)),
@@ -76,7 +72,6 @@ impl Netns {
         self.inode
     }
 
-    /// For IFLA_NET_NS_FD.
     pub fn raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }

@@ -14,10 +14,9 @@ use crate::kernel::faults;
 use crate::kernel::host::{files, open};
 use crate::kernel::netns::{NAMED, Netns};
 
-/// How long to wait for another one that is about to share the folder of names.
+/// How long to wait for another process that is about to share the folder of names.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// Whether `path` is a pin of the namespace with that inode.
 pub fn is_pinned(path: &Path, inode: u64) -> bool {
     Netns::open(path).is_ok_and(|ns| ns.inode() == inode)
 }
@@ -48,10 +47,7 @@ pub fn unpin(path: &Path) -> Result<()> {
     files::remove(path)
 }
 
-/// Whether a namespace may get the name that this path is.
-///
-/// # Errors
-/// [`ErrorClass::Refused`] where there is something already: it may be in use.
+/// Whether a namespace may get this path as its name: what exists there may be in use, and is [`ErrorClass::Refused`].
 pub fn is_vacant(path: &Path) -> Result<()> {
     let taken = || ErrorClass::Refused.error(format!("{} exists already: choose another name", path.display()));
     if fs::symlink_metadata(path).is_ok() { Err(taken()) } else { Ok(()) }
@@ -100,7 +96,6 @@ pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
     if ours && path.parent() == Some(Path::new(NAMED)) { unpin(path) } else { Ok(()) }
 }
 
-/// Where runtimes find the namespace with that inode.
 pub fn names(inode: u64) -> Vec<PathBuf> {
     let all = files::list(Path::new(NAMED)).unwrap_or_default().into_iter().map(|name| Path::new(NAMED).join(name));
     all.filter(|path| is_pinned(path, inode)).collect()

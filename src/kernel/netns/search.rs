@@ -16,21 +16,16 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A link of another namespace, which this value keeps open.
 pub struct FoundLink {
-    /// The link, and where it is.
     pub link: Stranger,
     delete: Box<dyn FnOnce() -> Result<()>>,
 }
 
 impl FoundLink {
-    /// With the way to delete it.
     pub fn new(link: Stranger, delete: impl FnOnce() -> Result<()> + 'static) -> FoundLink {
         FoundLink { link, delete: Box::new(delete) }
     }
 
-    /// Deletes it where it is.
-    ///
-    /// # Errors
-    /// The kernel's.
+    /// Deletes it in its namespace.
     pub fn delete(self) -> Result<()> {
         (self.delete)()
     }
@@ -100,7 +95,6 @@ impl Search {
     }
 }
 
-/// What keeps a namespace: a process, or a name.
 fn keeper(path: &Path) -> String {
     let text = path.to_string_lossy();
     match text.strip_prefix("/proc/").and_then(|rest| rest.split('/').next()) {

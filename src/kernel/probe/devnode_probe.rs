@@ -1,9 +1,7 @@
-//! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its root; and what else is looked at
-//! there.
-//!
-//! The kernel does not tell what a device cgroup allows: its programs are asked by the kernel alone, for who opens. So a process of ours
-//! enters the container's cgroup, opens the nodes and ends. A container's root is untrusted: a node is opened only when it is
-//! known to be the right one, and its file systems need not answer, so that whatever looks there is a process of its own.
+//! Whether device nodes can be opened: here, or as a container would, in its cgroup, below its root. The kernel does not report
+//! what a device cgroup allows: it runs the cgroup's programs only for a process that opens. So a process of ours enters the
+//! container's cgroup, opens the nodes and ends. A container's root is untrusted: a node is opened only when it is known to be
+//! the right one, and its file systems need not answer, so that whatever looks there is a process of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -28,7 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Bytes that such a process may say: all files of NCCL's, and an environment.
 const MOST: u64 = 16 << 20;
 
-/// What becomes of nodes, by name.
 type Nodes = BTreeMap<String, NodeAccess>;
 
 /// Tries them below this process's own root, for everybody.
@@ -36,7 +33,6 @@ pub fn here(devices: &[CharDevice]) -> Nodes {
     below(Path::new("/"), devices, None)
 }
 
-/// The same below another root, for one user.
 fn below(root: &Path, devices: &[CharDevice], user: Option<&ProcessUser>) -> Nodes {
     let root = Root::open(root);
     let one = |d: &CharDevice| match &root {
@@ -64,7 +60,6 @@ fn try_node(root: &Root, device: &CharDevice, user: Option<&ProcessUser>) -> Nod
     }
 }
 
-/// Tries the nodes as a process of that container would: by a process that enters its cgroup.
 pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
     let nodes = devices.iter().map(|d| format!("{}:{}:{}", d.name, d.major, d.minor));
     let words = [pid.to_string(), "--user".to_owned(), user.to_string()].into_iter().chain(nodes);
@@ -77,9 +72,6 @@ pub fn within(pid: i32, user: &ProcessUser, devices: &[CharDevice]) -> Nodes {
 }
 
 /// NCCL's settings there, as `rdmaprep try-nodes --settings` prints them.
-///
-/// # Errors
-/// It cannot be read, or not in time.
 pub fn settings<T: DeserializeOwned>(pid: i32) -> Result<T> {
     run_probe([pid.to_string(), "--settings".to_owned()])?
         .with_context(|| format!("its files or its memory do not answer in {PATIENCE:?}"))
@@ -89,15 +81,14 @@ fn top(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/root"))
 }
 
-/// What `rdmaprep try-nodes` says; nothing where it does not come back. It is killed then, and not waited for: not even that
-/// need end it soon, where a file system does not answer.
+/// What `rdmaprep try-nodes` prints; nothing where it does not answer. It is killed then, and not waited for: where a file system
+/// does not answer, even a killed process may not end soon.
 fn run_probe<T: DeserializeOwned>(words: impl IntoIterator<Item = String>) -> Result<Option<T>> {
     let mut command = Command::new("/proc/self/exe");
     let Some(said) = bounded(command.arg("try-nodes").args(words).env_clear(), PATIENCE)? else { return Ok(None) };
     serde_json::from_slice(&said).map(Some).context("reading what it tells")
 }
 
-/// What a program says on its standard output, if it ends in that time.
 fn bounded(command: &mut Command, patience: Duration) -> Result<Option<Vec<u8>>> {
     let end = Instant::now() + patience;
     let mut child = command

@@ -1,5 +1,3 @@
-//! TCP from and to this network namespace, and where the kernel sends from.
-
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
@@ -8,9 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// What a listener of ours says before the address that it was called from.
 const HELLO: &str = "rdmaprep bootstrap ";
-/// How long a listener of ours is waited for to say it.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The longest that it says.
 const LINE: u64 = 128;
 
 /// The address that the kernel would send from. No packet is sent.
@@ -60,10 +56,7 @@ pub fn welcome(listener: &TcpListener, until: Instant) -> io::Result<Option<Sock
     }
 }
 
-/// Where a listener of ours says that we come from; nothing where it is another program's.
-///
-/// # Errors
-/// The connection was reset.
+/// Where a listener of ours says that we come from; nothing where it is another program's. An error: the connection was reset.
 pub fn hello(stream: TcpStream) -> io::Result<Option<SocketAddr>> {
     let (until, mut said) = (Instant::now() + PATIENCE, Vec::new());
     while said.len() < LINE as usize && !said.contains(&b'\n') {

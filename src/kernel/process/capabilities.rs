@@ -1,4 +1,4 @@
-//! What this process may do: less than the root that started it, before it reads a word of what others wrote.
+//! What this process may do: less than the root that started it, before it reads what others wrote.
 
 use anyhow::{Context, Result};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
@@ -32,10 +32,7 @@ pub fn shed() -> Result<()> {
     set_capabilities(None, sets).context("giving up capabilities")
 }
 
-/// Whether it can do its work at all.
-///
-/// # Errors
-/// [`ErrorClass::Refused`] that names what is missing and the user.
+/// Whether it can do its work at all; else [`ErrorClass::Refused`] that names the missing capability and the user.
 pub fn require() -> Result<()> {
     let effective = capabilities(None).context("reading the capabilities")?.effective;
     let needed = KEPT.iter().take(NEEDED);

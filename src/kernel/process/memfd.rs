@@ -1,5 +1,3 @@
-//! A file in memory that a program inherits.
-
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
@@ -37,14 +35,13 @@ pub fn sealed(name: &str, content: &[u8]) -> Result<OwnedFd> {
     Ok(high)
 }
 
-/// A sealed file that this process keeps open, for others to take.
 pub struct KeptFile {
     name: &'static str,
     fd: OwnedFd,
 }
 
 impl KeptFile {
-    /// Makes it. /proc shows it as `memfd:rdmaprep-NAME`.
+    /// /proc shows it as `memfd:rdmaprep-NAME`.
     pub fn new(name: &'static str, content: &[u8]) -> Result<KeptFile> {
         Ok(KeptFile { name, fd: sealed(&format!("rdmaprep-{name}"), content)? })
     }
@@ -75,10 +72,7 @@ pub fn for_program(fd: OwnedFd) -> Result<(OwnedFd, i32)> {
     Ok((fd, number))
 }
 
-/// Becomes that program, with one more variable where one is given.
-///
-/// # Errors
-/// [`ErrorClass::Usage`] where it cannot be run; it does not return else.
+/// Becomes that program, with one more variable where one is given. It returns only an error, [`ErrorClass::Usage`].
 pub fn become_program(command: &[OsString], variable: Option<(&str, &OsStr)>) -> Result<()> {
     let (program, args) = command.split_first().context("there is no program to run")?;
     let mut command = Command::new(program);

@@ -1,5 +1,3 @@
-//! Processes: pidfds, descriptors that others hold, files in memory, signals, and what we may do ourselves.
-
 pub mod capabilities;
 pub mod memfd;
 pub mod pidfd;

@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A process that cannot be confused with a later one of the same pid.
 #[derive(Debug)]
 pub struct Process {
     pub(super) pidfd: OwnedFd,

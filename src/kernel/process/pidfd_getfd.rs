@@ -1,5 +1,3 @@
-//! Descriptors of other processes by value: [`Handle`].
-
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -35,13 +33,10 @@ pub fn lives(handle: &Handle) -> bool {
     boot_id().is_ok_and(|boot| boot == handle.boot_id) && holder(handle).is_ok()
 }
 
-/// Opens what a handle names, for reading from its beginning: an open file of our own, so that no reader moves another one's place.
-/// Where the kernel refuses the descriptor, what we inherited under its number serves, then /proc, then `file`, of which nothing
-/// but its name is known.
-///
-/// # Errors
-/// [`ErrorClass::Refused`] with the cause: another boot, a process that has gone or whose pid is another's, another object under that
-/// number, one that can be changed, or why the kernel refuses it and what else was tried.
+/// Opens what a handle names, for reading from its beginning: an open file of our own, so that no reader moves another one's
+/// place. Where the kernel refuses the descriptor, what we inherited under its number serves, then /proc, then `file`, of which
+/// only the name is known. [`ErrorClass::Refused`] names the cause: another boot, a process that has gone or whose pid is
+/// another's, another object under that number, one that can be changed, or why the kernel refuses it and what else was tried.
 pub fn fetch(handle: &Handle, file: Option<&Path>) -> Result<OwnedFd> {
     if handle.boot_id != boot_id()? {
         return Err(stale("it was made before the last boot"));
@@ -78,7 +73,6 @@ fn mark(process: &Process) -> Option<Mark> {
     mark.filter(|_| process.alive())
 }
 
-/// The process that a handle names, and no other one of its pid.
 fn holder(handle: &Handle) -> Result<Process> {
     let process = match Process::try_open(handle.pid) {
         Ok(process) => process,
@@ -147,7 +141,6 @@ fn climb(handle: &Handle, process: &Process, file: Option<&Path>) -> Result<Owne
     opened.map(OwnedFd::from).ok_or_else(|| ErrorClass::Refused.error(format!("{}: there is no such file", doing())))
 }
 
-/// How this process stands to another one.
 fn standing(pid: i32) -> Standing {
     let field = |file: String, name: &str| {
         let text = std::fs::read_to_string(file).ok()?;

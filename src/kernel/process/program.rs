@@ -1,10 +1,7 @@
-//! Programs on disk.
-
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// What is at a path, as something to be run.
 pub struct Program {
     pub runs: bool,
     /// Whether it is the program of this process, by whatever name.

@@ -1,14 +1,11 @@
-//! Signals that end a process of ours at a time of its own choosing.
-
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal};
 
-/// Signals that wait until they are asked for.
 pub struct Signals(SigSet);
 
 impl Signals {
-    /// Keeps SIGTERM, SIGINT and SIGHUP from this thread and those that it starts: call it before there are others, of which any
-    /// one would die of them.
+    /// Keeps SIGTERM, SIGINT and SIGHUP from this thread and those that it starts: call it before there are others, since the
+    /// signal would end the process through any of them.
     pub fn block() -> Result<Signals> {
         let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect();
         signals.thread_block().context("blocking signals")?;

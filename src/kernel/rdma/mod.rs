@@ -21,7 +21,6 @@ use super::netns::Netns;
 const NETLINK_RDMA: isize = 20;
 /// The kernel answers in microseconds, or, when it loads a module first, in less than a second; a hook must not hang.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a list that changed while it was read is read again.
 const TRIES: usize = 8;
 
 /// A socket in the network namespace of the thread that opened it; it stays there when it goes to another thread.
@@ -36,14 +35,10 @@ const CORE: &str = "/sys/class/infiniband";
 const UVERBS: &str = "/sys/class/infiniband_verbs";
 const UCM: &str = "/sys/class/misc/rdma_cm";
 
-/// All that NETLINK_RDMA tells in one pass: the first source of a snapshot's RDMA facts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NlFacts {
-    /// Shared or exclusive namespaces; absent before Linux 5.3.
     pub mode: Option<RdmaMode>,
-    /// `/dev/infiniband/rdma_cm`.
     pub rdma_cm: Option<CharDev>,
-    /// Devices that the namespace may see.
     pub hcas: Vec<NlHca>,
 }
 
@@ -65,7 +60,7 @@ impl Rdma {
         Ok(Some(Rdma { socket, quiet: false }))
     }
 
-    /// The same for who only looks, and makes the kernel load nothing: what is not loaded is not there.
+    /// For reading alone: the kernel loads nothing for it, and what is not loaded is not there.
     pub fn open_quiet() -> Result<Option<Rdma>> {
         if !Path::new(CORE).exists() {
             return Ok(None);
@@ -78,7 +73,6 @@ impl Rdma {
         !self.quiet || Path::new(place).exists()
     }
 
-    /// The devices that this namespace may see: all of them in shared mode, its own in exclusive mode.
     pub fn devices(&mut self) -> Result<Vec<Device>> {
         let payloads = self.ask(&Request::Devices).context("listing RDMA devices")?;
         payloads.iter().map(|p| Device::parse(p)).collect()
@@ -90,7 +84,6 @@ impl Rdma {
         payloads.iter().map(|p| Port::parse(p)).collect()
     }
 
-    /// The connections that the kernel itself has over a device.
     pub fn kernel_uses(&mut self, device: u32) -> Result<Vec<KernelUse>> {
         kernel_uses(&self.ask(&Request::Connections { device }).context("listing what uses an RDMA device")?)
     }
@@ -119,13 +112,11 @@ impl Rdma {
         answer.with_context(|| format!("creating the {kind} device {name} on {netdev}")).map(drop)
     }
 
-    /// Deletes a software RDMA device.
     pub fn link_delete(&mut self, device: u32) -> Result<()> {
         let answer = self.ask(&Request::LinkDelete { device });
         answer.with_context(|| format!("deleting RDMA device {device}")).map(drop)
     }
 
-    /// The index of a device of that name that this namespace may see.
     pub fn index(&mut self, name: &HcaName) -> Result<Option<u32>> {
         Ok(self.devices()?.into_iter().find(|d| d.name == name.as_str()).map(|d| d.index))
     }

@@ -1,9 +1,7 @@
-//! Waits until a port in the container is what NCCL needs.
-//!
-//! Asked again and again, since nothing tells: the kernel's RDMA monitor (RDMA_NLDEV_CMD_MONITOR, Linux 6.12) speaks of devices
-//! and of netdevs that come and go, not of port states or GIDs (enum rdma_nl_notify_event_type in
-//! include/uapi/rdma/rdma_netlink.h), and carrier and GID table follow the netdev's own events through workqueues
-//! (drivers/infiniband/core/roce_gid_mgmt.c).
+//! Waits until a port in the container is what NCCL needs, by asking again and again, since no event reports it: the kernel's
+//! RDMA monitor (RDMA_NLDEV_CMD_MONITOR, Linux 6.12) reports devices and netdevs that come and go, not port states or GIDs (enum
+//! rdma_nl_notify_event_type in include/uapi/rdma/rdma_netlink.h), and carrier and GID table follow the netdev's own events
+//! through workqueues (drivers/infiniband/core/roce_gid_mgmt.c).
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -22,21 +20,18 @@ use crate::kernel::mount::fsmount;
 use crate::kernel::netns::Netns;
 use crate::kernel::sysfs;
 
-/// A port, and what it is to have.
 #[derive(Clone, Copy)]
 pub(in crate::kernel) struct ExpectedPort<'a> {
     pub hca: &'a HcaName,
     pub port: u32,
-    /// The netdev that its GIDs carry.
     pub dev: &'a IfName,
-    /// The addresses that they are made from.
     pub addresses: &'a [IpAddr],
     /// Where they are, if the container gets an index.
     pub index: Option<u32>,
 }
 
 enum Lack {
-    /// It is not ACTIVE.
+    /// The port is not ACTIVE.
     State(String),
     /// It is, but its table does not have what is wanted.
     Gid(String),

@@ -8,12 +8,10 @@ use rdma_model::ids::BusId;
 
 use super::root::{ATTRIBUTE, Contents, Entry, Kind, Listing, Root};
 
-/// A directory by its real path, which lies below the root.
 #[derive(Clone)]
 pub(super) struct Dir<'r> {
     root: &'r Root,
     path: String,
-    /// None where it cannot be listed.
     listing: Option<Listing>,
 }
 
@@ -77,12 +75,10 @@ impl<'r> Dir<'r> {
         (!value.is_empty()).then(|| value.to_owned())
     }
 
-    /// An attribute as a value; none also where it is malformed.
     pub(super) fn parse<T: FromStr>(&self, name: &str) -> Option<T> {
         self.attr(name)?.parse().ok()
     }
 
-    /// A hexadecimal attribute, `0x…`.
     pub(super) fn hex(&self, name: &str) -> Option<u32> {
         u32::from_str_radix(self.attr(name)?.strip_prefix("0x")?, 16).ok()
     }
@@ -93,7 +89,6 @@ impl<'r> Dir<'r> {
         self.root.target(&self.path, name, known)
     }
 
-    /// The last component of a link's target.
     pub(super) fn link(&self, name: &str) -> Option<String> {
         let target = self.target(name)?;
         Some(Path::new(&*target).file_name()?.to_str()?.to_owned())

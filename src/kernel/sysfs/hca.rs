@@ -1,6 +1,5 @@
-//! RDMA devices, their ports, GIDs and device nodes as sysfs shows them (drivers/infiniband/core/sysfs.c).
-//!
-//! `counters` and `hw_counters` are never read: on some NICs that makes the firmware act.
+//! RDMA devices, their ports, GIDs and device nodes as sysfs shows them (drivers/infiniband/core/sysfs.c). `counters` and
+//! `hw_counters` are never read: on some NICs that makes the firmware act.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -12,7 +11,6 @@ use super::dir::Dir;
 use super::root::Root;
 use super::threads::each;
 
-/// An HCA with what is only needed to find the netdevs behind its ports.
 pub(super) struct FoundHca {
     pub(super) hca: Hca,
     /// Real path of its `device`, below the root.

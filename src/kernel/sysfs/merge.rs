@@ -1,4 +1,4 @@
-//! Joins what a /sys tells with what RDMA and route netlink tell: one snapshot, and a sentence where they differ.
+//! Joins what a /sys shows with what RDMA and route netlink report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,9 +9,8 @@ use rdma_netlink::nldev::{self, CharDev};
 use super::SysTree;
 use crate::kernel::rdma::{NlFacts, NlHca};
 
-/// Joins the sources into a snapshot: RDMA facts from netlink, then sysfs; netdevs from `live` (route netlink) where
-/// given, to which sysfs adds function, driver and dev_port. Where two sources quarrel, netlink's word stays and the
-/// HCA says so.
+/// RDMA facts come from netlink, then sysfs; netdevs from `live` (route netlink) where given, to which sysfs adds function,
+/// driver and dev_port. Where two sources differ, netlink's word stays and the HCA says so.
 pub fn merge(tree: SysTree, nl: Option<NlFacts>, live: Option<Vec<Netdev>>) -> Snapshot {
     let SysTree { mut hcas, netdevs: seen, pci, numa_nodes, cpu, rdma_cm, mut warnings } = tree;
     let netdevs = match live {
@@ -82,7 +81,6 @@ fn join_hcas(sys: Vec<Hca>, nl: Vec<NlHca>, netdevs: &[Netdev], warnings: &mut V
     joined.into_values().collect()
 }
 
-/// An HCA of which only its name is known.
 fn unseen(name: HcaName) -> Hca {
     Hca {
         name,

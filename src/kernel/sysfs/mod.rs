@@ -1,5 +1,3 @@
-//! What a /sys tells, live or captured.
-
 mod dir;
 mod hca;
 mod merge;
@@ -37,7 +35,6 @@ pub struct SysTree {
     pub numa_nodes: Vec<NumaNode>,
     pub cpu: Option<Cpu>,
     pub rdma_cm: Option<CharDevice>,
-    /// What could not be read, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -58,12 +55,10 @@ impl Scope {
     pub const BRIEF: Scope = Scope { pci: false, gids: false, virtual_netdevs: false };
 }
 
-/// Reads everything below a /sys root. What cannot be read is left out, with a warning where that matters.
 pub fn read(root: &Path) -> SysTree {
     read_scope(root, Scope::FULL)
 }
 
-/// Reads that much below a /sys root.
 pub fn read_scope(root: &Path, scope: Scope) -> SysTree {
     match Root::open(root) {
         Ok(root) => read_root(&root, scope),
@@ -103,15 +98,12 @@ pub fn verbs_numbers(root: &Path) -> Vec<u32> {
 pub struct Survey(Root);
 
 impl Survey {
-    /// `root` is a /sys, or a directory that holds one as `sys`.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`] where it is none.
+    /// `root` is a /sys, or a directory that holds one as `sys`; else [`ErrorClass::Usage`].
     pub fn open(root: &Path) -> Result<Survey> {
         Root::open(root).map(Survey).class(ErrorClass::Usage, format!("reading {} as a /sys tree", root.display()))
     }
 
-    /// That of a network namespace, mounted for this look alone.
+    /// The /sys of a network namespace, mounted for this survey alone.
     pub fn of_netns(netns: &Netns) -> Result<Survey> {
         let mounted = netns.visit(|| Ok(fsmount::create("sysfs", &[], fsmount::PLAIN)?));
         mounted.map(|top| Survey(Root::at(top))).context("mounting a sysfs of the container's namespace")
@@ -121,7 +113,6 @@ impl Survey {
         read_root(&self.0, scope)
     }
 
-    /// Every directory of links below class, bus and dev.
     pub fn links(&self) -> Tree {
         tree::links(&self.0)
     }
@@ -131,13 +122,11 @@ impl Survey {
         self.0.files()
     }
 
-    /// All that a container may see of every device.
     pub fn whole(&self) -> Tree {
         tree::whole(&self.0)
     }
 }
 
-/// A snapshot of a captured /sys, or of a directory that holds one as `sys`.
 pub fn tree_snapshot(root: &Path) -> Result<Snapshot> {
     Ok(merge(Survey::open(root)?.facts(Scope::FULL), None, None))
 }

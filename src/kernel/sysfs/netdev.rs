@@ -21,7 +21,6 @@ pub(super) struct FoundNetdev {
     lowers: Vec<String>,
 }
 
-/// Every netdev of class/net, or those of hardware alone.
 pub(super) fn netdevs(root: &Root, with_virtual: bool, warnings: &mut Vec<String>) -> Vec<FoundNetdev> {
     let Some(class) = root.dir("class/net") else { return Vec::new() };
     // bonding_masters is a control file among the devices.
@@ -124,7 +123,6 @@ fn on_function<'n>(hca: &FoundHca, netdevs: &'n [FoundNetdev]) -> Vec<&'n Netdev
     }
 }
 
-/// Whether a real path is another one or below it.
 fn is_below(path: &str, other: &str) -> bool {
     path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

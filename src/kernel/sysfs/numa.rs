@@ -1,5 +1,3 @@
-//! NUMA nodes and the processor as sysfs shows them.
-
 use rdma_model::snapshot::{Cpu, NumaNode};
 
 use super::root::Root;

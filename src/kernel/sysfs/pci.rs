@@ -1,5 +1,3 @@
-//! PCI functions as sysfs shows them.
-
 use std::collections::BTreeMap;
 
 use rdma_model::ids::BusId;
@@ -38,7 +36,7 @@ fn twice(found: &mut BTreeMap<BusId, PciFunction>, function: PciFunction) -> Opt
     found.insert(address, function).map(|_| format!("bus/pci/devices holds {address} twice"))
 }
 
-/// One function. Vendor files prove that any of these may be missing.
+/// Vendor files prove that any of these may be missing.
 fn function(address: BusId, dir: &Dir) -> PciFunction {
     let id = |name| dir.hex(name).and_then(|v| u16::try_from(v).ok()).unwrap_or_default();
     PciFunction {

@@ -1,7 +1,6 @@
-//! Reading below a /sys root that may be a captured one: no step leaves the root, no read is long, nothing panics.
-//!
-//! What was read is remembered as long as the root is open, so that no file is read and no directory listed
-//! twice. A path is resolved in what was listed: the kernel is never asked to follow a link.
+//! Reading below a /sys root that may be a captured one: no step leaves the root, no read is long, nothing panics. What was read
+//! is remembered as long as the root is open, so that no file is read and no directory listed twice. A path is resolved in what
+//! was listed: the kernel is never asked to follow a link.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +17,6 @@ use rustix::io::{Errno, read};
 /// An attribute is at most a page (`sysfs_emit()` in fs/sysfs/file.c).
 pub(super) const ATTRIBUTE: usize = 4096;
 
-/// Room for what one call tells of a directory.
 const LISTED: usize = 16 << 10;
 
 /// The most that is read of one file: `meminfo` and the like in a copy of a /sys may be longer than a page.
@@ -42,7 +40,6 @@ pub(super) enum Contents {
     Unreadable,
 }
 
-/// A name in a directory, and what is behind it once that was read.
 pub(super) enum Entry {
     Dir,
     File(OnceLock<Contents>),
@@ -82,10 +79,9 @@ fn part<'t>(text: &'t str, at: &Range<u32>) -> &'t str {
 
 pub(super) type Listing = Arc<Names>;
 
-/// What was read of a /sys so far, by whatever thread.
 struct Memory {
     top: OwnedFd,
-    /// Directories by their real paths, those that could be listed. Who comes second waits for the first.
+    /// By their real paths, those that could be listed. A second thread waits for the first one's listing.
     dirs: Mutex<HashMap<String, Arc<OnceLock<Option<Listing>>>>>,
 }
 
@@ -121,7 +117,6 @@ impl Root {
         Ok(Root::at(openat(CWD, &sys, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
-    /// A /sys that is held open, wherever it is mounted.
     pub(super) fn at(top: OwnedFd) -> Root {
         Root { memory: Arc::new(Memory { top, dirs: Mutex::default() }), last: RefCell::default() }
     }
@@ -267,7 +262,6 @@ impl Root {
         openat(fd, name, OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// The files that were read, by their real paths.
     pub(super) fn files(&self) -> Vec<String> {
         let dirs = self.memory.dirs.lock().unwrap_or_else(PoisonError::into_inner);
         let is_read = |entry: &Entry| matches!(entry, Entry::File(contents) if contents.get().is_some());

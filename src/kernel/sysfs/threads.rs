@@ -17,7 +17,6 @@ const FEWEST: usize = 8;
 /// Pieces for each thread, so that none waits long for another's last one.
 const PIECES: usize = 4;
 
-/// What a piece gives, with its place.
 type Done<R> = Mutex<Vec<(usize, Vec<R>)>>;
 
 /// What the work makes of all items, piece by piece, in their order. The caller is one of the threads: where no other can be

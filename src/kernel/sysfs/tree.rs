@@ -1,8 +1,6 @@
-//! What of a /sys a container may see, verbatim: the raw material of [`crate::view`].
-//!
-//! The lists are what NCCL, libibverbs, librdmacm, libfabric, hwloc, lspci and gVisor read. Counters are never read: on some
-//! NICs that makes the firmware act; nor is anything that no list names, since some attributes act when they are read
-//! (class/zram-control/hot_add).
+//! What of a /sys a container may see, verbatim: the raw material of [`crate::view`]. The lists are what NCCL, libibverbs,
+//! librdmacm, libfabric, hwloc, lspci and gVisor read. Counters are never read: on some NICs that makes the firmware act; nor is
+//! anything that no list names, since some attributes act when they are read (class/zram-control/hot_add).
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -97,7 +95,6 @@ pub(super) fn links(root: &Root) -> Tree {
     shot.seen.into_iter().collect()
 }
 
-/// All that the lists name, of every NIC, GPU, bridge and whatever else is on a PCI bus.
 pub(super) fn whole(root: &Root) -> Tree {
     let mut shot = Shot { root, seen: Vec::new() };
     shot.each("bus/pci/devices", |shot, device| {
@@ -132,7 +129,6 @@ struct Shot<'r> {
 }
 
 impl Shot<'_> {
-    /// What is wanted of every device of a directory of links.
     fn each(&mut self, dir: &str, wanted: impl Fn(&mut Shot, &str) + Sync) {
         let devices = self.linked(dir);
         self.seen.extend(each(self.root, &devices, |root, devices| {
