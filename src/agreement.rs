@@ -11,7 +11,6 @@ use crate::plan::Plan;
 use crate::select::candidates::counts;
 use crate::select::{DropCode, Selection, Verdict, natural};
 
-/// Names this node's NICs for the other nodes.
 pub struct RailNames<'a> {
     policy: Policy,
     labels: &'a BTreeMap<IfName, RailKey>,
@@ -21,7 +20,6 @@ pub struct RailNames<'a> {
 }
 
 impl<'a> RailNames<'a> {
-    /// Names by that policy; `labels` are the operator's, for [`Match::Label`].
     pub fn new(
         policy: Policy,
         labels: &'a BTreeMap<IfName, RailKey>,
@@ -48,7 +46,6 @@ impl<'a> RailNames<'a> {
         }
     }
 
-    /// What a NIC needs to have a name by this policy.
     pub fn requirement(&self) -> &'static str {
         match self.policy.by {
             Match::Name => "name that others could have",

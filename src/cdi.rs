@@ -1,12 +1,12 @@
-//! A specification for the Container Device Interface: each rail as a device that engines know by name.
+//! A specification for the Container Device Interface (SPEC.md of github.com/cncf-tags/container-device-interface): each rail as
+//! a device.
 //!
 //! Devices are edits of config.json that an engine adds up, in the order in which they are asked for. The environment of a later
 //! one overwrites that of an earlier one and of the user, so NCCL's settings, which depend on all that is asked for, are not in
-//! it: each device brings a hook that names its rails, and the first of these hooks to run takes the rails of all of them (see
-//! [`asked`]), moves just these, and tells NCCL by `/etc/nccl.conf`. An image can set any environment, but it has no hooks.
-//!
-//! Format and rules: SPEC.md of github.com/cncf-tags/container-device-interface. No crate is used for it: container-device-interface
-//! 1.1.1 needs Rust 1.86, and an HTTP client and a C library for TLS with it, for a schema that six structures fulfil.
+//! it: each device has a hook that names its rails, and the first of these hooks to run takes the rails of all of them (see
+//! [`asked`]), moves just these, and puts NCCL's settings into `/etc/nccl.conf`. An image can set any environment, but it has no
+//! hooks. The crate container-device-interface 1.1.1 would need Rust 1.86, an HTTP client and a C library for TLS, for a schema
+//! of six structures.
 
 pub mod device_request;
 mod rail;
@@ -23,13 +23,11 @@ pub use rail::{Rail, RailName};
 pub const FILE: &str = "/etc/cdi/rdmaprep.json";
 /// A file that is larger was not written by us.
 const LIMIT: usize = 4 << 20;
-/// Vendor and class of all devices.
 pub const KIND: &str = "rdmaprep.io/rail";
-/// The device that is all rails.
 pub const ALL: &str = "all";
 /// The flag of a hook that names a rail.
 pub const FLAG: &str = "--rail";
-/// How the variable that tells a rail begins; the device's name follows, so that none overwrites another.
+/// The prefix of the variable for a rail; the device's name follows, so that none overwrites another.
 pub const VARIABLE: &str = "RDMAPREP_RAIL_";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,9 +35,7 @@ pub const VARIABLE: &str = "RDMAPREP_RAIL_";
 pub struct Spec {
     /// The oldest version that has all that is used: engines refuse newer ones than they know.
     pub cdi_version: String,
-    /// [`KIND`].
     pub kind: String,
-    /// A device for each rail, and [`ALL`].
     #[serde(default)]
     pub devices: Vec<Device>,
     /// What each container with a device gets once, however many devices it has.
@@ -47,25 +43,19 @@ pub struct Spec {
     pub container_edits: Edits,
 }
 
-/// What can be asked for by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
-    /// Behind [`KIND`] and `=`.
     pub name: String,
-    /// What it adds to config.json.
     #[serde(default)]
     pub container_edits: Edits,
 }
 
-/// Additions to a config.json.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Edits {
-    /// `NAME=VALUE`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Device nodes, each with its cgroup rule.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<Node>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -77,7 +67,6 @@ pub struct Edits {
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     pub path: String,
-    /// `c`.
     #[serde(rename = "type", default)]
     pub kind: String,
     #[serde(default)]
@@ -89,10 +78,8 @@ pub struct Node {
     /// Of `rwm`, for the cgroup.
     #[serde(default)]
     pub permissions: String,
-    /// Owner inside.
     #[serde(default)]
     pub uid: u32,
-    /// Group inside.
     #[serde(default)]
     pub gid: u32,
 }
@@ -101,9 +88,7 @@ pub struct Node {
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
     pub hook_name: Stage,
-    /// Absolute path of the program.
     pub path: String,
-    /// Arguments from `argv[0]` on.
     #[serde(default)]
     pub args: Vec<String>,
     /// Seconds until the runtime kills it.
@@ -129,10 +114,7 @@ impl Spec {
         (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, notes)
     }
 
-    /// Reads a file that we wrote.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`]: another program wrote it.
+    /// [`ErrorClass::Refused`]: another program wrote the file.
     pub fn parse(text: &str) -> Result<Spec> {
         ensure!(text.len() <= LIMIT, ErrorClass::Refused.error(format!("has {} bytes: it is not ours", text.len())));
         let spec: Spec = serde_json::from_str(text).class(ErrorClass::Refused, "is not ours")?;
@@ -140,7 +122,6 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The devices whose names another one does not have.
     pub fn lost<'s>(&'s self, newer: &Spec) -> Vec<&'s str> {
         let names = |spec: &'s Spec| spec.devices.iter().map(|d| d.name.as_str());
         names(self).filter(|name| !newer.devices.iter().any(|d| d.name == *name)).collect()

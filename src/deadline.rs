@@ -1,14 +1,11 @@
-//! How long a hook may take: it follows from the number of its NICs.
-//!
-//! A NIC took 22 to 37 ms to move in and 28 to 52 ms to come back, on two cores with six times as much to do (64 to 512 veths);
-//! firmware adds to that. 100 ms are reckoned for each, both ways.
+//! How long a hook may take. A NIC took 22 to 37 ms to move in and 28 to 52 ms to return, on two cores with six times as much to
+//! do (64 to 512 veths); firmware adds to that. 100 ms are reckoned for each, both ways.
 
 /// Seconds that an engine gives to a hook, at the least.
 const TIMEOUT: u32 = 60;
 /// Seconds that a hook takes of these without --deadline: a port may take as long to come up.
 const PORT: u32 = 50;
 
-/// Seconds to attach that many NICs in.
 pub fn attach(nics: usize) -> u32 {
     10 + each(nics)
 }
@@ -39,7 +36,7 @@ pub fn for_hook(given: Option<u32>, timeout: Option<u32>, nics: usize) -> u32 {
     given.unwrap_or_else(|| timeout.map_or(attach(nics), within))
 }
 
-/// The deadline of `rdmaprep hold`, which no engine ends.
+/// No engine ends `rdmaprep hold`.
 pub fn hold(given: Option<u32>, nics: usize) -> u32 {
     given.unwrap_or_else(|| TIMEOUT.max(attach(nics)))
 }

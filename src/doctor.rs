@@ -1,8 +1,5 @@
-//! What is wrong with a node, or with a container's part of it: known failures, each with what was seen, why it hurts and the
-//! fix.
-//!
-//! A check is a function of an [`Examination`], which says nothing where all is well. What could not be looked at is reported as
-//! such, never as healthy.
+//! Known failures of a node, or of a container's part of it. A check is a function of an [`Examination`], which returns nothing
+//! where all is well. What could not be examined is reported as such, never as healthy.
 
 mod arp;
 pub mod collect;
@@ -29,7 +26,6 @@ use facts::{Machine, Trace};
 use nccl_rules::settings::Settings;
 use rdma_model::snapshot::Snapshot;
 
-/// Version of [`Diagnosis`]'s JSON form.
 pub const SCHEMA: u32 = 1;
 
 pub struct Examination<'a> {
@@ -39,7 +35,6 @@ pub struct Examination<'a> {
     pub held: &'a [BusyNic],
     /// What a snapshot does not have; absent where there is no live machine.
     pub machine: Option<&'a Machine>,
-    /// Records of NICs that are away.
     pub traces: &'a [Trace],
     /// Stored plans of this boot, or what the container was given.
     pub plans: &'a [Plan],
@@ -57,12 +52,10 @@ pub enum Severity {
     Unknown,
 }
 
-/// The known failures, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Check {
     RdmaModules,
-    /// Features that this kernel is too old for.
     #[serde(rename = "kernel")]
     KernelFeatures,
     /// `/dev/infiniband/uverbs*`: there, the right ones, and to be opened.
@@ -74,9 +67,7 @@ pub enum Check {
     PortDown,
     /// RoCE v2 GIDs: missing, stale, or link-local alone.
     Gids,
-    /// A NIC that is not taken for what it is or has.
     LeftOut,
-    /// Stored plans that the host no longer fits.
     Plans,
     /// What a RoCE packet has room for, and the same on all rails.
     Mtu,
@@ -86,17 +77,12 @@ pub enum Check {
     FlowControl,
     /// The host's uplink among the NICs.
     Uplink,
-    /// Rails of different speed.
     AsymmetricRails,
     /// ACS between a GPU and its NIC.
     Acs,
-    /// NUMA nodes of GPUs and their NICs.
     Numa,
-    /// What NCCL makes of it.
     Nccl,
-    /// Records that no hook will end.
     StaleRecords,
-    /// Policy rules that lead nowhere.
     OrphanedRules,
     /// Others that configure the same NICs.
     RenameFights,
@@ -118,9 +104,7 @@ pub struct Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Diagnosis {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// The container that this is about; absent: the node.
     pub container: Option<String>,
     pub breaks: usize,
     pub warnings: usize,
@@ -138,7 +122,6 @@ struct Rule {
     needs: Needs,
 }
 
-/// What a check looks at, and may not be there.
 #[derive(Clone, Copy)]
 enum Needs {
     /// Nothing but a look at devices.
@@ -261,10 +244,7 @@ fn lenient(examination: &Examination) -> Request {
     request
 }
 
-/// Makes every check that can be made.
-///
-/// # Errors
-/// Those of the selection.
+/// Makes every check that can be made; an error is that of the selection.
 pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     let request = lenient(examination);
     let selection = judge(&request, examination.snapshot, examination.held)?;

@@ -1,6 +1,4 @@
 //! The PCI tree as a picture: where the GPUs and NICs are, which NICs are kept, and which GPU each is nearest to.
-//!
-//! [`picture`] makes the model, which `--json` prints; [`text`] and [`svg`] draw it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +16,6 @@ mod text;
 pub use svg::svg;
 pub use text::text;
 
-/// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
 
 /// How a NIC's GPU is chosen; printed below every picture, so that two people draw the same conclusion.
@@ -28,11 +25,9 @@ pub const RULE: &str = "nearest GPU: by the way there (PIX, PXB, PHB, SYS), then
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Picture {
     pub schema: u32,
-    /// GPUs, in PCI order.
     pub gpus: Vec<Gpu>,
     /// RDMA devices: by PCI address, then name; those that are on no PCI function last.
     pub nics: Vec<Nic>,
-    /// Switches above them, by address.
     pub switches: Vec<Place>,
     pub rule: &'static str,
 }
@@ -83,7 +78,6 @@ pub struct Nearest {
     pub equals: usize,
 }
 
-/// What became of each HCA: absent value: kept.
 pub type Fates = BTreeMap<HcaName, Option<Drop>>;
 
 /// The fates by a selection. An HCA is kept if any of its ports is; one without a verdict is dropped.
@@ -99,7 +93,6 @@ pub fn fates(selection: &Selection, snapshot: &Snapshot) -> Fates {
     fates
 }
 
-/// The fates by a list of HCAs: these are kept.
 pub fn listed(keep: &BTreeSet<HcaName>, snapshot: &Snapshot) -> Fates {
     let fate = |h: &Hca| {
         let kept = keep.contains(&h.name);
@@ -159,7 +152,6 @@ fn nic(levels: &Levels, hca: &Hca, fates: &Fates) -> Nic {
     }
 }
 
-/// Gives each NIC its GPU, by [`RULE`].
 fn pair(levels: &Levels, gpus: &[Gpu], nics: &mut [Nic]) {
     let mut taken = vec![0; gpus.len()];
     let mut choices: Vec<(usize, Vec<Nearest>)> = Vec::new();
@@ -196,7 +188,6 @@ impl Nearest {
         self.distance <= Distance::Pxb
     }
 
-    /// `GPU 3, PXB, 5 links`, and among how many that was a tie.
     pub fn words(&self) -> String {
         let tie = if self.equals > 1 { format!(", tie of {}", self.equals) } else { String::new() };
         format!("GPU {}, {}, {} links{tie}", self.gpu, self.distance.name(), self.hops)
@@ -204,7 +195,6 @@ impl Nearest {
 }
 
 impl Picture {
-    /// `8 GPUs, 10 HCAs: 8 kept, 2 dropped`.
     pub fn headline(&self) -> String {
         let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
         let kept = self.nics.iter().filter(|n| n.dropped.is_none()).count();
@@ -217,7 +207,6 @@ impl Picture {
         self.nics.iter().filter(move |n| n.nearest.as_ref().is_some_and(|n| n.gpu == gpu && n.is_close()))
     }
 
-    /// Whether there is no kept NIC that this GPU reaches without the processor.
     pub fn lacks(&self, gpu: &Gpu) -> bool {
         gpu.shares.is_none() && self.nics_of(gpu.number).all(|n| n.dropped.is_some())
     }
@@ -227,7 +216,6 @@ impl Picture {
         self.nics.iter().any(|n| n.nearest.is_some())
     }
 
-    /// The NUMA nodes that something is on.
     pub fn numa_nodes(&self) -> BTreeSet<i32> {
         let places = self.gpus.iter().map(|g| &g.place).chain(self.nics.iter().filter_map(|n| n.place.as_ref()));
         places.map(|p| p.numa).collect()
@@ -237,7 +225,6 @@ impl Picture {
         self.switches.iter().find(|s| s.address == at)
     }
 
-    /// The switches above a place, the nearest first.
     pub fn above(&self, place: &Place) -> Vec<&Place> {
         std::iter::successors(place.switch.and_then(|s| self.switch(s)), |s| self.switch(s.switch?)).collect()
     }

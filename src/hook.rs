@@ -28,12 +28,9 @@ pub use create::create;
 use outcome::{Arrangement, Verification};
 pub use outcome::{Ended, Failure, Outcome};
 
-/// What every hook works with.
 pub struct Hook<'a> {
     pub state: &'a State,
-    /// Where plans and records live.
     pub store: &'a Store,
-    /// Where namespaces and processes are.
     pub machine: &'a dyn Namespaces,
     /// When the command began: times count from here.
     pub begun: Instant,
@@ -47,11 +44,8 @@ pub struct Hook<'a> {
     pub keeper: Option<&'a NetnsKeeper<'a>>,
 }
 
-/// A namespace that waits for containers.
 pub struct NetnsKeeper<'a> {
-    /// This process and the namespace.
     pub container: &'a dyn Container,
-    /// What was rendered: the plan is not read again.
     pub plan: &'a Plan,
     /// What goes into its record.
     pub hold: &'a HeldNetns,
@@ -88,7 +82,6 @@ fn put_in_order(world: &mut dyn World, record: &Record) -> Result<Arrangement> {
     Ok(Arrangement { steps: arranged.steps, notes })
 }
 
-/// Compares what is inside with what the record says of it.
 fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification> {
     let states = states_inside(record);
     let now = world.observe(Side::Inside, &Scope::against(&states))?;
@@ -102,11 +95,8 @@ fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification>
     Ok(Verification { rails, drift: drift.iter().map(ToString::to_string).collect(), inside: now })
 }
 
-/// Whether the hook can do anything at all. A user's runtime calls hooks that are installed for all, of containers that never had a
-/// NIC: that is no failure.
-///
-/// # Errors
-/// That of [`Namespaces::require_capabilities`] where NICs are in the container.
+/// Whether the hook can do anything at all; an error only where NICs are in the container: a user's runtime also calls hooks that
+/// are installed for all, of containers that never had a NIC.
 fn is_able(hook: &Hook) -> Result<bool> {
     let Err(lacking) = hook.machine.require_capabilities() else { return Ok(true) };
     // Such a user may not even read the records.
@@ -166,13 +156,11 @@ fn of_container<'r>(records: &'r Records, state: &State) -> Option<&'r Record> {
     records.current().find(|r| r.members.iter().any(|m| is_of(m, state)))
 }
 
-/// How many NICs a container has.
 pub fn nics_of(state: &State, store: &Store, machine: &dyn Namespaces) -> usize {
     let records = Records::read(store, machine.boot_id());
     records.map_or(0, |records| of_container(&records, state).map_or(0, |record| record.held.len()))
 }
 
-/// Whether this very process is a member of that namespace's record.
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
     let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && hook.machine.is_alive(m));
@@ -185,7 +173,6 @@ pub fn has_others(hook: &Hook) -> bool {
     of_container(&records, hook.state).is_some_and(|record| others(hook, record) > 0)
 }
 
-/// How many other containers that live have the NICs of a record.
 fn others(hook: &Hook, record: &Record) -> usize {
     record.members.iter().filter(|m| !is_of(m, hook.state) && hook.machine.is_alive(m)).count()
 }

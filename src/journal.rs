@@ -1,8 +1,7 @@
-//! The write-ahead record: everything that restoring NICs takes, written before the first of them moves.
-//!
-//! One record per container namespace. It is replaced as a whole, so it is valid at every instant; another schema is
-//! refused by name rather than guessed at. Within a schema fields are added, never required: an older rdmaprep restores what a
-//! newer one took away, without what it does not know. A required field is a new schema.
+//! The write-ahead record: everything that restoring NICs takes, written before the first of them moves; one per container
+//! namespace. It is replaced as a whole, so it is valid at every instant; another schema is refused by name rather than guessed
+//! at. Within a schema fields are added, never required: an older rdmaprep restores what a newer one took away, without what it
+//! does not know. A required field is a new schema.
 
 mod salvage;
 
@@ -29,7 +28,6 @@ const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 pub enum Phase {
     /// NICs may be anywhere between the host and the container.
     Attaching,
-    /// The container has them all, verified.
     Attached,
     /// NICs may be anywhere on their way to the host.
     Restoring,
@@ -48,7 +46,6 @@ pub struct Member {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldNetns {
     pub path: PathBuf,
-    /// What that process keeps open, by name.
     pub handles: BTreeMap<String, Handle>,
 }
 
@@ -59,18 +56,16 @@ pub struct Record {
     pub boot_id: String,
     /// Inode of the namespace that holds the NICs.
     pub netns: u64,
-    /// Inode of the namespace that they belong to.
     pub host_netns: u64,
     pub phase: Phase,
     pub plan: String,
-    /// Containers in the namespace; the NICs go home with the last.
+    /// Containers in the namespace; the NICs return with the last.
     pub members: Vec<Member>,
     /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
     pub given: Option<Box<Plan>>,
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
-    /// Where no container made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold: Option<HeldNetns>,
     /// The NICs, in the order in which they moved.
@@ -85,7 +80,6 @@ impl Record {
         format!("{}.json", self.netns)
     }
 
-    /// Reads a record; one of another version, torn or zeroed, is an error that says so.
     pub fn parse(text: &str) -> Result<Record> {
         #[derive(Deserialize)]
         struct Version {
@@ -113,7 +107,6 @@ impl Record {
         self.members.iter().any(|m| m.id == id)
     }
 
-    /// Names of the NICs on the host.
     pub fn names(&self) -> impl Iterator<Item = &IfName> {
         self.held.iter().map(|h| &h.nic.identity.name)
     }

@@ -21,13 +21,11 @@ use crate::select::protected_ifaces::leads_everywhere;
 use crate::select::{self, BusyNic, Selection};
 use crate::view;
 
-/// A fresh look at the host, with the links that it uses.
 pub fn observe_host(world: &mut dyn World, job: &JobAddresses) -> Result<Snapshot> {
     let seen = world.observe(Side::Host, &Scope::full())?;
     Ok(Snapshot { paths: Some(world.host_paths(&seen, job)), ..seen })
 }
 
-/// A plan from a fresh look.
 pub fn fresh_plan(request: &Request, name: &str, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
     let snapshot = observe_host(world, &request.job())?;
     Ok(plan_with(request, name, &snapshot, busy, options(request))?.0)
@@ -126,10 +124,7 @@ pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
 }
 
 /// NICs that are named one by one, where no plan is stored: with the others alone, a container would have less than what its
-/// config.json was edited for.
-///
-/// # Errors
-/// [`ErrorClass::Locked`] with who holds one.
+/// config.json was edited for. [`ErrorClass::Locked`] names the container that holds one.
 pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
     let wanted = |name: &IfName| request.names(name) && request.narrowing.forbids(name).is_none();
     match busy.iter().find(|held| wanted(&held.netdev)) {
@@ -142,10 +137,8 @@ fn taken(what: &str) -> anyhow::Error {
     ErrorClass::Locked.error(format!("{what}: stop that first, or wait for it with --wait"))
 }
 
-/// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one.
-///
-/// # Errors
-/// [`ErrorClass::Locked`] with who holds it.
+/// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one; then
+/// [`ErrorClass::Locked`].
 pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
     let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
     for held in busy {
@@ -207,7 +200,6 @@ pub fn check_agreed(plan: &Plan, digest: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// What besides the NICs decides the environment.
 pub fn options(request: &Request) -> Options {
     let topo_file = request.select.nccl_topo.as_ref().filter(|f| f.exists()).map(|f| f.display().to_string());
     Options {

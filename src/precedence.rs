@@ -1,10 +1,10 @@
-//! Which of several equals the kernel goes by: rules of one priority and routes of one key are tried in the order in which
-//! they are listed, and a new one is listed last (fib_nl_newrule in net/core/fib_rules.c, fib_table_insert in
-//! net/ipv4/fib_trie.c with NLM_F_APPEND, fib6_add_rt2node in net/ipv6/ip6_fib.c).
+//! Which of several equals the kernel goes by: rules of one priority and routes of one key are tried in the order in which they
+//! are listed, and a new one is listed last (fib_nl_newrule in net/core/fib_rules.c, fib_table_insert in net/ipv4/fib_trie.c with
+//! NLM_F_APPEND, fib6_add_rt2node in net/ipv6/ip6_fib.c).
 //!
-//! The record keeps that order for all equals of the NICs that leave, those of others included. [`Precedence::steps`] restores
-//! it, and [`Precedence::drift`] compares it. A route of another NIC is never absent meanwhile: a stand-in, which differs in
-//! its protocol, takes its place until it is back. The record names the route, so a crash in between is repaired from it.
+//! The record keeps that order for all equals of the NICs that leave, those of others included. A route of another NIC is never
+//! absent meanwhile: a stand-in, which differs in its protocol, takes its place until it is back. The record names the route, so
+//! a crash in between is repaired from it.
 
 mod moves;
 
@@ -146,7 +146,6 @@ impl Precedence {
         self.routes.extend(other.routes.iter().filter(|r| keys.contains(&key(r))).cloned());
     }
 
-    /// Whether there is no order to keep.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty() && self.rules.is_empty()
     }
@@ -234,7 +233,6 @@ fn differs(field: String, want: impl Iterator<Item = String>, have: impl Iterato
     Drift { dev: "host".into(), field, expected: list(want.collect()), observed: list(have.collect()) }
 }
 
-/// What tells a route from its equals, in few words.
 fn way(r: &Route) -> String {
     let leg = |dev: Option<&str>, gateway: Option<IpAddr>| {
         let via = gateway.map_or(String::new(), |g| format!("via {g} "));
@@ -244,7 +242,6 @@ fn way(r: &Route) -> String {
     if legs.is_empty() { format!("type {}", r.kind) } else { legs.join(" and ") }
 }
 
-/// What tells a rule from its equals, in few words.
 fn selector(r: &Rule) -> String {
     let net = |word: &str, net: Option<IpNet>| net.map(|n| format!("{word} {n} ")).unwrap_or_default();
     let name = |word: &str, dev: &Option<String>| dev.as_ref().map(|d| format!("{word} {d} ")).unwrap_or_default();

@@ -1,7 +1,5 @@
-//! What people and programs read: tables of at most [`WIDTH`] columns, JSON, and one line per command for logs.
-//!
-//! Names, aliases and file contents come from the host or from a container; nothing of them reaches a terminal that could
-//! steer it.
+//! What people and programs read. Names, aliases and file contents come from the host or from a container; nothing of them
+//! reaches a terminal that could steer it.
 
 mod cdi;
 mod doctor;
@@ -34,14 +32,11 @@ pub use safe_json::{json, write_json};
 pub use stopwatch::{Phase, PhaseName, Stopwatch};
 pub use tables::{selection_table, snapshot_table};
 
-/// Version of [`Report`]'s JSON form.
 pub const SCHEMA: u32 = 1;
 
-/// What a command or hook decided and did, and how long each part took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// [`SCHEMA`].
     pub schema: u32,
     /// `prepare`, `hook createRuntime`, `restore`, ….
     pub command: String,
@@ -61,34 +56,26 @@ pub struct Report {
     pub micros: u64,
     /// Where it went, in order of first occurrence.
     pub phases: Vec<Phase>,
-    /// NICs that were moved, or would be.
     #[serde(default)]
     pub nics: Vec<IfName>,
-    /// The effective ARP profile of each, and its routing table: a line each.
     #[serde(default)]
     pub rails: Vec<String>,
-    /// Steps performed and not undone.
     #[serde(default)]
     pub steps_done: usize,
-    /// How the container's /sys shows its NICs alone, or why it does not.
     #[serde(default)]
     pub sysfs: Option<String>,
     /// What was read out of the memory of the runtime's process, by handle: the view of `sysfs`, the `topology` file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub taken: Vec<String>,
-    /// Where NCCL's settings are, if not in the environment.
     #[serde(default)]
     pub settings: Option<String>,
-    /// Remarks: NICs of dead containers that were restored, what a container had done to its NICs.
     #[serde(default)]
     pub notes: Vec<String>,
-    /// Where the outcome differs from the plan; empty is the aim.
     #[serde(default)]
     pub drift: Vec<String>,
 }
 
 impl Report {
-    /// An empty report of a command that so far went well.
     pub fn new(command: impl Into<String>) -> Report {
         Report {
             schema: SCHEMA,
@@ -112,7 +99,6 @@ impl Report {
         }
     }
 
-    /// Takes over the end of a command: its outcome and its times.
     pub fn finish<T>(&mut self, result: &anyhow::Result<T>, watch: &Stopwatch) {
         let fault = result.as_ref().err().map(|e| (ErrorClass::of(e), format!("{e:#}")));
         self.outcome = fault.as_ref().map_or("ok".to_owned(), |(fault, _)| fault.name().to_owned());
@@ -145,12 +131,9 @@ impl Report {
     }
 }
 
-/// One container namespace that holds NICs, for `status`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Holder {
-    /// Inode of the namespace.
     pub netns: u64,
-    /// Its pin, if it is pinned.
     pub pin: Option<String>,
     /// What `rdmaprep hold` keeps, where no container made the namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -159,17 +142,13 @@ pub struct Holder {
     pub plan: String,
     /// Ids of its containers, and whether each lives.
     pub members: Vec<(String, bool)>,
-    /// Names of the NICs on the host.
     pub nics: Vec<String>,
     pub last: Option<serde_json::Value>,
-    /// Why its NICs did not return whole when that was last tried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
-    /// What to do about it.
     pub advice: String,
 }
 
-/// A namespace that is kept for containers to join.
 #[derive(Clone, Debug, Serialize)]
 pub struct Keeping {
     pub path: String,
@@ -177,7 +156,6 @@ pub struct Keeping {
     pub handles: BTreeMap<String, Handle>,
 }
 
-/// `rdmaprep status` for people.
 pub fn status_table(holders: &[Holder]) -> String {
     if holders.is_empty() {
         return "No container holds a NIC.".to_owned();
@@ -201,7 +179,6 @@ pub fn status_table(holders: &[Holder]) -> String {
     holders.iter().map(block).collect::<Vec<_>>().join("\n")
 }
 
-/// Lines about a namespace that is kept.
 fn kept(hold: &Keeping) -> String {
     let handles = hold.handles.iter().map(|(name, handle)| format!("  handle      {name} {handle}\n"));
     format!("  to join     {}\n{}", hold.path, handles.collect::<String>())
@@ -245,7 +222,6 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     text
 }
 
-/// What all nodes came to; other nodes have written a part of it.
 fn agreed(a: &Agreement) -> String {
     let rail = |Rail(key, iface): &Rail| match key.as_str() == iface.as_str() {
         true => printable(key.as_str()),

@@ -17,7 +17,6 @@ pub use runtime_args::read;
 /// The name of the wrapper; with a suffix such as `-crun`, of the wrapper of that runtime.
 pub const NAME: &str = "rdmaprep-runtime";
 
-/// Suffixes of [`NAME`], and the program of each.
 const NAMED: [(&str, &str); 5] = [
     ("runc", "runc"),
     ("crun", "crun"),
@@ -36,7 +35,6 @@ const DEFAULT: [&str; 2] = ["runc", "crun"];
 /// The search path if PATH is not set.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A call of this program as a runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
     /// The suffix of the link's name: `crun`.
@@ -76,10 +74,7 @@ impl Call {
     }
 }
 
-/// Chooses the runtime by the link's name and by `runtime` of the host's config file. A container has no influence.
-///
-/// # Errors
-/// [`ErrorClass::Usage`] for an empty name, and for a relative path.
+/// A container has no influence on the choice. [`ErrorClass::Usage`] for an empty name, and for a relative path.
 pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<RuntimeChoice> {
     if let Some(name) = configured {
         let good = if name.contains('/') { name.starts_with('/') } else { !name.is_empty() };

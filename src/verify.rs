@@ -1,11 +1,6 @@
-//! "Equal", defined once: the normal form of a NIC's network state, and the difference between two.
-//!
-//! The normal form compares, per NIC: name, kind, MTU, queue length, group, alias, altnames, current and permanent
-//! link-layer address, up, and all flags that a user sets, link mode, broadcast address, GSO and GRO sizes, master, BPF programs
-//! (XDP, tcx), queueing disciplines, addresses, routes, nexthop objects that lead over it and their groups, rules that name it or
-//! its addresses, neighbours that a user set, IPv6 token, its sysctls, and the device's settings by ethtool, sysfs, DCB and of
-//! its VFs; of a host, the order of equal routes and rules besides ([`precedence`]). [`LEFT_OUT`] lists what it leaves out, each
-//! with the reason.
+//! "Equal", defined once: the normal form of a NIC's network state, and the difference between two. [`normal`] and [`lines`] say
+//! what is compared; of a host, the order of equal routes and rules as well ([`precedence`]). [`LEFT_OUT`] lists what the normal
+//! form leaves out, each with the reason.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
@@ -19,7 +14,6 @@ use serde::Serialize;
 use crate::precedence;
 use rdma_model::upper_lower;
 
-/// Fields that the normal form leaves out, each with its reason.
 pub const LEFT_OUT: &[(&str, &str)] = &[
     ("an IPoIB interface's queue pair number", "a new one when it is re-created; it is in the address"),
     ("queue_id and prio of a bond's members", "not carried: neither counts for RDMA"),
@@ -64,7 +58,6 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
 /// MCAUTOJOIN (include/uapi/linux/if_addr.h).
 const ADDRESS_SETTINGS: u32 = 0x02 | 0x04 | 0x10 | 0x100 | 0x200 | 0x400;
 
-/// The normal form of a NIC's state.
 pub fn normal(state: &NicState) -> NicState {
     let mut n = state.clone();
     let dev = &mut n.netdev;
@@ -170,7 +163,6 @@ fn lines_of(n: NicState) -> BTreeMap<String, String> {
     lines
 }
 
-/// What the fields of BPF programs begin with.
 const PROGRAMS: &str = "programs at ";
 
 /// The numbers of its BPF programs at each hook, in the order in which they run.

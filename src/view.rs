@@ -1,8 +1,8 @@
 //! The filtered sysfs: what a container sees of the kept NICs, the GPUs and all bridges above them, and of no other NIC.
 //!
-//! A NIC is a function that has an RDMA device or a netdev of its own, or is driven by a driver of such a one, or has one for
-//! its PF or VF; and every network controller, whatever drives it. The PCI class alone is not enough to know a NIC by: RDMA
-//! NICs carry 0x0200, 0x0207, 0x0280 and 0x0c06.
+//! A NIC is a function that has an RDMA device or a netdev of its own, or is driven by a driver of such a one, or has one for its
+//! PF or VF; and every network controller, whatever drives it. The PCI class alone is not enough to know a NIC by: RDMA NICs
+//! carry 0x0200, 0x0207, 0x0280 and 0x0c06.
 //!
 //! Two carriers: *live*, farms of the kept links that are mounted over the kernel's own directories, so that all beneath stays
 //! the kernel's; and *snapshot*, the whole tree as files, for sandboxes with a kernel of their own.
@@ -33,7 +33,7 @@ pub struct Cover {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     pub hcas: BTreeSet<HcaName>,
-    /// Netdevs, besides `lo`; those of another namespace are not there in any case.
+    /// Besides `lo`; those of another namespace are not there in any case.
     pub netdevs: BTreeSet<IfName>,
     /// PCI functions that others gave it.
     pub functions: BTreeSet<BusId>,
@@ -115,7 +115,6 @@ fn rest(whole: Tree, hidden: &Hidden) -> Tree {
     whole.only(&stay)
 }
 
-/// Which entries of a tree stay, in its order.
 fn stays(tree: &Tree, fates: &[Fate]) -> Vec<bool> {
     let all = || tree.iter().zip(fates).enumerate();
     let is_dir = |node: &Node| *node == Node::Dir;

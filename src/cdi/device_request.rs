@@ -1,5 +1,5 @@
-//! What the devices of one container ask for together. Each of them has brought a hook into config.json; all of these are found
-//! there by each of them, and the first does the work for all.
+//! What the devices of one container ask for together. Each of them has a hook in config.json; every hook finds all of them
+//! there, and the first does the work for all.
 
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
@@ -13,10 +13,8 @@ use crate::plan::Plan;
 
 impl DeviceRequest {
     /// What the hook of that stage has to give for this plan that names the rails `mine`; nothing where the hook of another
-    /// device comes before it.
-    ///
-    /// # Errors
-    /// [`ErrorClass::State`] where config.json has no such hook: what the other devices ask for is not known then.
+    /// device comes before it. [`ErrorClass::State`] where config.json has no such hook: what the other devices ask for is
+    /// unknown then.
     pub fn first(
         config_json: &str,
         stage: Stage,
@@ -44,7 +42,6 @@ impl DeviceRequest {
         config_json.len() <= MAX_BYTES && Config::lenient(config_json).hook_args().any(names_rails)
     }
 
-    /// Those that a plan does not give.
     pub fn lacking<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = RailName> + 'a {
         let netdevs = self.netdevs.iter().filter(|name| !plan.rails().any(|n| n.identity.name == **name));
         let hcas = self.hcas.iter().filter(|name| !plan.ib.contains(name));
@@ -65,7 +62,6 @@ impl FromIterator<RailName> for DeviceRequest {
     }
 }
 
-/// The rails in the arguments of a hook of ours for that stage and plan.
 fn words(args: &[String], stage: Stage, plan: Option<&str>) -> Option<Vec<String>> {
     let is = |at: usize, word: &str| args.get(at).is_some_and(|arg| arg == word);
     let rails = values(args, FLAG);
@@ -73,12 +69,11 @@ fn words(args: &[String], stage: Stage, plan: Option<&str>) -> Option<Vec<String
     (ours && !rails.is_empty()).then_some(rails)
 }
 
-/// The rails that a hook's arguments name; what is no name is left out.
+/// What is no name is left out.
 pub fn named(args: &[String]) -> Vec<RailName> {
     values(args, FLAG).iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// What follows a flag, each time that it is there.
 fn values(args: &[String], flag: &str) -> Vec<String> {
     args.windows(2).filter(|pair| pair[0] == flag).map(|pair| pair[1].clone()).collect()
 }

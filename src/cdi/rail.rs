@@ -1,5 +1,3 @@
-//! Rails by the names that devices have.
-
 use rdma_model::nic::Nic;
 use std::collections::HashSet;
 use std::fmt;
@@ -21,14 +19,12 @@ const HCA: &str = "hca:";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum RailName {
-    /// A netdev, by its name on the host.
     Netdev(IfName),
     /// An HCA that nothing moves with (`--ib`).
     Hca(HcaName),
 }
 
 impl RailName {
-    /// The name as the kernel prints it.
     pub fn as_str(&self) -> &str {
         match self {
             RailName::Netdev(name) => name.as_str(),
@@ -58,7 +54,6 @@ impl fmt::Display for RailName {
     }
 }
 
-/// Names from a command line, each once.
 pub fn names<'t>(texts: impl IntoIterator<Item = &'t String>) -> Result<Vec<RailName>> {
     let (mut names, mut seen) = (Vec::new(), HashSet::new());
     for text in texts {
@@ -70,7 +65,6 @@ pub fn names<'t>(texts: impl IntoIterator<Item = &'t String>) -> Result<Vec<Rail
     Ok(names)
 }
 
-/// A rail of a plan, with all that its container needs of the host's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rail {
     pub name: RailName,
@@ -103,7 +97,6 @@ impl Rail {
         plan.rails().map(nic).chain(plan.ib.iter().map(ib)).collect()
     }
 
-    /// Rail order, as [`crate::select`] has it.
     pub fn rank(&self) -> impl Ord + use<> {
         (self.pci.is_none(), self.pci, natural(self.name.as_str()), self.name.clone())
     }

@@ -1,5 +1,3 @@
-//! What devices make of a container's request.
-
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::HcaName;
@@ -21,9 +19,10 @@ impl Request {
         request
     }
 
-    /// What of a plan that was carried out already is for a container that joins: where devices name its NICs, these alone, with the
-    /// nodes that they have by now. `host` knows the nodes of HCAs without a netdev: one without these need not be observed. In exclusive mode the host knows none of them
-    /// any more, and could not say what to hide: all of it, which is refused for who lacks a node.
+    /// What of a plan that was carried out already is for a container that joins: where devices name its NICs, these alone, with
+    /// the nodes that they have by now. `host` has the nodes of HCAs without a netdev: without such HCAs, it need not be
+    /// observed. In exclusive mode the host has none of them any more, and could not say what to hide: then all of the plan,
+    /// which is refused for a container that lacks a node.
     pub fn share(&self, given: &Plan, host: Option<&Snapshot>) -> Plan {
         let left = self.narrowed_plan(given.clone(), None);
         if given.exclusive
@@ -46,10 +45,7 @@ impl Request {
     }
 
     /// That a plan, which was narrowed already, gives a container all that its devices name: the engine has given it all of their
-    /// nodes. So it is for the devices to leave one out, and an annotation cannot.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`] with what it lacks.
+    /// nodes. So only the devices can leave one out, not an annotation; else [`ErrorClass::Refused`].
     pub fn gives_devices(&self, plan: &Plan) -> Result<()> {
         let lacking = self.narrowing.devices.iter().flat_map(|asked| asked.lacking(plan));
         let names: Vec<String> = lacking.map(|name| name.as_str().to_owned()).collect();

@@ -1,5 +1,3 @@
-//! `rdmaprep cdi`.
-
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};

@@ -1,5 +1,3 @@
-//! `rdmaprep doctor`.
-
 use std::path::PathBuf;
 
 use clap::Args;

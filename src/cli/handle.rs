@@ -1,5 +1,3 @@
-//! `rdmaprep handle`.
-
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -1,5 +1,3 @@
-//! `rdmaprep hold`.
-
 use clap::Args;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 

@@ -1,5 +1,3 @@
-//! `rdmaprep hook`.
-
 use std::ffi::OsString;
 
 use clap::{Args, FromArgMatches};

@@ -1,5 +1,3 @@
-//! `rdmaprep install` and `rdmaprep uninstall`.
-
 use std::path::PathBuf;
 
 use clap::Args;

@@ -1,5 +1,3 @@
-//! `rdmaprep restore`.
-
 use clap::Args;
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 

@@ -1,5 +1,3 @@
-//! `rdmaprep sysfs`.
-
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};

@@ -1,5 +1,3 @@
-//! `rdmaprep nccl test-bootstrap`.
-
 use clap::builder::BoolishValueParser;
 use clap::{Args, Subcommand};
 

@@ -33,7 +33,6 @@ struct Generated<'a> {
     spec: &'a Spec,
 }
 
-/// What the devices are made of.
 struct Source {
     rails: Vec<Rail>,
     hooks: Vec<HookEdit>,
@@ -80,7 +79,6 @@ fn generate(global: &Global, args: &CdiGenerateArgs) -> Result<()> {
     say(&summary(args, before.as_deref().unwrap_or_default(), &text, &lines))
 }
 
-/// What `generate` prints without --json.
 fn summary(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine]) -> String {
     let path = args.output.display();
     let (done, diff) = match (before == text, args.dry_run) {
@@ -145,7 +143,6 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
     Ok(given.flat_map(|plan| Rail::rails_of_plan(plan, seen)).filter(chosen).collect())
 }
 
-/// The CDI file, whether `generate` wrote it or a person did.
 fn ours(path: &Path, text: &str) -> Result<Spec> {
     Spec::parse(text).map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display())))
 }
@@ -165,7 +162,6 @@ fn program(args: &CdiGenerateArgs) -> Result<String> {
     Ok(own.to_owned())
 }
 
-/// Fails if a device of the older file would be lost.
 fn keeps(older: &Spec, newer: &Spec, selection: &Selection, path: &Path) -> Result<()> {
     let why = |name: &str| {
         let dropped =
@@ -218,7 +214,6 @@ fn line(device: &Device, seen: &Snapshot, held: &[BusyNic]) -> DeviceLine {
     }
 }
 
-/// Where a rail is, unless it is on the host.
 fn elsewhere(rail: &RailName, seen: &Snapshot, held: &[BusyNic]) -> Option<String> {
     let name = rail.as_str();
     if let Some(held) = held.iter().find(|h| h.netdev.as_str() == name) {

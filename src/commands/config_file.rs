@@ -59,14 +59,13 @@ fn shim_file(global: &Global) -> Option<PathBuf> {
     global.config.clone().or_else(variable)
 }
 
-/// The part of the host's config file that concerns a shim, and where it is, unless that is the default.
 pub(super) fn shim_config(global: &Global) -> Result<(ShimConfig, Option<PathBuf>)> {
     let named = shim_file(global);
     let config = read(named.as_deref(), |file| file.shim())?;
     Ok((config, files::followed(named, Path::new(CONFIG))))
 }
 
-/// The same of a config file that is no TOML, as far as one of its lines says which runtime is meant.
+/// What a shim reads of a config file that is no TOML, as far as one of its lines says which runtime is meant.
 pub(super) fn salvaged_config(global: &Global) -> Option<(ShimConfig, Option<PathBuf>)> {
     let named = shim_file(global);
     let config = read(named.as_deref(), |file| Ok(file.salvaged_runtime())).ok()??;

@@ -24,20 +24,17 @@ use crate::planner::{check_agreed, inside, moved_away, observe_host, options, pl
 use crate::select::Selection;
 use crate::select::protected_ifaces;
 
-/// A decision with all that belongs to it, not yet stored.
 pub(super) struct Decision {
     pub(super) plan: Plan,
     pub(super) selection: Selection,
     pub(super) view: Option<Tree>,
     /// The namespace that the container joins, where it is known.
     pub(super) pod: Option<Snapshot>,
-    /// The host that it was made from.
     pub(super) host: Snapshot,
     /// Whether that is another machine, or this one at another time.
     pub(super) recorded: bool,
 }
 
-/// Decides for a container, of which config.json is known or not.
 pub(super) fn decide(
     request: &Request,
     name: &str,
@@ -49,7 +46,6 @@ pub(super) fn decide(
 }
 
 impl Decision {
-    /// Adds the view of /sys.
     fn shown(self, config: Option<&str>, live: &mut Kernel) -> Result<Decision> {
         let others = self.pod.iter().flat_map(|pod| pod.netdevs.iter().filter_map(|n| n.pci)).collect();
         let mut view = view_of(&self.plan, others, &self.host, live)?;
@@ -109,7 +105,6 @@ pub(super) struct DraftInputs<'a> {
 }
 
 impl<'a> DraftInputs<'a> {
-    /// Looks at this machine, or at a recorded one.
     pub(super) fn new(
         request: &'a Request,
         name: &'a str,
@@ -129,7 +124,6 @@ impl<'a> DraftInputs<'a> {
         Ok(DraftInputs { request, name, config, store, pod, live, seen })
     }
 
-    /// Decides; with an agreement, for just its rails.
     pub(super) fn decide(&mut self, agreement: Option<&Agreement>) -> Result<Decision> {
         let ifaces: Vec<IfName> = agreement.iter().flat_map(|a| a.ifaces()).cloned().collect();
         let mut request = self.request.clone();

@@ -42,7 +42,6 @@ pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     }
 }
 
-/// A machine that is not this one.
 fn recorded(args: &DoctorArgs, request: &Request) -> Result<Diagnosis> {
     let snapshot = load_snapshot(args.root.as_deref(), args.snapshot.as_deref())?;
     warn(&snapshot.warnings);

@@ -1,5 +1,3 @@
-//! `rdmaprep env`.
-
 use rdma_model::nic::EnvVar;
 use std::io::Write;
 use std::path::Path;
@@ -28,7 +26,6 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("writing to stdout")
 }
 
-/// What an edit of that bundle would add.
 fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> Result<Vec<EnvVar>> {
     let text = read_config(bundle)?;
     let request = narrowed(request, &text)?;
@@ -40,7 +37,6 @@ fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> 
     Ok(edit(&text, &decision, store, &request, None)?.given)
 }
 
-/// What a container gets of which nothing is known.
 fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
     let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
     let plan = match stored {

@@ -7,7 +7,6 @@ use anyhow::Result;
 use crate::cli::HandleOpenArgs;
 use crate::kernel::process::{memfd, pidfd_getfd};
 
-/// Tells a program the number of its descriptor.
 const NUMBER: &str = "RDMAPREP_HANDLE_FD";
 
 /// `rdmaprep handle open`. Returns only where it is refused, or the program cannot be run.

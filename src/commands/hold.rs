@@ -37,7 +37,6 @@ use crate::planner::{observe_host, options, plan_with, view_of};
 use crate::report::{self, Report, Stopwatch};
 use crate::restore::run::reclaim;
 
-/// What is said when all is ready.
 #[derive(Serialize)]
 struct Ready<'a> {
     id: &'a str,
@@ -102,17 +101,14 @@ fn clear(path: &Path, store: &Store, machine: &ThisMachine, deadline: Instant) -
     pins::is_vacant(path).map(|()| notes)
 }
 
-/// What is ready for containers but for the NICs.
 struct Made {
     plan: Plan,
     hold: HeldNetns,
-    /// This process and the namespace.
     container: Init,
     /// Open as long as this process lives.
     _kept: Vec<KeptFile>,
 }
 
-/// Makes the namespace and its record.
 fn make(hook: &Hook, path: &Path, request: &Request, notes: &mut Vec<String>) -> Result<Made> {
     let (plan, kept) = render(hook, request, notes)?;
     let own = Process::current()?;

@@ -16,10 +16,8 @@ use crate::kernel::host::{crash_safe, files, runtime_users};
 use crate::kernel::link_managers;
 use crate::report::{self, Installed};
 
-/// A tree, and what earlier installations have left there.
 struct Site {
     etc: HostTree,
-    /// Whether it is the host's own.
     is_host: bool,
     /// The folder of the records, within the tree.
     state: String,
@@ -31,7 +29,6 @@ struct Site {
 /// Of the host, until it boots again. Root's alone, as /run is.
 const LOCK: &str = "/run/rdmaprep-install.lock";
 
-/// How long another one is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Site {
@@ -59,7 +56,6 @@ impl Site {
         Ok(self.etc.place(&self.state)?.join(MANIFEST))
     }
 
-    /// Removes what is left of one that was killed while it wrote a file.
     fn tidy(&self) -> Result<()> {
         crash_safe::tidy(&self.manifest_place()?)?;
         self.manifest.paths().try_for_each(|path| self.etc.tidy(path))
@@ -73,7 +69,6 @@ impl Site {
         }
     }
 
-    /// Makes every change, or none.
     fn change(&self, changes: &[Change]) -> Result<()> {
         for (i, change) in changes.iter().enumerate() {
             let Err(e) = self.etc.change(&change.path, change.after.as_ref()) else { continue };
@@ -246,7 +241,6 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
     Ok(lock)
 }
 
-/// Those that are named, or else those that are found.
 fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
     let named = Target::ALL.into_iter().filter(|target| {
         args.all
@@ -269,7 +263,6 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
     Ok(targets)
 }
 
-/// The path by which hooks call rdmaprep, with warnings.
 fn program(args: &InstallArgs, site: &Site) -> Result<(String, Vec<String>)> {
     let program = install::program(args.program.as_deref(), &site.etc)?;
     let own = std::env::current_exe().context("finding the path of rdmaprep")?;
@@ -296,7 +289,6 @@ fn nic(name: &str, is_host: bool) -> Result<Nic> {
     Ok(Nic { name, pci })
 }
 
-/// A warning about a NIC that a network manager configures.
 fn managed(nic: &Nic) -> Option<String> {
     let root = Path::new("/");
     let by = link_managers::manager_of(root, &nic.name, link_managers::index(root, &nic.name)?)

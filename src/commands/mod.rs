@@ -99,13 +99,11 @@ fn store(host: &Host) -> Store {
     Store::new(&host.run_dir, &host.state_dir)
 }
 
-/// NICs that containers hold now.
 fn busy_nics(store: &Store) -> Result<Vec<BusyNic>> {
     let machine = ThisMachine::new()?;
     Ok(planner::busy_nics(&Records::read(store, machine.boot_id())?, &machine))
 }
 
-/// What this host has: live, from a captured /sys, or from a file made by `snapshot --json`.
 fn load_snapshot(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     if let Some(root) = root {
         return sys::tree_snapshot(root);
@@ -116,7 +114,6 @@ fn load_snapshot(root: Option<&Path>, file: Option<&Path>) -> Result<Snapshot> {
     }
 }
 
-/// A file made by `snapshot --json`.
 fn recorded(file: &Path) -> Result<Snapshot> {
     let doing = || format!("reading snapshot {}", file.display());
     let text = files::read(file).class(ErrorClass::Usage, doing())?;
@@ -270,15 +267,13 @@ fn say(text: &str) -> Result<()> {
     }
 }
 
-/// Warnings that must not go to stderr: the stderr of a runtime is that of its container. See [`aside`].
+/// Warnings that must not go to stderr: the stderr of a runtime is that of its container.
 static ASIDE: Mutex<Option<Vec<String>>> = Mutex::new(None);
 
-/// Collects warnings from now on, instead of printing them.
 fn aside() {
     *ASIDE.lock().unwrap_or_else(PoisonError::into_inner) = Some(Vec::new());
 }
 
-/// The collected warnings. Ends the collection.
 fn taken() -> Vec<String> {
     ASIDE.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
 }

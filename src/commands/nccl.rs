@@ -1,5 +1,3 @@
-//! Commands about NCCL.
-
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -58,7 +56,6 @@ pub(super) fn own_settings() -> Result<Settings> {
     settings(&NcclSettingsArgs { nccl_version: Version::NEWEST, ..NcclSettingsArgs::default() }, true)
 }
 
-/// What NCCL looks at in this process's environment.
 fn own_environment() -> Vec<(String, String)> {
     let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
     let all = std::env::vars_os().map(|(name, value)| (text(name), text(value)));

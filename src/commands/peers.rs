@@ -37,7 +37,6 @@ const SPREAD: Duration = Duration::from_micros(100);
 /// A little more than the deadline: what is read then was asked for before it.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A store that is open, and how to use it.
 pub(super) struct Meeting {
     asked: Options,
     /// Whether this node only tries.
@@ -55,7 +54,6 @@ pub(super) fn peer_options(args: &RendezvousArgs) -> Result<Option<Options>> {
     Options::new(&Settings { rank, by, rail_labels, ..settings(&meet) }, |name| std::env::var(name).ok())
 }
 
-/// The flags that say where to meet, as settings of the agreement.
 fn settings(meet: &MeetArgs) -> Settings {
     let MeetArgs { rendezvous, nodes, run_id, rendezvous_timeout, store_host } = meet.clone();
     Settings { rendezvous, nodes, run_id, rendezvous_timeout, store_host, ..Settings::default() }
@@ -176,7 +174,6 @@ impl Meeting {
     }
 }
 
-/// How this node is called among the others.
 fn host() -> HostName {
     let name = files::read(Path::new("/proc/sys/kernel/hostname")).ok().flatten().unwrap_or_default();
     HostName::sanitized(name.trim())

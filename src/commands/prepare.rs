@@ -62,7 +62,6 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
     say(&report::summary(plan, selection))
 }
 
-/// What is asked for, and the bundle's config.json, which takes away from it.
 fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String>)> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let config = args.bundle.as_deref().map(read_config).transpose()?;

@@ -1,5 +1,3 @@
-//! `rdmaprep restore`: NICs that are away come back.
-
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -127,7 +125,6 @@ struct Found {
     /// Paths of records of this boot.
     now: Vec<PathBuf>,
     past: Vec<(PathBuf, Record)>,
-    /// Those that cannot be read, in words.
     damaged: Vec<(PathBuf, String)>,
 }
 
@@ -172,7 +169,6 @@ impl Found {
     }
 }
 
-/// `restore --dry-run`: the steps, not done.
 fn foretell(machine: &ThisMachine, records: &Records, args: &RestoreArgs, found: &Found) -> Result<()> {
     found.damaged.iter().try_for_each(|(_, why)| say(why))?;
     found.past.iter().try_for_each(|(_, r)| unrestorable::foretell(r, args.how.after_reboot))?;

@@ -69,7 +69,6 @@ fn salvaged(global: &Global, args: &[OsString]) -> Option<(ShimConfig, Option<Pa
     shim::read(&program, args).config.is_none().then_some((own, named))
 }
 
-/// A config.json that was edited, and what it was.
 struct Edited {
     ready: Ready,
     path: PathBuf,

@@ -91,7 +91,6 @@ impl Edited {
     }
 }
 
-/// What `spec` makes of a config.json, as long as nothing of it is written.
 pub(super) struct Ready {
     decision: Decision,
     edited: Edited,
@@ -198,7 +197,6 @@ impl Ready {
     }
 }
 
-/// Edits one; nothing is written.
 pub(super) fn edit(
     text: &str,
     decision: &Decision,
@@ -209,11 +207,9 @@ pub(super) fn edit(
     edit_with(text, decision, store, request, &Start { timeout, flags: &[], sandboxed: false })
 }
 
-/// What else is known of a container's start.
 struct Start<'a> {
     /// Seconds until the runtime kills a hook.
     timeout: Option<u32>,
-    /// For the hooks that move the NICs.
     flags: &'a [String],
     /// Whether its runtime is gVisor's, whatever its annotations say.
     sandboxed: bool,
@@ -257,7 +253,6 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     Ok(Edited { injected, given, topology })
 }
 
-/// The topology file as a tree, and why it is given.
 fn topology_file(text: &str, decision: &Decision, by: Circumstances) -> Result<Option<(Tree, String)>> {
     let plan = &decision.plan;
     let kept: BTreeSet<HcaName> = plan.nics.iter().filter_map(|n| n.hca.clone()).chain(plan.ib.clone()).collect();

@@ -60,7 +60,6 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
     })
 }
 
-/// How to get the NICs back.
 pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
     if record.boot_id != machine.boot_id() {
         return format!(
@@ -85,7 +84,6 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     }
 }
 
-/// What is known of a record that cannot be used, and what is not.
 pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> String {
     let pin = store.netns_of(path).map(|netns| (store.pin(netns), netns));
     let pin = pin.filter(|(pin, netns)| pins::is_pinned(pin, *netns));

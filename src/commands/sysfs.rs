@@ -1,5 +1,3 @@
-//! Commands about the /sys that a container sees.
-
 use crate::config::sysfs_mode::Carrier;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Error, ErrorKind, Write};
@@ -44,7 +42,6 @@ fn survey(args: &ViewArgs) -> Result<Survey> {
     Survey::open(args.root.as_deref().unwrap_or(Path::new("/sys")))
 }
 
-/// What a container with these HCAs sees.
 fn seen(args: &ViewArgs) -> Result<Tree> {
     view_of(&survey(args)?, args)
 }

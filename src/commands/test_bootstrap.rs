@@ -1,5 +1,3 @@
-//! `rdmaprep nccl test-bootstrap`.
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 

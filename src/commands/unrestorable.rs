@@ -23,7 +23,6 @@ use crate::restore::after_reboot::{RebootPlan, plan_after_reboot};
 use crate::restore::plan::{RestorePlan, plan_restore};
 use crate::restore::run;
 
-/// include/uapi/linux/if_arp.h.
 const ARPHRD_ETHER: u16 = 1;
 const ARPHRD_INFINIBAND: u16 = 32;
 
@@ -53,7 +52,6 @@ pub(super) fn settle(
     put_aside(records, path, Some(&record.boot_id), report)
 }
 
-/// What [`settle`] would do.
 pub(super) fn foretell(record: &Record, apply: bool) -> Result<()> {
     say(&describe_record(record))?;
     if !apply {
@@ -138,7 +136,6 @@ fn hope(record: &Record, way: &RestorePlan, host: &Snapshot) -> Option<String> {
     (untried || whole || way.steps.iter().any(away)).then(|| format!("{} can still be restored", rest.join(" ")))
 }
 
-/// What goes with a NIC.
 fn lost(held: &MovedNic) -> String {
     let state = &held.before;
     let addresses: Vec<String> = state.netdev.addresses.iter().map(|a| format!("{}/{}", a.address, a.prefix)).collect();
@@ -152,7 +149,7 @@ fn lost(held: &MovedNic) -> String {
     )
 }
 
-/// The same for a record that cannot be read: whatever is still in its namespace is to be taken out by hand first, since a
+/// As [`forget`], for a record that cannot be read: whatever is still in its namespace is to be taken out by hand first, since a
 /// namespace that ends destroys what is no hardware.
 pub(super) fn forget_unread(records: &mut Records, path: &Path, report: &mut Report) -> Result<()> {
     let store = records.store();

@@ -1,5 +1,3 @@
-//! The rails that a container's devices name.
-
 use std::collections::BTreeSet;
 
 use rdma_model::ids::{HcaName, IfName};
@@ -16,12 +14,10 @@ impl DeviceRequest {
         self.netdevs.iter()
     }
 
-    /// Whether a netdev is asked for.
     pub fn has(&self, netdev: &IfName) -> bool {
         self.netdevs.contains(netdev)
     }
 
-    /// Whether an HCA without a netdev is.
     pub fn has_hca(&self, hca: &str) -> bool {
         self.hcas.iter().any(|h| h.as_str() == hca)
     }

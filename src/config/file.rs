@@ -11,7 +11,6 @@ use toml::de::{DeTable, DeValue, Deserializer, Error};
 
 use crate::config::host::{Config, HOOK_LOG};
 
-/// The text of a config file.
 pub struct ConfigFile<'t> {
     text: &'t str,
     table: Result<Spanned<DeTable<'t>>, Error>,
@@ -20,7 +19,6 @@ pub struct ConfigFile<'t> {
 /// What a shim has to know for every call. Whatever else is wrong in the file, containers that run have to be stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShimConfig {
-    /// See [`Config::runtime`].
     pub runtime: Option<String>,
     /// Whether there is a plan for containers that did not opt in.
     pub has_plan: bool,
@@ -35,14 +33,10 @@ impl Default for ShimConfig {
 }
 
 impl<'t> ConfigFile<'t> {
-    /// Parses a text. What is wrong with it is an error of what is asked of it.
     pub fn new(text: &'t str) -> ConfigFile<'t> {
         ConfigFile { text, table: DeTable::parse(text) }
     }
 
-    /// All of it.
-    ///
-    /// # Errors
     /// [`ErrorClass::Usage`] with the line: no TOML, a key that is unknown, a bad value.
     pub fn config(&self) -> Result<Config> {
         let table = self.table.clone().map_err(|e| self.at_line(&e))?;
@@ -56,10 +50,7 @@ impl<'t> ConfigFile<'t> {
         Config { state_dir, run_dir, hook_log, ..Config::default() }
     }
 
-    /// The part that concerns a shim.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`]: to run another runtime than the one that is meant may take a sandbox away.
+    /// Another runtime than the one that is meant may take a sandbox away, so a bad value is [`ErrorClass::Usage`].
     pub fn shim(&self) -> Result<ShimConfig> {
         #[derive(Deserialize)]
         struct Runtime {

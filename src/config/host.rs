@@ -24,55 +24,40 @@ pub const HOOK_LOG: &str = "/var/log/rdmaprep.log";
 /// What the host's administrator settled, for every container and command.
 #[derive(Clone, Debug)]
 pub struct Host {
-    /// What may be moved, and what containers may ask for.
     pub policy: Policy,
-    /// The plan of containers that did not opt in.
     pub plan: Option<PlanName>,
-    /// Plans, journals and reports.
     pub state_dir: PathBuf,
-    /// Locks and namespace pins.
     pub run_dir: PathBuf,
-    /// How long to wait for another rdmaprep.
     pub lock_timeout: Duration,
-    /// How long a hook waits for NICs that other containers hold.
     pub hook_wait: Duration,
     /// Where hooks write a line each; empty: nowhere.
     pub hook_log: PathBuf,
-    /// TableRange of the routing tables that rails get inside, and of their rules' priorities.
+    /// The routing tables that rails get inside, and the priorities of their rules.
     pub rail_tables: TableRange,
 }
 
-/// The config file. `examples/config.toml` tells every key to who writes one.
+/// The config file. `examples/config.toml` describes every key.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// Regexes of names of netdevs that may be taken; empty: all. Of an HCA without a netdev its own name counts.
     pub allow: Vec<Pattern>,
-    /// Regexes of names that may not; wins over what is allowed.
+    /// Regexes of names that may not be taken; deny wins over allow, here and below.
     pub deny: Vec<Pattern>,
     /// The same for PCI addresses, `0000:1a:00.0`: those of the NIC, of what it sits on, and of a bond's members.
     pub allow_pci: Vec<Pattern>,
-    /// Those that may not.
     pub deny_pci: Vec<Pattern>,
-    /// The same for drivers: those of the netdev and of the HCA.
     pub allow_drivers: Vec<Pattern>,
-    /// Those that may not.
     pub deny_drivers: Vec<Pattern>,
     /// The annotations of containers that count; absent: all. A container with another one of ours is refused.
     pub annotations: Option<Vec<Ask>>,
     /// The most NICs that a container gets; absent: any number.
     pub max_nics: Option<usize>,
-    /// The plan of containers that did not opt in.
     pub plan: Option<PlanName>,
-    /// See [`Global::state_dir`].
     pub state_dir: Option<PathBuf>,
-    /// See [`Global::run_dir`].
     pub run_dir: Option<PathBuf>,
-    /// How long to wait for another rdmaprep.
     pub lock_timeout_ms: Option<u64>,
-    /// How long a hook waits, within its deadline, for NICs that other containers hold.
     pub hook_wait_s: Option<u32>,
-    /// Where hooks write; an empty text: nowhere.
     pub hook_log: Option<PathBuf>,
     /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
     /// the container does not use them.
@@ -84,7 +69,6 @@ pub struct Config {
 }
 
 impl Policy {
-    /// What a config file says.
     pub fn new(config: &Config) -> Policy {
         let lists = |allow: &[Pattern], deny: &[Pattern]| Lists { allow: allow.to_vec(), deny: deny.to_vec() };
         Policy {

@@ -1,5 +1,3 @@
-//! What is asked: flags, variables, the host's config file and its policy, annotations of a container.
-
 pub mod device_request;
 pub mod file;
 pub mod host;

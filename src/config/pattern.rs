@@ -1,5 +1,3 @@
-//! A regex on names of interfaces and HCAs, PCI addresses or drivers.
-
 use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -73,7 +71,6 @@ pub struct Exclusion(Option<Pattern>);
 impl Exclusion {
     pub const NONE: Exclusion = Exclusion(None);
 
-    /// The regex by which it leaves that name out.
     pub fn pattern(&self, name: &str) -> Option<&Pattern> {
         self.0.as_ref().filter(|pattern| pattern.matches(name))
     }

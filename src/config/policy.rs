@@ -1,8 +1,6 @@
-//! Which NICs may ever be moved, and what a container may ask for: the host's administrator settles it in the config file,
-//! and nothing else widens it.
-//!
-//! It is asked whenever NICs are chosen, and again by the hook, of the NICs as they are then: a stored plan may be older than
-//! the policy.
+//! Which NICs may ever be moved, and what a container may ask for: the host's administrator settles it in the config file, and
+//! nothing else widens it. It is checked whenever NICs are chosen, and again by the hook, of the NICs as they are then: a stored
+//! plan may be older than the policy.
 
 use std::fmt;
 
@@ -20,18 +18,14 @@ pub struct Policy {
     pub(super) names: Lists,
     pub(super) pci: Lists,
     pub(super) drivers: Lists,
-    /// The annotations that count; absent: all that there are.
     pub(super) annotations: Option<Vec<Ask>>,
-    /// The most NICs that a container gets.
     pub(crate) max_nics: Option<usize>,
 }
 
-/// Two lists of regexes on one property of a NIC.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     /// One has to match; empty: all do.
     pub(super) allow: Vec<Pattern>,
-    /// None may match.
     pub(super) deny: Vec<Pattern>,
 }
 
@@ -39,7 +33,7 @@ pub(super) struct Lists {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Ask {
-    /// Takes part, with the plan of that name.
+    /// Opts in, with the plan of that name.
     Plan,
     /// Only these of the plan's NICs.
     Ifaces,
@@ -47,7 +41,6 @@ pub enum Ask {
     Exclude,
 }
 
-/// A NIC as the policy sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Device<'a> {
     name: &'a str,
@@ -58,7 +51,6 @@ pub struct Device<'a> {
 impl Ask {
     pub const ALL: [Ask; 3] = [Ask::Plan, Ask::Ifaces, Ask::Exclude];
 
-    /// The annotation's key behind its prefix.
     pub fn name(self) -> &'static str {
         match self {
             Ask::Plan => "plan",
@@ -109,7 +101,6 @@ impl Policy {
         [&self.pci, &self.drivers].iter().any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())
     }
 
-    /// Why it forbids a NIC, if it does.
     pub fn forbids(&self, device: &Device) -> Option<String> {
         let pci: Vec<String> = device.pci.iter().map(ToString::to_string).collect();
         let pci: Vec<&str> = pci.iter().map(String::as_str).collect();
@@ -125,10 +116,7 @@ impl Policy {
         self.names.forbid(name, &[name], ["", "allow", "deny"])
     }
 
-    /// Whether an annotation counts.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`] where it does not: a request for less has to fail, not to get more.
+    /// Whether an annotation counts; else [`ErrorClass::Refused`]: a request for less has to fail, not to get more.
     pub fn hears(&self, ask: Ask, annotation: &str) -> Result<()> {
         if self.annotations.as_ref().is_none_or(|all| all.contains(&ask)) {
             return Ok(());

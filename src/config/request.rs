@@ -18,16 +18,12 @@ use crate::config::select_args::SelectArgs;
 
 pub const ANNOTATION: &str = "rdmaprep.io/";
 
-/// Everything that was asked.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What the host's administrator settled.
     pub host: Host,
     /// The plan named by a flag, a variable or the container's annotation; see [`Request::plan`].
     pub plan: Option<PlanName>,
-    /// Which NICs, and what their containers get.
     pub select: SelectOptions,
-    /// What the container's annotations take away.
     pub narrowing: Narrowing,
     /// What all nodes agreed on, in the common order; empty: nothing yet.
     pub agreed: Vec<IfName>,
@@ -68,7 +64,6 @@ impl Narrowing {
         if asked { self.excludes(name) } else { Some(why()) }
     }
 
-    /// Why its annotations do.
     pub fn annotated(&self, netdev: &IfName) -> Option<String> {
         if self.only.as_ref().is_some_and(|only| !only.contains(netdev)) {
             return Some(format!("{netdev} is not in the container's annotation {ANNOTATION}ifaces"));
@@ -84,11 +79,8 @@ impl Narrowing {
 }
 
 impl Request {
-    /// What was asked, by the flags `args` over the config file's `file`. `env` reads the host's environment, for [`HOST_ENV`] and
-    /// NCCL_SOCKET_IFNAME: flags carry theirs.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`] with the flag and the variable of a bad value.
+    /// What was asked, by the flags `args` over the config file's `file`. `env` reads the host's environment, for [`HOST_ENV`]
+    /// and NCCL_SOCKET_IFNAME: flags carry theirs. [`ErrorClass::Usage`] names the flag and the variable of a bad value.
     pub fn new(
         plan: Option<&str>,
         args: &SelectArgs,
@@ -115,7 +107,6 @@ impl Request {
         self.plan.as_ref().or(self.host.plan.as_ref())
     }
 
-    /// The addresses that the job needs the host to reach.
     pub fn job(&self) -> JobAddresses {
         JobAddresses {
             peers: self.select.peer_address.into_iter().collect(),

@@ -17,13 +17,10 @@ use crate::config::options::{SelectOptions, boolean};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SelectArgs(BTreeMap<String, String>);
 
-/// The options that a command has no use for, and does not offer.
 pub trait Unused {
-    /// Their fields in [`SelectOptions`].
     const OPTIONS: &'static [&'static str];
 }
 
-/// [`SelectArgs`] of a command that does not offer all of them.
 #[derive(Clone, Debug)]
 pub struct SelectArgsBut<U>(SelectArgs, PhantomData<U>);
 
@@ -35,7 +32,6 @@ impl SelectArgs {
         args
     }
 
-    /// Without what was said of an option.
     pub fn without(&self, option: &str) -> SelectArgs {
         let mut args = self.clone();
         args.0.remove(option);
@@ -80,10 +76,8 @@ impl SelectArgs {
 }
 
 impl SelectOptions {
-    /// These, as the config file has them, under what flags and variables say.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Usage`] with the flag and the variable of a text that is none of its option's.
+    /// These, as the config file has them, under what flags and variables say. [`ErrorClass::Usage`] names the flag and the
+    /// variable of a bad text.
     pub fn merge(mut self, args: &SelectArgs) -> Result<SelectOptions> {
         // A value each, whatever a command line leaves out; and no second look at the environment.
         let plain = |arg: Arg| arg.num_args(1).require_equals(false).env(Resettable::Reset);
@@ -109,7 +103,6 @@ fn options() -> Vec<Arg> {
     SelectOptions::augment_args_for_update(Command::new("select")).get_arguments().cloned().collect()
 }
 
-/// Adds the options to a command, each of which takes any text.
 fn offer(command: Command, unused: &[&str]) -> Command {
     let all = SelectOptions::augment_args_for_update(Command::new("select"));
     debug_assert!(unused.iter().all(|id| all.get_arguments().any(|arg| arg.get_id() == id)), "{unused:?}");

@@ -1,5 +1,3 @@
-//! What a container's /sys shall show.
-
 use std::collections::BTreeMap;
 use std::str::FromStr;
 

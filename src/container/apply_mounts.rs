@@ -1,11 +1,8 @@
-//! Mounts into a container whose namespaces exist and whose payload does not run yet.
-//!
-//! Three steps, each on a thread of its own: look inside the container's mount namespace; make what is to be put there in a
-//! private namespace; put it there. Nothing is written into the image, and nothing is mounted on the host: what is made lives
-//! in file systems of its own and ends with the container's mount namespace. If anything fails, the container is not to be
-//! started; its namespace takes along what is already there.
-//!
-//! A container's root decides what is found, never where: see [`crate::kernel::mount::rootfs`].
+//! Mounts into a container whose namespaces exist and whose payload does not run yet, in three steps, each on a thread of its
+//! own: look inside the container's mount namespace; make in a private namespace what is to be put there; put it there. Nothing
+//! is written into the image, and nothing is mounted on the host: what is made lives in file systems of its own and ends with the
+//! container's mount namespace. If anything fails, the container is not to be started; its namespace takes along what is already
+//! there. A container's root decides what is found, never where: see [`crate::kernel::mount::rootfs`].
 
 use crate::oci::bundle::ContainerRoot;
 use crate::view::Cover;
@@ -27,10 +24,8 @@ use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::process::pidfd::Process;
 
-/// What was found in a container.
 struct Inspected<'o> {
     spots: Vec<MountPoint>,
-    /// What is for each of them.
     covers: Vec<&'o Cover>,
     conf: ConfPlan,
     lacking: Vec<CharDevice>,
@@ -85,7 +80,6 @@ fn inspect<'o>(
     Ok(Inspected { spots: spots?, covers, conf, lacking: lacking(&root, devices) })
 }
 
-/// Finds the directory that a cover is for.
 fn place(root: &Root, mounts: &[Mount], at: &str) -> Result<MountPoint> {
     let over = root.find(at).class(ErrorClass::Refused, format!("finding the container's /{at}"))?;
     if at == "sys" || at.starts_with("sys/") {
@@ -118,7 +112,6 @@ fn sew(spots: &[MountPoint], covers: &[&Cover], label: Option<&str>) -> Result<V
     (0..covers.len()).map(cut).collect()
 }
 
-/// The tree with a place for each mount that is to stay seen.
 fn with_room(mut tree: Tree, kept: &[KeptMount]) -> Result<Tree> {
     for mount in kept {
         let path =

@@ -1,5 +1,3 @@
-//! What a container gets besides its NICs: the filtered /sys, NCCL's settings, device nodes.
-
 pub mod apply_mounts;
 mod mount_point;
 pub mod mounts;

@@ -1,5 +1,3 @@
-//! A place in a container where something is mounted, and what is mounted below it now.
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -13,7 +11,6 @@ use crate::kernel::mount::rootfs::{self, Root};
 /// A place for a mount, and what is mounted below it now and shall still be seen afterwards.
 #[derive(Debug)]
 pub(super) struct MountPoint {
-    /// How messages call it.
     pub name: String,
     pub over: OwnedFd,
     /// The options of the mount that it is on.
@@ -29,7 +26,6 @@ pub(super) struct KeptMount {
     pub is_dir: bool,
 }
 
-/// A place for a mount, with what is mounted below it.
 pub(super) fn mount_point(root: &Root, mounts: &[Mount], name: &str, over: OwnedFd) -> Result<MountPoint> {
     let id = rootfs::mount_of(&over).context("asking for its mount")?;
     let on = mounts.iter().find(|m| m.id == id).context("its mount is not in mountinfo")?;

@@ -1,8 +1,7 @@
-//! NCCL's settings as `/etc/nccl.conf` of a container whose image is not written to.
-//!
-//! Where the image has the file, a merged one is mounted over it. Where it has none, there is nothing to mount over, and none
-//! may be created: an overlay over the container's /etc then has the file. Its upper layer is a tmpfs, so what the container
-//! writes to its /etc ends with the container; a container whose root is read-only gets an overlay without upper layer.
+//! NCCL's settings as `/etc/nccl.conf` of a container whose image is not written to. Where the image has the file, a merged one
+//! is mounted over it. Where it has none, there is nothing to mount over, and none may be created: an overlay over the
+//! container's /etc then has the file. Its upper layer is a tmpfs, so what the container writes to its /etc ends with the
+//! container; a container whose root is read-only gets an overlay without upper layer.
 
 use crate::oci::bundle::ContainerRoot;
 use std::io;
@@ -21,19 +20,15 @@ use crate::kernel::mount::fsmount::{self, Setting, attach, copy, create, file, f
 use crate::kernel::mount::mountinfo::Mount;
 use crate::kernel::mount::rootfs::{Root, is_talking, read, stat_of};
 
-/// Where NCCL looks in every container.
 const PATH: &str = "etc/nccl.conf";
 
 /// The largest file of an image that is read; NCCL has some 400 variables.
 const LIMIT: u64 = 64 << 10;
 
-/// What is to become of the settings.
 #[derive(Debug)]
 pub(super) struct ConfPlan {
     placement: ConfPlacement,
-    /// [`crate::container::mounts::AppliedMounts::kept`].
     pub kept: Vec<String>,
-    /// [`crate::container::mounts::AppliedMounts::left`].
     pub left: Vec<String>,
 }
 
@@ -41,7 +36,6 @@ pub(super) struct ConfPlan {
 enum ConfPlacement {
     Nothing,
     Refused(String),
-    /// Over the image's file.
     Over {
         spot: MountPoint,
         bytes: Vec<u8>,
@@ -56,7 +50,6 @@ enum ConfPlacement {
     },
 }
 
-/// Who may read a file or directory.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     uid: u32,
@@ -64,7 +57,6 @@ struct Owner {
     mode: u32,
 }
 
-/// What was made of it.
 pub(super) struct BuiltConf {
     pub outcome: ConfOutcome,
     pub mount: Option<OwnedFd>,
@@ -91,7 +83,6 @@ pub(super) fn plan_conf(
     conf
 }
 
-/// The image has the file.
 fn over(
     root: &Root,
     mounts: &[Mount],
@@ -135,7 +126,6 @@ fn overlay(root: &Root, mounts: &[Mount], bytes: Vec<u8>, container: &ContainerR
 }
 
 impl ConfPlan {
-    /// Where something is to be put.
     pub fn spot(&self) -> Option<&MountPoint> {
         match &self.placement {
             ConfPlacement::Over { spot, .. } | ConfPlacement::Overlay { spot, .. } => Some(spot),
@@ -162,7 +152,6 @@ impl ConfPlan {
     }
 }
 
-/// A read-only file.
 fn merged(bytes: &[u8], owner: Owner, label: Option<&str>) -> Result<OwnedFd> {
     let cloth = tmpfs(label, fsmount::PLAIN)?;
     owner.apply(&file(&cloth, "conf", bytes)?)?;
@@ -220,7 +209,6 @@ fn like(upper: &OwnedFd, lower: &OwnedFd, labelled: bool) -> Result<()> {
     Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode & 0o7777 }.apply(upper)
 }
 
-/// The kernel's limit for a list of names and for a value (XATTR_LIST_MAX, XATTR_SIZE_MAX in linux/limits.h).
 const XATTR_MAX: usize = 64 << 10;
 
 impl Owner {

@@ -15,7 +15,6 @@ use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
 use crate::kernel::store::Store;
 use crate::nccl_env::format::{self, Format};
 
-/// A setup that runs on a thread of its own.
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
     done: Receiver<Result<Applied>>,
@@ -50,8 +49,8 @@ impl RunningSetup {
 }
 
 impl SetupPlan {
-    /// Does it. What was only tried for [`SysfsMode::Auto`] and cannot be done, as where the container's /sys is not the kernel's, is
-    /// left undone, with the reason.
+    /// What [`SysfsMode::Auto`] alone asks for and cannot be done, as where the container's /sys is not the kernel's, is left undone,
+    /// with the reason.
     fn apply(&self) -> Result<Applied> {
         let ContainerMounts { covers, conf } = &self.additions;
         if self.sandboxed || (covers.is_empty() && conf.is_empty() && self.nodes.is_empty()) {
@@ -70,7 +69,6 @@ impl SetupPlan {
         }
     }
 
-    /// A container into which nothing was put.
     fn nothing_put(&self, lacking: &[CharDevice], why: &str) -> AppliedMounts {
         let conf =
             if self.additions.conf.is_empty() { ConfOutcome::Nothing } else { ConfOutcome::Refused(why.to_owned()) };

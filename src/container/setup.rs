@@ -28,17 +28,14 @@ use crate::plan::Plan;
 use crate::planner::{inside, view_of};
 use crate::view::{self, Keep};
 
-/// What a setup needs of the hook that it is a part of.
 #[derive(Clone, Copy)]
 pub struct SetupContext<'a> {
     pub state: &'a State,
-    /// Where views and profiles are.
     pub store: &'a Store,
-    /// When the work has to be done.
     pub deadline: Instant,
 }
 
-/// What a report says of a setup, also of one that failed.
+/// The notes of a setup, also of one that failed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SetupNotes {
     /// How the container's /sys shows its NICs alone, or why it does not.
@@ -60,7 +57,6 @@ impl SetupNotes {
     }
 }
 
-/// What is to be put into a container.
 pub struct SetupPlan {
     pub(super) bundle: Bundle,
     pub(super) additions: ContainerMounts,
@@ -87,7 +83,6 @@ pub fn plan_setup(
     (draft.notes, setup)
 }
 
-/// A setup that is being planned.
 struct Draft<'a> {
     context: &'a SetupContext<'a>,
     plan: &'a Plan,
@@ -213,7 +208,6 @@ impl Draft<'_> {
     }
 }
 
-/// The bundle's folder and its config.json.
 pub fn config_json(state: &State) -> Result<Option<(PathBuf, String)>> {
     for dir in [Some(PathBuf::from(&state.bundle)), pidfd::parent_bundle()].into_iter().flatten() {
         let read = |dir: &Path| files::read(&dir.join("config.json")).class(ErrorClass::State, "reading the bundle");

@@ -17,7 +17,6 @@ struct Wired<'a> {
     apart: bool,
 }
 
-/// Profiles under which rails of one subnet resolve no peer, or answer for one another.
 pub(super) fn profiles(context: &CheckContext) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
     let states: Vec<NicState> = context.meant().iter().filter_map(|r| NicState::of(snapshot, r.name())).collect();

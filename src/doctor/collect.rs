@@ -21,16 +21,13 @@ use crate::kernel::process::pidfd;
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
 
-/// Bytes of a file of /proc that we look at.
 const LIMIT: u64 = 64 << 10;
 
-/// A process, as far as its limits go.
 pub struct Limits {
     /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     memlock: Option<u64>,
     pins_freely: bool,
     stays: bool,
-    /// Who it is, to files.
     pub user: ProcessUser,
 }
 
@@ -52,7 +49,6 @@ pub fn of_container(snapshot: &Snapshot, tried: BTreeMap<String, NodeAccess>, li
     machine(snapshot, tried, limits)
 }
 
-/// The device nodes that a snapshot's HCAs have.
 pub fn nodes(snapshot: &Snapshot) -> Vec<CharDevice> {
     snapshot.hcas.iter().filter_map(|h| h.uverbs.clone()).chain(snapshot.rdma_cm.clone()).collect()
 }

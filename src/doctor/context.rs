@@ -16,13 +16,11 @@ use crate::plan::Plan;
 use crate::select::candidates::counts;
 use crate::select::{Drop, DropCode, Selection, Verdict};
 
-/// An [`Examination`] with what the selection makes of it.
 pub(super) struct CheckContext<'a> {
     pub(super) of: &'a Examination<'a>,
     pub(super) selection: &'a Selection,
 }
 
-/// A NIC that may be meant, kept or not.
 pub(super) struct Rail<'a> {
     pub(super) netdev: &'a Netdev,
     pub(super) hca: &'a Hca,
@@ -127,7 +125,6 @@ impl<'a> CheckContext<'a> {
         })
     }
 
-    /// Whether a container has the device node of an HCA, as far as that was looked at.
     fn has_node(&self, hca: &Hca) -> bool {
         let node = hca.uverbs.as_ref().and_then(|d| self.of.machine?.nodes.get(&d.name));
         node.is_some_and(|node| *node != NodeAccess::Missing)
@@ -144,7 +141,6 @@ impl<'a> CheckContext<'a> {
         }
     }
 
-    /// Whether `--ifaces` or a stored plan names it.
     pub(super) fn asks_for(&self, name: &IfName) -> bool {
         self.of.request.names(name) || self.plans(name)
     }
@@ -206,7 +202,6 @@ impl<'a> CheckContext<'a> {
         self.of.machine.is_some() || snapshot.paths.is_some() || !snapshot.routes.is_empty()
     }
 
-    /// Whether it is about a container.
     pub(super) fn is_inside(&self) -> bool {
         self.of.container.is_some()
     }
@@ -234,7 +229,6 @@ impl Rail<'_> {
         &self.netdev.name
     }
 
-    /// Whether nothing of it is hardware.
     pub(super) fn is_software(&self) -> bool {
         matches!(self.hca.driver.as_deref(), Some("rxe" | "siw"))
     }

@@ -11,7 +11,6 @@ use crate::kernel::probe::access::NodeAccess;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Machine {
-    /// `uname -r`.
     pub kernel: String,
     /// Names below /sys/module, and so those that are built in as far as they show themselves.
     pub modules: Vec<String>,
@@ -33,11 +32,9 @@ pub struct Machine {
     pub managers: Vec<Managing>,
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
-    /// Programs that start jobs, and what these inherit.
     pub starters: Vec<Starter>,
 }
 
-/// What a check would have looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unread {
@@ -55,7 +52,6 @@ pub struct Starter {
     pub name: String,
     pub pid: i32,
     pub unit: Option<String>,
-    /// RLIMIT_MEMLOCK (soft) in bytes; absent: unlimited.
     pub memlock: Option<u64>,
 }
 
@@ -68,16 +64,14 @@ pub struct Nvidia {
     pub open: Option<bool>,
 }
 
-/// A program that configures links as they appear.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Managing {
     pub manager: crate::kernel::link_managers::Manager,
-    /// Those of which it does not say that it manages them.
+    /// NICs of which the program does not say that it manages them.
     pub spares: Vec<IfName>,
 }
 
-/// A record of NICs that are away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
@@ -86,7 +80,6 @@ pub struct Trace {
     pub nics: Vec<String>,
     /// What is wrong with it; absent: its container lives.
     pub stale: Option<Stale>,
-    /// How to get the NICs back.
     pub advice: String,
     /// Routing tables in which these NICs have routes: with them away, such a table may be empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -118,9 +111,8 @@ const ACS_CONTROL: usize = 6;
 /// Where extended capabilities begin; before PCI Express there were none.
 const EXTENDED: usize = 0x100;
 
-/// The ACS Control register in a function's configuration space.
-///
-/// Nothing where it has none; an inner nothing where less can be read than there is, as who is not root is shown 64 bytes.
+/// The ACS Control register in a function's configuration space. Nothing where it has none; an inner nothing where less can be
+/// read than there is, as without root only 64 bytes are readable.
 pub fn acs_control(space: &[u8]) -> Option<Option<u16>> {
     if space.len() < EXTENDED {
         return Some(None);

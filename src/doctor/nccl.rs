@@ -88,7 +88,6 @@ fn other(context: &CheckContext, settings: &Settings, explained: &Explanation) -
     Some(Finding::new(Check::Nccl, severity, seen, why, fix))
 }
 
-/// The exact list, as `rdmaprep env` has it.
 fn list(context: &CheckContext) -> String {
     let entry = |r: Rail| match r.hca.ports.len() {
         0 | 1 => r.hca.name.to_string(),

@@ -173,7 +173,6 @@ fn uneven(context: &CheckContext, kept: &[Rail]) -> Vec<Finding> {
     found
 }
 
-/// Rails whose rate is unknown.
 fn untold(kept: &[Rail], rate: impl Fn(&Rail) -> Option<String>) -> Option<Finding> {
     let names: Vec<&IfName> = kept.iter().filter(|r| rate(r).is_none()).map(|r| r.name()).collect();
     let seen = format!("the rate of {} is unknown", join(&names));

@@ -70,7 +70,6 @@ struct Feature {
     what: &'static str,
     why: &'static str,
     severity: Severity,
-    /// Whether this node has a use for it.
     of: fn(&CheckContext) -> bool,
 }
 
@@ -149,13 +148,11 @@ pub(super) fn kernel(context: &CheckContext) -> Vec<Finding> {
         .collect()
 }
 
-/// `6.12.9-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Device nodes that are not there, are others, or cannot be opened.
 pub(super) fn verbs_nodes(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
     let mut found = Vec::new();

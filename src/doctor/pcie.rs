@@ -16,7 +16,6 @@ const REDIRECT: u16 = 0x0c;
 /// Bridges above one another that are followed; see [`nccl_rules::levels`].
 const DEEPEST: usize = 256;
 
-/// The bridges above a function, the nearest first.
 fn above(snapshot: &Snapshot, device: BusId) -> Vec<BusId> {
     let bridge = |at: BusId| snapshot.pci.iter().find(|f| f.address == at)?.bridge;
     std::iter::successors(bridge(device), |at| bridge(*at)).take(DEEPEST).collect()
@@ -85,7 +84,6 @@ pub(super) fn acs(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// GPUs whose nearest rail is on another NUMA node.
 pub(super) fn numa(context: &CheckContext) -> Vec<Finding> {
     // What is nearest may be what a container has.
     let Some(rails) = places(context) else { return Vec::new() };

@@ -70,7 +70,6 @@ fn gone(context: &CheckContext, plan: &Plan) -> Vec<Finding> {
     found
 }
 
-/// The name under which its hardware is here.
 fn called_now<'a>(nic: &Nic, snapshot: &'a Snapshot) -> Option<&'a IfName> {
     let hca = nic.hca.as_ref().and_then(|h| snapshot.hca(h));
     let states = snapshot.netdevs.iter().filter_map(|n| NicState::of(snapshot, &n.name));

@@ -9,7 +9,6 @@ use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::{counts, port_label};
 use crate::select::{Drop, DropCode, Unknown, Verdict, unknown};
 
-/// Ports that are not ACTIVE, of NICs that are meant.
 pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut unsaid = Vec::new();
@@ -54,7 +53,6 @@ fn is_active(port: &Port) -> bool {
 
 const SKIPPED: &str = "NCCL skips such a port without a word, and a container with this NIC does not start";
 
-/// NICs of one state: all are switched off, or none is.
 fn finding(context: &CheckContext, rails: &[(Severity, Rail)]) -> Option<Finding> {
     let (severity, first) = rails.first()?;
     let labels = join(rails.iter().map(|(_, r)| format!("{} of {}", port_label(r.hca, r.port), r.name())));
@@ -110,7 +108,6 @@ fn stateless(context: &CheckContext) -> Option<Finding> {
     (!dark.is_empty()).then_some(found)
 }
 
-/// RoCE v2 GIDs of ports that are ACTIVE.
 pub(super) fn gids(context: &CheckContext) -> Vec<Finding> {
     let roce = |r: &Rail| r.port.link_layer.as_deref() == Some("Ethernet") && is_active(r.port);
     context
@@ -126,7 +123,6 @@ fn own_gids<'a>(rail: &'a Rail) -> impl Iterator<Item = &'a Gid> {
     v2.filter(|g| g.netdev.as_ref().is_none_or(|n| n == rail.name()))
 }
 
-/// None that peers reach.
 fn absent(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     if rail.verdict.gid.is_some() || context.is_as_planned(rail) {
         return None;

@@ -7,7 +7,6 @@ use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::kernel::link_managers::advice::{self, Present};
 
-/// Records that no hook will end.
 pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
     let one = |t: &super::facts::Trace| {
         let nics = t.nics.join(" ");
@@ -84,7 +83,6 @@ const TO_TABLE: u8 = 1;
 /// FRA_L3MDEV, FRA_UID_RANGE, FRA_IP_PROTO, FRA_SPORT_RANGE and FRA_DPORT_RANGE of include/uapi/linux/fib_rules.h.
 const OTHERS: [u16; 9] = [3, 10, 12, 17, 19, 20, 22, 23, 24];
 
-/// Rules of an address whose table has no route.
 pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
     let snapshot = context.of.snapshot;
     if context.of.traces.iter().any(|t| t.stale == Some(Stale::Damaged)) {

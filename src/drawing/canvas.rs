@@ -9,14 +9,12 @@ pub const MONO: &str = "mono";
 /// Okabe and Ito's colours, which people with any colour vision tell apart, but for their yellow and black, which do not show
 /// on every ground; neighbours differ most.
 const LIGHT: [&str; 8] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a08c00", "#6e7681"];
-/// The same for a dark ground.
 const DARK: [&str; 8] = ["#4aa3df", "#f0ad1e", "#19c39a", "#df93be", "#8fd0f7", "#f0803c", "#d6c437", "#a3acb6"];
 
 #[derive(Default)]
 pub struct Canvas(String);
 
 impl Canvas {
-    /// A rectangle at `[x, y]` of `[width, height]` with round corners.
     pub fn rect(&mut self, class: &str, [x, y, width, height]: [usize; 4], round: usize) {
         let shape = format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" rx=\"{round}\"");
         self.0.push_str(&format!("<rect class=\"{class}\" {shape}/>\n"));

@@ -1,7 +1,6 @@
-//! The picture to be looked at: a band for each GPU with the NICs that belong to it, below the switches that they share.
-//!
-//! Nothing is shown by colour alone: a NIC stands beside its GPU on one band, and what was dropped is dashed, crossed and says
-//! so. Light and dark follow the reader's browser.
+//! The picture as SVG: a band for each GPU with the NICs that belong to it, below the switches that they share. Nothing is shown
+//! by colour alone: a NIC stands beside its GPU on one band, and what was dropped is dashed, crossed and says so. Light and dark
+//! follow the reader's browser.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,6 @@ use super::{Gpu, Nearest, Nic, Picture, cut, numa_name, wrapped};
 
 const MARGIN: usize = 24;
 const PAD: usize = 14;
-/// A switch's column, and the gap after it.
 const SWITCH: usize = 112;
 const GPU: usize = 152;
 const NIC: usize = 232;
@@ -33,7 +31,6 @@ struct Band<'p> {
 }
 
 impl Band<'_> {
-    /// Places beside the GPU that are taken.
     fn slots(&self) -> usize {
         self.nics.len() + usize::from(self.remark.is_some())
     }
@@ -44,12 +41,9 @@ struct Panel<'p> {
     bands: Vec<Band<'p>>,
 }
 
-/// Where things are, in pixels.
 struct Grid {
     abreast: usize,
-    /// Left edge of the GPUs.
     gpus: usize,
-    /// Left edge of the first NIC.
     nics: usize,
     width: usize,
 }
@@ -129,7 +123,6 @@ fn band<'p>(picture: &'p Picture, gpu: &'p Gpu) -> Band<'p> {
     Band { gpu: Some(gpu), nics, shared, remark }
 }
 
-/// Draws a panel; returns where it ends.
 fn bands(canvas: &mut Canvas, picture: &Picture, grid: &Grid, panel: &Panel, top: usize) -> usize {
     let height = panel.bands.iter().map(|b| grid.height(b) + PAD).sum::<usize>() + PAD;
     canvas.rect("panel", [MARGIN, top, grid.width - 2 * MARGIN, height], 10);
@@ -248,7 +241,6 @@ fn card(canvas: &mut Canvas, nic: &Nic, colour: &str, [x, y]: [usize; 2]) {
     canvas.text("soft", x + 16, y + 56, SANS, &cut(&said, 34));
 }
 
-/// What the signs mean; returns where that ends.
 fn legend(canvas: &mut Canvas, grid: &Grid, top: usize) -> usize {
     let mut x = MARGIN;
     for (class, text) in [("card kept none", "✓ kept"), ("card gone none", "✕ dropped")] {
@@ -267,7 +259,6 @@ fn paragraph(canvas: &mut Canvas, grid: &Grid, class: &str, text: &str, top: usi
     top + lines.len() * 18
 }
 
-/// Why what was dropped was dropped, and the rule; returns where it ends.
 fn foot(canvas: &mut Canvas, picture: &Picture, grid: &Grid, top: usize) -> usize {
     let mut paragraphs: Vec<(&str, String)> = Vec::new();
     for (code, nics, why) in picture.reasons() {

@@ -1,5 +1,3 @@
-//! The picture for a terminal.
-
 use std::collections::BTreeMap;
 
 use rdma_model::ids::BusId;
@@ -94,7 +92,6 @@ fn foot(picture: &Picture) -> Vec<String> {
     lines
 }
 
-/// A labelled paragraph, its further lines below the first one's text.
 fn hanging(label: &str, text: &str) -> Vec<String> {
     let indent = label.chars().count();
     let lines = wrapped(text, usize::from(WIDTH) - indent);

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use serde::{Deserialize, Serialize};
 
-/// How the text of a handle begins; another form would begin with another word.
+/// The first word of a handle; another form would begin with another word.
 const FORM: &str = "h1";
 
 /// More than any handle has: what is longer is not quoted.
@@ -31,7 +31,6 @@ pub struct Handle {
     pub boot_id: String,
     /// The process that holds it, in the pid namespace of who made the handle.
     pub pid: i32,
-    /// Which process of that pid.
     pub process: Mark,
     pub fd: i32,
     /// The device that the object is on, `st_dev`.

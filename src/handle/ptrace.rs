@@ -1,17 +1,14 @@
 //! Why the kernel refuses a process the descriptors of another one.
 
-/// What decides whether this process may take a descriptor of another one (ptrace(2), "Ptrace access mode checking").
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
-    /// Whether both are of one user; absent: not to be seen.
+    /// Absent, as for `dumpable`: not readable.
     pub same_user: Option<bool>,
-    /// Whether the other one is dumpable; absent: not to be seen.
     pub dumpable: Option<bool>,
     /// Whether this one has CAP_SYS_PTRACE in its own user namespace.
     pub capable: bool,
     /// `/proc/sys/kernel/yama/ptrace_scope`; absent: no Yama.
     pub yama: Option<u8>,
-    /// Whether a seccomp filter judges this process's calls.
     pub filtered: bool,
 }
 

@@ -38,7 +38,6 @@ pub fn create(hook: &Hook, request: &Request) -> Ended {
     create.outcome.end(result)
 }
 
-/// A create, over all of its tries.
 struct Create<'a> {
     hook: &'a Hook<'a>,
     request: &'a Request,
@@ -48,7 +47,6 @@ struct Create<'a> {
 /// One try, with the lock held: the container, both namespaces, and the records as they are.
 struct Attempt<'a> {
     container: &'a dyn Container,
-    /// Inode of the host's namespace.
     host_netns: u64,
     world: Box<dyn World>,
     records: Records<'a>,
@@ -108,7 +106,6 @@ impl<'a> Create<'a> {
         }
     }
 
-    /// Decides to the end, then does it.
     fn attach_plan(&mut self, name: &PlanName, mut attempt: Attempt) -> Result<()> {
         let hook = self.hook;
         let netns = attempt.container.netns();
@@ -169,7 +166,7 @@ impl<'a> Create<'a> {
         SetupContext { state: self.hook.state, store: self.hook.store, deadline: self.hook.deadline }
     }
 
-    /// Records, moves, verifies; and undoes everything when anything of that fails.
+    /// Records, moves, verifies; and undoes everything if any of these fails.
     fn carry_out(
         &mut self,
         mut attempt: Attempt,

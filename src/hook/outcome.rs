@@ -1,5 +1,3 @@
-//! What a hook did, up to its end or up to its error.
-
 use std::time::Instant;
 
 use anyhow::Result;
@@ -15,15 +13,11 @@ use crate::report::{Report, Stopwatch};
 pub struct Outcome {
     pub plan: Option<String>,
     pub nics: Vec<IfName>,
-    /// The effective ARP profile of each, and its routing table: a line each.
     pub rails: Vec<String>,
-    /// Steps performed and not undone.
     pub steps: usize,
     /// What the container got besides; its notes are among those here.
     pub setup: SetupNotes,
-    /// Remarks, in the order in which they came up.
     pub notes: Vec<String>,
-    /// Where the outcome differs from the plan.
     pub drift: Vec<String>,
     pub watch: Stopwatch,
 }
@@ -32,7 +26,6 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Failure {
     pub error: anyhow::Error,
-    /// What was done until then.
     pub outcome: Outcome,
 }
 
@@ -60,7 +53,6 @@ impl Outcome {
         }
     }
 
-    /// Writes a hook's end into its report.
     pub fn conclude(ended: Ended, report: &mut Report) -> Result<()> {
         let (outcome, result) = match ended {
             Ok(outcome) => (outcome, Ok(())),
@@ -95,9 +87,6 @@ impl Outcome {
         self.notes.extend(arranged.notes);
     }
 
-    /// Adds what was found inside, and returns that.
-    ///
-    /// # Errors
     /// [`ErrorClass::Kernel`] where it is not what it should be.
     pub(super) fn add_verification(&mut self, verified: Verification) -> Result<Snapshot> {
         self.rails = verified.rails;
@@ -109,14 +98,12 @@ impl Outcome {
     }
 }
 
-/// What giving equal routes and rules their order did inside.
 #[derive(Debug, Default)]
 pub(super) struct Arrangement {
     pub(super) steps: usize,
     pub(super) notes: Vec<String>,
 }
 
-/// What is inside, compared with the plan.
 #[derive(Debug)]
 pub(super) struct Verification {
     pub(super) rails: Vec<String>,

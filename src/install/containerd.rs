@@ -1,9 +1,8 @@
-//! containerd: a runtime of its CRI plugin, for a RuntimeClass. `ctr` and `nerdctl` need no file, they name the runtime themselves.
-//!
-//! What was seen of 1.6.20 and 1.7.24 by `containerd config dump`: a plugin's section of an imported file takes the place of the
-//! whole section in config.toml, also of what is written there later, and `runtimes` in a file takes the place of the runtimes that
-//! are built in. So their config.toml is edited itself. 2.0 merges sections (containerd#9982), and takes no imported file of a
-//! higher version than config.toml's.
+//! containerd: a runtime of its CRI plugin, for a RuntimeClass. `ctr` and `nerdctl` need no file, they name the runtime
+//! themselves. By `containerd config dump` of 1.6.20 and 1.7.24, a plugin's section of an imported file takes the place of the
+//! whole section in config.toml, also of what is written there later, and `runtimes` in a file takes the place of the runtimes
+//! that are built in. So their config.toml is edited itself. 2.0 merges sections (containerd#9982), and takes no imported file of
+//! a higher version than config.toml's.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -15,7 +14,6 @@ use super::{
 
 const CONFIG: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
-/// containerd's own default.
 const RUNC: &str = "runc";
 /// What the pod's annotations are passed on by.
 const ANNOTATIONS: &str = "rdmaprep.io/*";
@@ -73,11 +71,9 @@ pub(super) fn named(ground: &Ground) -> Result<Option<String>> {
     Ok(all.find(|(_, document)| names(document)).map(|(path, _)| path.to_owned()))
 }
 
-/// What the files say of runtimes: it holds for ours, too.
 #[derive(Default)]
 struct Known {
     any: bool,
-    /// Who makes control groups for the default runtime's containers.
     cgroup: Option<bool>,
     /// The default runtime, and its program, where that is one besides runc's.
     other: Option<(String, String)>,

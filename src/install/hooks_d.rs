@@ -1,8 +1,7 @@
-//! podman and CRI-O: oci-hooks(5) definitions.
-//!
-//! Both read /usr/share/containers/oci/hooks.d and, unless configured, no other folder. A definition with a stage that an engine
-//! does not know makes it refuse the whole folder (Validate() in containers/common's pkg/hooks), and `precreate` is podman's
-//! alone: it gets a folder of its own, which containers.conf has to name.
+//! podman and CRI-O: oci-hooks(5) definitions. Both read /usr/share/containers/oci/hooks.d and, unless configured, no other
+//! folder. A definition with a stage that an engine does not know makes it refuse the whole folder (Validate() in
+//! containers/common's pkg/hooks), and `precreate` is podman's alone: it gets a folder of its own, which containers.conf has to
+//! name.
 
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
@@ -10,11 +9,9 @@ use serde_json::{Value, json};
 
 use super::{Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, toml_trouble};
 
-/// The folder that both read.
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
 /// The folder that podman alone reads.
 const PODMAN: &str = "/etc/containers/oci/podman-hooks.d";
-/// What makes it do so.
 const CONF: &str = "/etc/containers/containers.conf.d/rdmaprep.conf";
 
 const DEFINITIONS: [(&str, &str); 3] = [
@@ -67,7 +64,6 @@ pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     Ok(part)
 }
 
-/// A definition by annotation and, where asked for, one by command.
 fn pieces(folder: &str, (stage, text): &(&str, &str), wanted: &InstallRequest) -> Vec<Piece> {
     let text = text.replace(DEFAULT_PLACE, &wanted.program);
     let by_command = wanted.command.as_ref().and_then(|command| {
@@ -79,7 +75,7 @@ fn pieces(folder: &str, (stage, text): &(&str, &str), wanted: &InstallRequest) -
         .collect()
 }
 
-/// The same definition for containers that run a command, which name no plan.
+/// The definition for containers that run a command, which name no plan.
 fn conditioned(text: &str, command: &Command) -> Option<String> {
     let mut value: Value = serde_json::from_str(text).ok()?;
     value["when"] = json!({ "commands": [command.regex] });
@@ -97,13 +93,11 @@ fn files(ground: &Ground) -> Result<Vec<String>> {
     Ok(first.map(str::to_owned).into_iter().chain(own).filter(|path| path != CONF).collect())
 }
 
-/// Whether a file comes after ours.
 fn is_after(path: &str) -> bool {
     let folder = |path: &str| path.rsplit_once('/').map(|(folder, _)| folder.to_owned());
     folder(path) == folder(CONF) && path > CONF
 }
 
-/// What podman takes for its folders after some of its files.
 struct Folders {
     list: Vec<String>,
     /// `{append = true}` was an element: podman 5 adds what this file and all later ones say, until one says `false`.
@@ -136,7 +130,6 @@ impl Folders {
     }
 }
 
-/// A list in a TOML file, where both are.
 fn list(path: &str, keys: &[&str], ground: &Ground) -> Result<Option<Vec<toml::Value>>> {
     let Some(Content::Text(text)) = ground.tree.content(&ground.tree.followed(path)?)? else { return Ok(None) };
     let value: toml::Table = toml::from_str(&text)

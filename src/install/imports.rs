@@ -1,7 +1,5 @@
-//! containerd's `imports`: the files that it reads besides config.toml, and those that they import.
-//!
-//! As resolveImports() of its config.go has it: a path is relative to the folder of the file that names it; a pattern is that in
-//! 2.x alone, and in 1.x relative to where the daemon runs, `/` under systemd.
+//! containerd's `imports`, as resolveImports() of its config.go has it: a path is relative to the folder of the file that names
+//! it; a pattern is that in 2.x alone, and in 1.x relative to where the daemon runs, `/` under systemd.
 
 use std::collections::VecDeque;
 
@@ -12,11 +10,9 @@ use toml_edit::{DocumentMut, Item};
 
 use super::{Ground, ReadTree, about, toml_document};
 
-/// No configuration has more files.
 const MOST: usize = 256;
 
-/// The files that a document at `path` imports, each once, with their documents. Where it is not sure that one is imported, it is
-/// among them.
+/// Each once, with their documents. A file of which it is not sure that it is imported is among them.
 pub(super) fn imported(path: &str, document: &DocumentMut, ground: &Ground) -> Result<Vec<(String, DocumentMut)>> {
     let mut all: Vec<(String, DocumentMut)> = Vec::new();
     let mut pending: VecDeque<String> = named(path, document, ground.tree).into();
@@ -83,7 +79,6 @@ fn absolute(path: &str, parent: &str) -> String {
     format!("/{}", words.join("/"))
 }
 
-/// What is there of a pattern.
 fn expanded(pattern: &str, tree: &dyn ReadTree) -> Vec<String> {
     let mut found = vec![String::new()];
     for word in pattern.split('/').filter(|word| !word.is_empty()) {

@@ -20,7 +20,6 @@ pub const MANIFEST: &str = "installed.json";
 /// Version of the JSON form. Fields are added, never required.
 const SCHEMA: u32 = 1;
 
-/// What was done, as far as it has not been undone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     schema: u32,
@@ -38,30 +37,25 @@ pub struct Entry {
     /// Absolute, within the tree.
     pub path: String,
     pub target: Target,
-    /// Whose the rest of it is.
     pub how: How,
     pub before: Option<Content>,
     pub after: Content,
     /// What was there when that was decided, if it was not `before`: it is still there if the change to `after` never came about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Content>,
-    /// All for whom: engines share links and definitions. None: it is to go. Older versions wrote `target` alone; what is read
-    /// has a guess instead.
+    /// All targets for which it is: engines share links and definitions. An empty set: it is to be removed. Older versions wrote
+    /// `target` alone; then this is a guess.
     pub wanted_by: Option<BTreeSet<Target>>,
 }
 
 pub(super) struct Undone {
     pub content: Option<Content>,
-    /// What of ours remains, as it was changed since.
     pub left: Vec<String>,
 }
 
-/// What taking everything out comes to.
 #[derive(Clone, Debug, Default)]
 pub struct Removal {
-    /// What changes, what is to be run afterwards, and what is still to be undone.
     pub done: Installation,
-    /// What is left as it was changed since.
     pub left: Vec<String>,
 }
 
@@ -91,7 +85,6 @@ impl Manifest {
         self.entries.iter().find(|e| e.path == path)
     }
 
-    /// Notes a path; again, if it is noted already.
     pub(super) fn enter(&mut self, entry: Entry) {
         match self.entries.iter_mut().find(|e| e.path == entry.path) {
             Some(known) => {
@@ -102,19 +95,16 @@ impl Manifest {
         }
     }
 
-    /// Forgets what these targets want.
     pub(super) fn disown(&mut self, targets: &[Target]) {
         self.entries.iter_mut().filter_map(|e| e.wanted_by.as_mut()).for_each(|w| w.retain(|t| !targets.contains(t)));
     }
 
-    /// Notes that a target wants a path, if it is noted.
     pub(super) fn record_owner(&mut self, path: &str, target: Target) {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.path == path) {
             entry.wanted_by.get_or_insert_default().insert(target);
         }
     }
 
-    /// Takes out the paths that no target wants.
     pub(super) fn take_unwanted(&mut self) -> Vec<Entry> {
         let is_unwanted = |e: &Entry| e.wanted_by.as_ref().is_some_and(BTreeSet::is_empty);
         let (gone, kept) = std::mem::take(&mut self.entries).into_iter().partition(is_unwanted);
@@ -129,7 +119,6 @@ impl Manifest {
         manifest
     }
 
-    /// Notes the folders that have to be made for a path.
     pub fn make_room(&mut self, path: &str, tree: &dyn ReadTree) {
         let ends = path.match_indices('/').map(|(at, _)| at).filter(|at| *at > 0);
         for folder in ends.filter_map(|at| path.get(..at)) {
@@ -162,17 +151,13 @@ impl Entry {
         self.wanted_by.get_or_insert_with(|| Target::ALL.into_iter().filter(may).collect());
     }
 
-    /// What is there, and what becomes of it without us.
     pub(super) fn now(&self, tree: &dyn ReadTree) -> Result<(Option<Content>, Undone)> {
         let now = tree.content(&self.path)?;
         let undone = self.undone(now.as_ref()).map_err(about(&self.path))?;
         Ok((now, undone))
     }
 
-    /// What becomes of the path without us, where `now` is there.
-    ///
-    /// # Errors
-    /// What is there can no longer be read as what it is.
+    /// What becomes of the path without us, where `now` is there; an error where that can no longer be read as what it is.
     pub(super) fn undone(&self, now: Option<&Content>) -> Result<Undone> {
         let whole = |content: Option<&Content>| Undone { content: content.cloned(), left: Vec::new() };
         let Some(now) = now else { return Ok(whole(None)) };
@@ -229,10 +214,8 @@ fn devices(tree: &dyn ReadTree) -> Option<Content> {
     tree.content(cdi::FILE).ok().flatten().filter(is_ours)
 }
 
-/// What uninstalling comes to. `lenient`: a file that can no longer be read as what it is counts as changed.
-///
-/// # Errors
-/// [`ErrorClass::Usage`] for such a file, [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
+/// What uninstalling changes. A file that can no longer be read as what it is counts as changed if `lenient`, else it is
+/// [`ErrorClass::Usage`]; [`ErrorClass::Refused`] where an engine has come to start containers by our runtime alone.
 pub fn uninstall(manifest: &Manifest, tree: &dyn ReadTree, lenient: bool) -> Result<Removal> {
     let ground = Ground { tree, manifest };
     // What cannot be read is no engine's default.

@@ -1,7 +1,6 @@
-//! Registers with engines, systemd and network managers by files: from what they say now to what they should, and back.
-//!
-//! Every file is decided before the first is written. What was there and what was written is kept in a [`Manifest`], so that
-//! `uninstall` restores the bytes of each file; from a file that was edited since, it removes our keys alone.
+//! Registers with engines, systemd and network managers by files. Every file is decided before the first is written. What was
+//! there and what was written is kept in a [`Manifest`], so that `uninstall` restores the bytes of each file; from a file that
+//! was edited since, it removes our keys alone.
 
 mod containerd;
 mod docker;
@@ -40,26 +39,19 @@ const BOM: char = '\u{feff}';
 /// The place that the files below hooks/ name.
 const DEFAULT_PLACE: &str = "/usr/local/bin/rdmaprep";
 
-/// Whose the rest of a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// Ours: the whole of it.
     Own,
-    /// Another program's, and JSON.
     Json,
-    /// Another program's, and TOML.
     Toml,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct InstallRequest {
     pub targets: Vec<Target>,
-    /// Absolute path of the program, for hooks and units.
     pub program: String,
-    /// Whether Docker's default runtime becomes ours.
     pub default_runtime: bool,
-    /// NICs that network managers are kept off.
     pub nics: Vec<Nic>,
     /// Containers whose command matches this get hooks without an annotation.
     pub command: Option<Command>,
@@ -67,15 +59,12 @@ pub struct InstallRequest {
     pub cdi: bool,
 }
 
-/// A NIC that rdmaprep alone manages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nic {
     pub name: IfName,
-    /// Its PCI address, `0000:3b:00.0`, where it is known.
     pub pci: Option<String>,
 }
 
-/// Containers by the command that they run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// For the first word of the command.
@@ -111,9 +100,7 @@ struct Part {
 pub struct Change {
     pub path: String,
     pub target: Target,
-    /// What is there; nothing: there is none.
     pub before: Option<Content>,
-    /// What shall be there; nothing: it goes.
     pub after: Option<Content>,
 }
 
@@ -132,12 +119,9 @@ pub fn found(tree: &dyn ReadTree) -> Vec<(Target, &'static str)> {
     Target::ALL.into_iter().filter_map(trace).collect()
 }
 
-/// What installing comes to, where `manifest` is what an earlier one has left. Of each target that is asked for it is the whole:
-/// what such a target had and wants no longer goes, unless another one wants it.
-///
-/// # Errors
-/// [`ErrorClass::Usage`] for a file that cannot be read as what it is, [`ErrorClass::Refused`] where something else is in the way, or what
-/// has to go was changed.
+/// What installing changes, where `manifest` is what an earlier one has left. Of each target that is asked for it is the whole:
+/// what such a target had and wants no longer is removed, unless another one wants it. [`ErrorClass::Usage`]: a file cannot be
+/// read as what it is; [`ErrorClass::Refused`]: something else is in the way, or what has to go was changed.
 pub fn install(wanted: &InstallRequest, tree: &dyn ReadTree, manifest: &Manifest) -> Result<Installation> {
     let ground = Ground { tree, manifest };
     let mut done = Installation { manifest: manifest.clone(), ..Installation::default() };
@@ -249,7 +233,6 @@ fn toml_trouble(text: &str, message: &str, span: Option<std::ops::Range<usize>>)
     ErrorClass::Usage.error(format!("is not TOML: {at}{message}"))
 }
 
-/// Reads a TOML file that is to be edited.
 fn toml_document(text: &str) -> Result<toml_edit::DocumentMut> {
     text.parse().map_err(|e: toml_edit::TomlError| toml_trouble(text, e.message(), e.span()))
 }

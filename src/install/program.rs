@@ -1,5 +1,3 @@
-//! Where the program is that hooks and units name, and its name as a runtime.
-
 use std::path::Path;
 
 use anyhow::Result;
@@ -8,10 +6,8 @@ use rdma_model::error_class::ErrorClass;
 use super::{Content, DEFAULT_PLACE, InstallRequest, PLACES, Piece, ReadTree};
 use crate::shim::NAME;
 
-/// The path of the program: what is named; else the first of [`PLACES`] that is there; else where it belongs without a package.
-///
-/// # Errors
-/// [`ErrorClass::Usage`]: what is named is no absolute path that needs no quotes anywhere.
+/// What is named; else the first of [`PLACES`] that is there; else where it belongs without a package. [`ErrorClass::Usage`]:
+/// what is named is no absolute path that needs no quotes anywhere.
 pub fn program(named: Option<&Path>, tree: &dyn ReadTree) -> Result<String> {
     let Some(path) = named else {
         let there = PLACES.into_iter().find(|place| tree.exists(place));

@@ -8,9 +8,7 @@ use super::NAME;
 /// One step of taking out; the path by keys from the outside in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The key goes, with all below it.
     Remove(Vec<String>),
-    /// These elements of a list go.
     Without(Vec<String>, Vec<Value>),
 }
 
@@ -30,7 +28,6 @@ pub fn reverse(before: &Value, after: &Value, now: &Value) -> Reversal {
     undo
 }
 
-/// Whether there is anything in it that we did not put there.
 fn has_more(after: &Value, now: &Value) -> bool {
     match (after, now) {
         (Value::Object(after), Value::Object(there)) => {
@@ -82,7 +79,6 @@ impl Reversal {
         }
     }
 
-    /// Takes it out of a JSON document.
     pub fn out_of_json(&self, document: &Value) -> Value {
         let mut document = document.clone();
         for op in &self.ops {
@@ -103,7 +99,6 @@ impl Reversal {
         document
     }
 
-    /// Takes it out of a TOML document.
     pub fn out_of_toml(&self, document: &mut DocumentMut) {
         for op in &self.ops {
             let (Op::Remove(path) | Op::Without(path, _)) = op;

@@ -7,16 +7,12 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// podman: hook definitions, and `spec` before the runtime reads config.json.
     Podman,
     Crio,
-    /// Docker: a runtime in daemon.json.
     Docker,
-    /// containerd: a runtime of its CRI plugin.
     Containerd,
     /// systemd: the units that restore NICs for which no stop hook ran.
     Systemd,
-    /// NetworkManager, systemd-networkd and udev, which are kept off.
     NetworkManagers,
 }
 
@@ -24,7 +20,6 @@ impl Target {
     pub const ALL: [Target; 6] =
         [Target::Podman, Target::Crio, Target::Docker, Target::Containerd, Target::Systemd, Target::NetworkManagers];
 
-    /// Its flag without the dashes.
     pub fn name(self) -> &'static str {
         match self {
             Target::Podman => "podman",

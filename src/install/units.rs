@@ -4,7 +4,6 @@ use super::{Change, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece};
 use crate::cdi;
 
 const FOLDER: &str = "/etc/systemd/system";
-/// Where a package has put them.
 const PACKAGED: &str = "/usr/lib/systemd/system";
 
 /// A unit: its name, its text, and who wants it.

@@ -11,13 +11,11 @@ const MOST: usize = 1024;
 /// More characters than a value that is looked for has.
 const LONGEST: usize = 4096;
 
-/// What is known of a record that cannot be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialRecord {
     pub nics: Vec<IfName>,
     pub ids: Vec<String>,
     pub plans: Vec<String>,
-    /// Boot during which it was written.
     pub boot_id: Option<String>,
     /// Where the namespace has a name, if `rdmaprep hold` gave it one: bundles are among them, since that is the holder's, and
     /// stands before what is torn first.

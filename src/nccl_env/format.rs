@@ -1,5 +1,3 @@
-//! Settings as text, for engines and launchers that hand them to a payload.
-
 use clap::ValueEnum;
 use nccl_rules::conf;
 use rdma_model::nic::EnvVar;

@@ -1,7 +1,6 @@
-//! The environment for NCCL: it that makes it use exactly the NICs that the container got.
-//!
-//! Names are always given in the exact form, whose value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would
-//! also take `mlx5_10` to `mlx5_19`. Nothing is guessed: a variable without a certain value is left out.
+//! The environment that makes NCCL use exactly the NICs that the container got. Names are always given in the exact form, whose
+//! value begins with `=`: NCCL compares prefixes otherwise, and `mlx5_1` would also take `mlx5_10` to `mlx5_19`. Nothing is
+//! guessed: a variable without a certain value is left out.
 
 pub mod format;
 mod ports;
@@ -20,7 +19,6 @@ use crate::select::protected_ifaces;
 /// How many of [`HOST_ENV`] are settings of the host's fabric, passed on as they are.
 const FABRIC: usize = 9;
 
-/// Why what the host's own environment sets is passed on.
 const OF_HOST: &str = "set in the host's environment";
 
 const ALL_IPV6: &str = "the rails have IPv6 addresses";
@@ -36,15 +34,12 @@ const DEBUG: [(&str, &str, &str); 4] = [
 /// Syscalls that show how verbs and sysfs are used; every one exists on x86-64 and arm64. All of them would bury the rest.
 const STRACE_SYSCALLS: &str = "openat,readlinkat,ioctl,mmap,socket,bind,connect,sendmsg,recvmsg";
 
-/// What besides the NICs decides the environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// `--debug-all`: NCCL's and runsc's debug settings.
     pub debug_all: bool,
     /// Topology file as the container sees it: `--nccl-topo`, or a default that exists. A default belongs here only where
     /// the host's environment names none.
     pub topo_file: Option<String>,
-    /// `INCLUDE_NCCL_TOPO`: whether `topo_file` is used.
     pub topo_wanted: bool,
     /// The host's own environment, filtered to [`HOST_ENV`].
     pub host_env: BTreeMap<String, String>,
@@ -52,7 +47,6 @@ pub struct Options {
     pub agreed: bool,
 }
 
-/// What is set for NCCL, and what is not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclEnv {
     pub env: Vec<EnvVar>,
@@ -63,7 +57,6 @@ pub struct NcclEnv {
 }
 
 impl Options {
-    /// A variable of the host's environment; an empty one counts as unset.
     fn host(&self, name: &str) -> Option<&str> {
         self.host_env.get(name).map(String::as_str).filter(|v| !v.is_empty())
     }
@@ -174,10 +167,10 @@ fn hca_list(nics: &[Nic], ib: &[HcaName]) -> Option<EnvVar> {
     Some(var("NCCL_IB_HCA", &format!("={}", names.join(",")), &why))
 }
 
-/// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the container's namespace, if there
-/// is one, else the first rail. NCCL would take what comes first by index, and no two nodes need agree on that. Gloo takes the
-/// plain name; neither list can hold a name with a comma. Nothing is added where the container's own environment names a
-/// NCCL_COMM_ID, which chooses by itself, or a family of which no such interface has an address.
+/// Adds NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME: the interface with the default route in the container's namespace, if there is
+/// one, else the first rail. NCCL would take what comes first by index, and no two nodes need agree on that. Gloo takes the plain
+/// name; neither list can hold a name with a comma. Nothing is added where the container's own environment names a NCCL_COMM_ID,
+/// which chooses by itself, or a family of which no such interface has an address.
 pub fn meet(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>, nics: &[Nic], inside: Option<&Snapshot>) {
     let fits = |a: &Address| match own.get("NCCL_SOCKET_FAMILY").map(String::as_str) {
         Some("AF_INET") => a.address.is_ipv4(),

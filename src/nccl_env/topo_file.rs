@@ -13,7 +13,6 @@ pub fn tree(xml: &str) -> Tree {
     tree
 }
 
-/// The text of such a tree.
 pub fn xml(tree: &Tree) -> Option<&str> {
     match tree.get(FILE)? {
         Node::File(bytes) => std::str::from_utf8(bytes).ok(),

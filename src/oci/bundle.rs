@@ -26,17 +26,12 @@ pub struct ContainerRoot {
     pub label: Option<String>,
 }
 
-/// A bundle as far as it matters to what its container finds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bundle {
-    /// Its container, but for the process.
     pub container: ContainerRoot,
     pub env: BTreeMap<String, String>,
-    /// Paths and numbers of the character devices that the runtime makes in it.
     pub devices: BTreeSet<(String, u32, u32)>,
-    /// The view of ours that config.json mounts.
     pub view: Option<String>,
-    /// The topology file of ours that it mounts.
     pub topology: Option<String>,
 }
 
@@ -68,7 +63,6 @@ impl Bundle {
         })
     }
 
-    /// Those of the devices that config.json does not have.
     pub fn lacking(&self, devices: &[CharDevice]) -> Vec<CharDevice> {
         let there = |d: &&CharDevice| self.devices.contains(&(format!("/dev/infiniband/{}", d.name), d.major, d.minor));
         devices.iter().filter(|d| !there(d)).cloned().collect()

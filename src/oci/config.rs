@@ -1,7 +1,6 @@
-//! The one model of a config.json: its JSON, and a type for each part of it that we read or write.
-//!
-//! Each part is read by itself, by its path. The rest is between its author and the runtime, and survives an edit: runtimes have
-//! extensions, and a capability or a seccomp architecture that this build has not heard of is no reason to refuse.
+//! The one model of a config.json: its JSON, and a type for each part of it that we read or write. Each part is read by itself,
+//! by its path. The rest is between its author and the runtime, and survives an edit: runtimes have extensions, and a capability
+//! or a seccomp architecture that this build does not know is no reason to refuse.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -16,23 +15,19 @@ use serde_json::Value;
 
 use super::json_rewrite;
 
-/// A config.json larger than this is no config.json.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// What an error says of one that is not as the runtime specification has it.
 pub const NOT_OCI: &str = "config.json is no OCI runtime configuration";
 
 /// Paths that lead to a namespace which is the runtime's or the host's own.
 const HOST_NETNS: [&str; 3] = ["/proc/1/ns/net", "/proc/self/ns/net", "/proc/thread-self/ns/net"];
 
-/// The lists below `hooks`.
 const HOOK_LISTS: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config(Value);
 
-/// `root`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Root {
     /// Relative to the bundle.
@@ -41,7 +36,6 @@ pub struct Root {
     pub readonly: bool,
 }
 
-/// One of `mounts`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Mount {
     #[serde(default)]
@@ -52,7 +46,6 @@ pub struct Mount {
     pub options: Option<Vec<String>>,
 }
 
-/// One of `process.rlimits`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Rlimit {
     #[serde(rename = "type")]
@@ -63,7 +56,6 @@ pub struct Rlimit {
     pub soft: u64,
 }
 
-/// One of `linux.namespaces`.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Namespace {
     #[serde(rename = "type")]
@@ -71,7 +63,6 @@ pub struct Namespace {
     pub path: Option<String>,
 }
 
-/// One of `linux.devices`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
@@ -92,7 +83,6 @@ pub struct Device {
     pub gid: Option<u32>,
 }
 
-/// One of `linux.resources.devices`: the last that matches counts.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceRule {
     #[serde(default)]
@@ -107,7 +97,6 @@ pub struct DeviceRule {
     pub access: Option<String>,
 }
 
-/// One of the lists below `hooks`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Hook {
     pub path: String,
@@ -117,16 +106,12 @@ pub struct Hook {
 }
 
 impl Device {
-    /// Whether it is a character device.
     pub fn is_char(&self) -> bool {
         matches!(self.kind.as_str(), "c" | "u")
     }
 }
 
 impl Config {
-    /// Reads a text.
-    ///
-    /// # Errors
     /// [`ErrorClass::State`] if it is too large, no JSON, or no object.
     pub fn parse(text: &str) -> Result<Config> {
         let bytes = text.len();
@@ -139,7 +124,7 @@ impl Config {
         Ok(Config(value))
     }
 
-    /// Reads a text of which others say what is wrong with it: what is no JSON has no parts.
+    /// For a text of which others report what is wrong: what is no JSON has no parts.
     pub fn lenient(text: &str) -> Config {
         Config(serde_json::from_str(text).unwrap_or_default())
     }
@@ -160,10 +145,8 @@ impl Config {
         &self.0
     }
 
-    /// The part at a path, of that type; null counts as none, as it does in Go.
-    ///
-    /// # Errors
-    /// [`ErrorClass::State`] with the path if it is of another type.
+    /// The part at a path, of that type; null counts as none, as it does in Go. [`ErrorClass::State`] names the path of a part of
+    /// another type.
     pub fn part<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Option<T>> {
         let mut part = &self.0;
         for (depth, key) in path.iter().enumerate() {
@@ -177,22 +160,18 @@ impl Config {
         T::deserialize(part).map(Some).map_err(bad).class(ErrorClass::State, NOT_OCI)
     }
 
-    /// The list at a path; none where there is none.
     pub fn list<T: DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>> {
         self.part(path).map(Option::unwrap_or_default)
     }
 
-    /// `mounts`.
     pub fn mounts(&self) -> Result<Vec<Mount>> {
         self.list(&["mounts"])
     }
 
-    /// The hooks of a list below `hooks`, by its name.
     pub fn hooks(&self, stage: &str) -> Result<Vec<Hook>> {
         self.list(&["hooks", stage])
     }
 
-    /// The arguments of every hook that has some.
     pub fn hook_args(&self) -> impl Iterator<Item = Vec<String>> {
         let lists = self.0.get("hooks").and_then(Value::as_object).into_iter().flat_map(|lists| lists.values());
         let hooks = lists.filter_map(Value::as_array).flatten();
@@ -225,7 +204,6 @@ impl Config {
         mounts.into_iter().flatten().rfind(is_dev).is_some_and(|m| text(m, "type") == "tmpfs")
     }
 
-    /// Why nothing of ours can be put below its /sys.
     pub fn no_mounts(&self) -> Result<Option<NoMounts>> {
         let mounts = self.mounts()?;
         let mut at = mounts.iter().filter(|m| m.destination.trim_end_matches('/') == "/sys").peekable();

@@ -1,6 +1,5 @@
-//! OCI config in, OCI config out: what a hook can no longer do once the runtime has read config.json.
-//!
-//! The edit is text to text, and editing twice equals editing once. What the user set stays: it is reported, never overridden.
+//! OCI config in, OCI config out: what a hook can no longer do once the runtime has read config.json. The edit is text to text,
+//! and editing twice equals editing once. What the user set is never overridden, but reported.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,11 +26,9 @@ pub const PLAN_ANNOTATION: &str = "rdmaprep.io/plan";
 pub struct Injected {
     /// Its text; byte for byte the given one where there is nothing to change.
     pub json: String,
-    /// What was changed: one clause each.
     pub changes: Vec<String>,
     /// What we would have set but found set: one clause each.
     pub kept: Vec<String>,
-    /// Whether it mounts a view of /sys.
     pub mounts_view: bool,
 }
 
@@ -59,7 +56,6 @@ pub fn hooks(plan: &Plan, program: &str, timeout: Option<u32>) -> Vec<HookEdit> 
     hooks_for(plan, plan.nics.len(), program, timeout)
 }
 
-/// The same for that many NICs.
 pub fn hooks_for(plan: &Plan, nics: usize, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
     let timeout = timeout.unwrap_or_else(|| deadline::timeout(nics));
     let deadline = deadline::before(timeout, nics).to_string();
@@ -82,12 +78,10 @@ pub fn annotations(config_json: &str) -> BTreeMap<String, String> {
     Config::lenient(config_json).annotations().filter_map(pair).collect()
 }
 
-/// The environment of a config.json's process.
 pub fn environment(config_json: &str) -> BTreeMap<String, String> {
     Config::lenient(config_json).environment()
 }
 
-/// See [`Config::has_own_dev`].
 pub fn has_own_dev(config_json: &str) -> bool {
     Config::lenient(config_json).has_own_dev()
 }
@@ -103,12 +97,10 @@ pub fn below_sys(config_json: &str) -> Result<Vec<String>> {
     Ok(mounts.iter().filter_map(parts).collect())
 }
 
-/// Whether nothing can be mounted below a config.json's /sys, and why.
 pub fn no_mounts(config_json: &str) -> Result<Option<NoMounts>> {
     Config::for_edit(config_json, &[])?.no_mounts()
 }
 
-/// See [`Config::netns_path`].
 pub fn netns_path(config_json: &str) -> Option<PathBuf> {
     Config::lenient(config_json).netns_path()
 }

@@ -1,5 +1,3 @@
-//! The single edits, each made in the value and in what we know of it.
-
 use std::collections::HashMap;
 use std::path::Path;
 
@@ -15,7 +13,6 @@ use super::wanted::{HookEdit, MountEdit};
 
 const MEMLOCK: &str = "RLIMIT_MEMLOCK";
 
-/// A config.json in the making.
 pub struct Work {
     env: Vec<String>,
     rlimits: Vec<Rlimit>,
@@ -57,7 +54,6 @@ impl Work {
         Ok(())
     }
 
-    /// Takes back what an earlier edit put into the environment.
     pub fn forget(&mut self, entry: &str) -> Result<()> {
         let before = self.env.len();
         self.env.retain(|e| e != entry);
@@ -225,7 +221,6 @@ fn is_ours(hook: &Value, edit: &HookEdit) -> bool {
     same_file && (1..=2).all(|i| arg(i) == edit.args.get(i).map(String::as_str))
 }
 
-/// Sets the keys of `from` in an object and leaves its others.
 fn merge(slot: &mut Value, from: &impl Serialize) -> Result<()> {
     if let (Value::Object(to), Value::Object(from)) = (slot, serde_json::to_value(from)?) {
         to.extend(from);
@@ -246,7 +241,6 @@ fn object<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Map<String,
     }
 }
 
-/// The list at that path, made where there is none.
 fn list<'a>(value: &'a mut Value, path: &[&str]) -> Result<&'a mut Vec<Value>> {
     let (last, above) = path.split_last().ok_or_else(|| anyhow::anyhow!("no path"))?;
     let slot = object(value, above)?.entry(*last).or_insert(Value::Null);

@@ -1,8 +1,7 @@
-//! Writes a changed JSON value over the text that it was read from, and leaves every byte alone that need not change.
-//!
-//! A config.json is often written by hand or by another tool. Serializing it again would reflow short lists, respell numbers and
-//! bury the few lines that we add in a diff of the whole file. So the text is scanned for where each value stands, equal
-//! values are copied, and new ones are written in the manner of their surroundings.
+//! Writes a changed JSON value over the text that it was read from, and leaves every byte alone that need not change. A
+//! config.json is often written by hand or by another tool: serializing it again would reflow short lists, respell numbers and
+//! bury the few lines that we add in a diff of the whole file. So the text is scanned for where each value stands, equal values
+//! are copied, and new ones are written in the manner of their surroundings.
 
 use serde_json::{Map, Value};
 
@@ -33,13 +32,11 @@ pub fn duplicate_key(text: &str) -> Option<String> {
     search(&Node::parse(text)?)
 }
 
-/// How a text lays values out.
 struct Style {
     /// One step of indentation; absent: all on one line.
     unit: Option<String>,
     newline: &'static str,
     colon: String,
-    /// Whether a comma within a line is followed by a space.
     spaced: bool,
 }
 
@@ -66,7 +63,6 @@ impl Style {
     }
 }
 
-/// The white space that ends at `end`.
 fn blank_before(text: &str, end: usize) -> &str {
     let before = text.get(..end).unwrap_or_default();
     before.get(before.trim_end().len()..).unwrap_or_default()
@@ -174,7 +170,6 @@ impl<'a> Writer<'a> {
         self.fresh(value, indent);
     }
 
-    /// Writes a value that has no place in the text yet.
     fn fresh(&mut self, value: &Value, indent: Option<&str>) {
         match value {
             Value::Object(map) if !map.is_empty() => {

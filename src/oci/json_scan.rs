@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-/// A value and where it stands.
 pub(super) struct Node {
     pub(super) span: Range<usize>,
     pub(super) kind: Kind,

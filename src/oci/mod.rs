@@ -1,5 +1,3 @@
-//! What the OCI runtime specification defines: config.json, the bundle, a hook's state.
-
 pub mod bundle;
 pub mod config;
 pub mod edit;

@@ -11,10 +11,8 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 /// No runtime writes a larger one; annotations are what may grow.
 pub const MAX_BYTES: usize = 4 << 20;
 
-/// What hooks use of it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct State {
-    /// The container's id, unique within its runtime.
     pub id: String,
     /// Its init in the runtime's pid namespace.
     #[serde(default)]
@@ -32,9 +30,6 @@ fn or_default<'de, D: serde::Deserializer<'de>>(d: D) -> Result<BTreeMap<String,
 }
 
 impl State {
-    /// Reads a state.
-    ///
-    /// # Errors
     /// [`ErrorClass::State`] with one line that says what is wrong with it.
     pub fn parse(text: &[u8]) -> Result<State> {
         if text.len() > MAX_BYTES {
@@ -56,10 +51,8 @@ impl State {
         self.annotations.keys().any(|k| k.starts_with(prefix))
     }
 
-    /// The pid of a container that is being created.
-    ///
-    /// # Errors
-    /// [`ErrorClass::State`] if it is absent, no pid, the system's init, or this process.
+    /// The pid of a container that is being created; [`ErrorClass::State`] if it is absent, no pid, the system's init, or this
+    /// process.
     pub fn init(&self) -> Result<i32> {
         let refuse = |why: &str| Err(ErrorClass::State.error(format!("the runtime's state of {:?} {why}", self.id)));
         match self.pid.map(i32::try_from) {

@@ -1,5 +1,3 @@
-//! What shall be in a config.json, as values.
-
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use rdma_model::error_class::ErrorClass;
@@ -15,7 +13,6 @@ pub struct Edit {
     pub env: Vec<EnvVar>,
     /// What an earlier edit put into the environment, `NAME=VALUE`, and goes.
     pub stale: Vec<String>,
-    /// Device nodes below `/dev/infiniband`, each with its cgroup rule.
     pub devices: Vec<CharDevice>,
     pub hooks: Vec<HookEdit>,
     pub annotations: Vec<(String, String)>,
@@ -34,7 +31,6 @@ pub struct Edit {
 pub struct MountEdit {
     /// Where the container sees it: `/sys`, or a directory below; or a file of its own.
     pub destination: String,
-    /// Where it is on the host.
     pub source: String,
 }
 
@@ -42,11 +38,9 @@ pub struct MountEdit {
 #[serde(deny_unknown_fields)]
 pub struct HookEdit {
     pub stage: Stage,
-    /// Absolute path of the program.
     pub path: String,
     /// Arguments from `argv[0]` on: `rdmaprep hook STAGE …`.
     pub args: Vec<String>,
-    /// Seconds until the runtime kills it.
     pub timeout: u32,
 }
 

@@ -39,10 +39,7 @@ impl Request {
 }
 
 impl Policy {
-    /// Whether a container may have that many.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Refused`] where it may not; which ones to leave out is not ours to choose.
+    /// Which NICs to leave out is not ours to choose: more than allowed are [`ErrorClass::Refused`].
     pub fn limits(&self, plan: &Plan) -> Result<()> {
         let count = plan.rails().count() + plan.ib.len();
         match self.max_nics {

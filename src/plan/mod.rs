@@ -1,8 +1,6 @@
-//! The plan that `prepare` stores: which NICs a container gets, and what with them.
-//!
-//! A [`Plan`] holds decisions (which NICs, which environment, which device nodes) and the identities they were made for.
-//! At create time [`crate::attach`] lowers it, with a fresh look at the world, to [`rdma_model::step::Step`]s: the state that
-//! has to come back is the state at the move, not at `prepare`.
+//! The plan that `prepare` stores: decisions (which NICs, which environment, which device nodes) and the identities they were
+//! made for. At create time [`crate::attach`] lowers it, with a fresh snapshot, to [`rdma_model::step::Step`]s: the state that
+//! the host gets back is the state at the move, not at `prepare`.
 
 mod limits;
 pub mod rails;
@@ -26,19 +24,14 @@ use crate::select::{Selection, Verdict};
 use rails::Rails;
 use rdma_model::upper_lower;
 
-/// Version of a stored [`Plan`]; a reader refuses any other.
 pub const SCHEMA: u32 = 1;
 
 use rdma_model::nic::{EnvVar, Nic};
 
-/// The stored decision: everything that later moments need, made from one snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// [`SCHEMA`].
     pub schema: u32,
-    /// The name that containers opt in with.
     pub name: String,
-    /// Boot during which it was made.
     pub boot_id: String,
     /// NICs in rail order: PCI address, then name.
     pub nics: Vec<Nic>,
@@ -68,7 +61,6 @@ pub struct Plan {
     /// What all nodes of the job agreed on (`--rendezvous`): just these NICs.
     #[serde(default)]
     pub agreement: Option<Agreement>,
-    /// What the container's /sys shows.
     #[serde(default)]
     pub sysfs: SysfsMode,
     /// The stored view that it shows ([`crate::kernel::store::Store::view`]); absent: the hook makes one.
@@ -133,7 +125,6 @@ impl Plan {
         }
     }
 
-    /// As one container gets it, which has an environment of its own.
     pub fn for_container(&self, env: Vec<EnvVar>, gid_index: Option<u32>) -> Plan {
         Plan { env, gid_index, ..self.clone() }
     }
@@ -143,7 +134,6 @@ impl Plan {
         Plan { sysfs, view, ..self }
     }
 
-    /// By what all nodes agreed on.
     pub fn agreed(self, agreement: Option<Agreement>) -> Plan {
         Plan { agreement, ..self }
     }
@@ -155,10 +145,8 @@ impl Plan {
 
     /// Leaves out NICs and InfiniBand HCAs that a container's annotations, or the host's policy, forbid; and with them their
     /// device nodes, their part of the environment, and the stored view, which shows them. Fewer links are re-created then, so
-    /// nodes are predicted again; where the host was not observed, those of soft-RoCE are unknown.
-    ///
-    /// A list of names that a container wants says nothing of what sits on these; what is excluded or forbidden takes along
-    /// all that it is a part of.
+    /// nodes are predicted again; where the host was not observed, those of soft-RoCE are unknown. A list of names that a
+    /// container wants says nothing of what sits on these; what is excluded or forbidden takes along all that it is a part of.
     pub fn narrowed(
         mut self,
         unwanted: impl Fn(&IfName) -> bool,

@@ -1,11 +1,11 @@
-//! How rails are kept apart: the ARP profile, and a routing table with its rules for each rail where one table for all will
-//! not do.
+//! How rails are kept apart: the ARP profile, and a routing table with its rules for each rail where one table for all will not
+//! do.
 //!
 //! arp_filter=1 and rp_filter=1 ask the routing tables which NIC leads back to the sender (arp_filter in net/ipv4/arp.c,
-//! `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails share a subnet the main table names one of them for
-//! all, and the others resolve no peer. A rule `from <address>` with a table of the rail's own gives each its own answer,
-//! in IPv6 as well, where all would leave by one NIC. The same holds where each has a gateway of its own to one destination;
-//! and the default route of a rail, which a container's main table does not get, serves in a table of its own.
+//! `__fib_validate_source` in net/ipv4/fib_frontend.c). Where rails share a subnet the main table names one of them for all, and
+//! the others resolve no peer. A rule `from <address>` with a table of the rail's own gives each its own answer, in IPv6 as well,
+//! where all would leave by one NIC. The same holds where each has a gateway of its own to one destination; and the default route
+//! of a rail, which a container's main table does not get, serves in a table of its own.
 
 mod default;
 mod effective;
@@ -25,10 +25,10 @@ pub use groups::{Group, Why, groups};
 use rdma_model::step::NicState;
 use tables::tables;
 
-/// What a plan says of its rails besides the profile. TableRange are chosen at create, when it is known which are free.
+/// The numbers of tables are chosen at create, when it is known which are free.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rails {
-    /// TableRange for tables and rules, where rails need them; absent: none are made.
+    /// Numbers for tables and rules, where rails need them; absent: none are made.
     pub tables: Option<TableRange>,
     /// Whether 2/1/0/2 without tables will do where no number is free.
     pub or_loose: bool,
@@ -37,7 +37,6 @@ pub struct Rails {
     pub notes: Vec<String>,
 }
 
-/// Whether an address is good on its own link alone (fe80::/10).
 fn link_local(address: std::net::IpAddr) -> bool {
     matches!(address, std::net::IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -69,7 +68,6 @@ pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Opti
     (arp, Rails { tables: wanted.then_some(numbers), or_loose: wish == ArpChoice::Auto, notes })
 }
 
-/// What a line of the summary has room for.
 const COLUMNS: usize = 100;
 
 /// As many of a list as `room` columns hold; their number where that is none.
@@ -84,8 +82,6 @@ fn listed(items: &[impl ToString], room: usize, noun: &str) -> String {
 }
 
 /// Gives rails, as they come into the container, their profile and, where [`groups`] finds a reason, their tables and rules.
-///
-/// # Errors
 /// [`ErrorClass::Refused`] where no number is left for a table.
 pub fn lay(arp: Option<ArpProfile>, how: &Rails, rails: &mut [NicState], inside: &Snapshot) -> Result<()> {
     let mut arp = arp;

@@ -1,8 +1,7 @@
 //! RDMA devices that belong to one network namespace each (`rdma system set netns exclusive`): which of them move with a
-//! container's NICs, and what that takes. In the shared mode every namespace sees every device, and none moves.
-//!
-//! A device goes into the container after the netdevs of all its ports, and returns before them. The kernel gives those of a
-//! namespace that dies back to the initial one by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
+//! container's NICs. In the shared mode every namespace sees every device, and none moves. A device goes into the container after
+//! the netdevs of all its ports, and returns before them. The kernel gives those of a namespace that ends back to the initial one
+//! by itself (rdma_dev_exit_net in drivers/infiniband/core/device.c).
 
 use anyhow::Result;
 use rdma_model::drift::Drift;
@@ -22,12 +21,10 @@ use crate::select::candidates::INFINIBAND;
 const WAY_OUT: &str =
     "or use the shared mode: `rdma system set netns shared`, before any other network namespace exists";
 
-/// Whether devices belong to one namespace each.
 pub fn is_exclusive(host: &Snapshot) -> bool {
     host.rdma_mode == Some(RdmaMode::Exclusive)
 }
 
-/// The HCAs of NICs, and those without any, each once.
 fn hcas<'a>(nics: &[Nic], ib: &[HcaName], host: &'a Snapshot) -> Vec<&'a Hca> {
     let names = nics.iter().filter_map(|n| n.hca.as_ref()).chain(ib);
     let mut found: Vec<&Hca> = Vec::new();
@@ -56,18 +53,14 @@ fn made_again(nics: &[Nic], host: &Snapshot) -> Minors {
     predict_uverbs(host, nics.iter().filter(|n| n.rxe).filter_map(|n| host.hca(n.hca.as_ref()?)))
 }
 
-/// The host's HCAs with these device nodes.
 fn with_nodes(host: &Snapshot, minors: &Minors) -> Snapshot {
     let mut hcas = host.hcas.clone();
     hcas.iter_mut().for_each(|h| h.uverbs = minors.get(h.name.as_str()).cloned().or(h.uverbs.take()));
     Snapshot { hcas, verbs_elsewhere: host.verbs_elsewhere.clone(), ..Snapshot::default() }
 }
 
-/// What the exclusive mode demands of a choice of NICs: a device moves with all its ports, and with nothing on it that would
-/// not survive that.
-///
-/// # Errors
-/// [`ErrorClass::Refused`] with the way out.
+/// What the exclusive mode demands of a choice of NICs: a device moves with all its ports, and with nothing on it that would not
+/// survive that; else [`ErrorClass::Refused`].
 pub fn check(nics: &[Nic], ib: &[HcaName], host: &Snapshot) -> Result<()> {
     if !is_exclusive(host) {
         return Ok(());
@@ -177,7 +170,6 @@ pub fn missing_everywhere<'a>(names: &'a [HcaName], host: &Snapshot, inside: Opt
     names.iter().filter(|name| is_exclusive(host) && !there(name)).collect()
 }
 
-/// Those that the host lacks.
 pub fn missing_on_host(names: &[HcaName], host: &Snapshot) -> Vec<Drift> {
     let drift = |name: &HcaName| Drift {
         dev: name.to_string(),
@@ -210,7 +202,6 @@ fn number(hca: &Hca) -> u32 {
     hca.uverbs.as_ref().and_then(uverbs_number).unwrap_or(u32::MAX)
 }
 
-/// The device node that an HCA has now, or will have.
 pub fn node<'a>(minors: &'a Minors, host: &'a Snapshot, name: &HcaName) -> Option<&'a CharDevice> {
     minors.get(name.as_str()).or_else(|| host.hca(name)?.uverbs.as_ref())
 }

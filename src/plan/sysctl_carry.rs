@@ -32,7 +32,6 @@ pub const STAY: [(&str, &str); 13] = [
     ("disable_policy disable_xfrm", "IPsec's policies stay on the host"),
 ];
 
-/// Whether the sysctl of that leaf stays on the host.
 pub fn stays(leaf: &str) -> bool {
     STAY.iter().flat_map(|(leaves, _)| leaves.split(' ')).any(|l| match l.strip_suffix('*') {
         Some(start) => leaf.starts_with(start),
@@ -40,7 +39,6 @@ pub fn stays(leaf: &str) -> bool {
     })
 }
 
-/// The sysctls that a NIC takes along.
 pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
     let default = |key: &str| {
         let (folder, leaf) = key.rsplit_once('/')?;

@@ -1,5 +1,3 @@
-//! Which device nodes HCAs will have that are made again.
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};

@@ -75,7 +75,6 @@ pub(super) fn move_rules(side: Side, have: &[&Rule], want: &[&Rule]) -> Vec<Step
     add.chain(delete).collect()
 }
 
-/// Whether the message that deletes one rule would do for the other.
 fn names_all(message: &Rule, other: &Rule) -> bool {
     fn fits<T: PartialEq>(named: &Option<T>, has: &Option<T>) -> bool {
         named.is_none() || named == has

@@ -1,18 +1,13 @@
-//! Devices for people.
-
 use serde::Serialize;
 
 use super::printable;
 use super::tables::table;
 
-/// A device of `rdmaprep cdi`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceLine {
     /// Its name behind `rdmaprep.io/rail=`.
     pub device: String,
-    /// The rails that it gives.
     pub rails: Vec<String>,
-    /// Their HCAs, with the port.
     pub hcas: Vec<String>,
     /// Device nodes, by their names below /dev/infiniband.
     pub nodes: Vec<String>,

@@ -1,5 +1,3 @@
-//! What the doctor found, for people.
-
 use comfy_table::{ColumnConstraint, Width};
 
 use super::printable;

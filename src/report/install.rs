@@ -7,7 +7,6 @@ use super::{printable, printable_lines};
 use crate::install::{Change, Target};
 use crate::kernel::host::host_tree::Content;
 
-/// For programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Installed<'a> {
     pub dry_run: bool,
@@ -18,7 +17,6 @@ pub struct Installed<'a> {
     pub next: &'a [String],
 }
 
-/// A target that is there.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
     pub target: Target,
@@ -31,7 +29,6 @@ pub struct Changed<'a> {
     pub target: Target,
     /// `create`, `edit` or `remove`.
     pub change: &'static str,
-    /// As a unified diff.
     pub diff: String,
 }
 

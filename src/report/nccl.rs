@@ -39,7 +39,6 @@ fn bootstrap(outcome: &Bootstrap) -> String {
     }
 }
 
-/// In NCCL's order.
 fn listed(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
@@ -49,7 +48,6 @@ fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
     judged.iter().map(|j| vec![printable(&j.name), verdict(j), printable(&j.why)]).collect()
 }
 
-/// What `nccl test-bootstrap` is going to try.
 pub fn call(call: &Call) -> String {
     let from = match call.from {
         Some(from) => format!("{from} ({})", listed(&call.over, "no interface owns it")),
@@ -72,7 +70,6 @@ pub fn tried(tried: &Tried) -> String {
     remarks(vec![(tried.call.to.to_string(), text)])
 }
 
-/// Where `nccl test-bootstrap --listen` waits.
 pub fn wait(wait: &Wait) -> String {
     remarks(vec![
         ("bootstrap".to_owned(), bootstrap(&wait.bootstrap)),

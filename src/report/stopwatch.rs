@@ -1,5 +1,3 @@
-//! How long each part of the work took.
-
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -10,7 +8,6 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Phase {
     pub name: PhaseName,
-    /// Microseconds.
     pub micros: u64,
 }
 
@@ -67,12 +64,10 @@ impl Stopwatch {
         }
     }
 
-    /// What was booked so far.
     pub fn phases(&self) -> Vec<Phase> {
         self.spent.iter().map(|(name, time)| Phase { name: *name, micros: time.as_micros() as u64 }).collect()
     }
 
-    /// The time since the start.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }

@@ -1,5 +1,3 @@
-//! The tables for people.
-
 use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
@@ -30,7 +28,6 @@ pub fn snapshot_table(snapshot: &Snapshot) -> String {
         .join("\n\n")
 }
 
-/// Which NICs are kept, and why the others are not.
 pub fn selection_table(selection: &Selection) -> String {
     let plain = |v: &&Verdict| v.hca.is_none() && v.dropped.as_ref().is_some_and(|d| d.code == DropCode::NotRdma);
     let shown: Vec<&Verdict> = selection.verdicts.iter().filter(|v| !plain(v)).collect();
@@ -143,7 +140,6 @@ fn label(v: &Verdict) -> String {
     v.netdev.as_ref().map(|n| n.to_string()).or_else(hca).unwrap_or_else(|| "-".to_owned())
 }
 
-/// The code as programs see it.
 fn code(code: DropCode) -> String {
     serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }

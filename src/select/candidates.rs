@@ -14,12 +14,10 @@ use rdma_model::upper_lower;
 
 /// ARPHRD_INFINIBAND: an IPoIB netdev.
 pub const INFINIBAND: u16 = 32;
-/// ARPHRD_LOOPBACK.
 const LOOPBACK: u16 = 772;
 /// RT_SCOPE_HOST: an address that no other machine can reach.
 const SCOPE_HOST: u8 = 254;
 
-/// What the rules look at besides the candidate.
 pub struct Context<'a> {
     pub request: &'a Request,
     pub snapshot: &'a Snapshot,
@@ -30,15 +28,12 @@ pub struct Context<'a> {
     pub bootstrap: Guarded,
 }
 
-/// A NIC to judge: a netdev with the HCA port behind it, or one of the two alone.
 #[derive(Default)]
 pub struct Candidate<'a> {
     /// The netdev's name; known for some netdevs that are not here.
     pub name: Option<IfName>,
-    /// The netdev, if it is here.
     pub netdev: Option<&'a Netdev>,
     pub hca: Option<&'a Hca>,
-    /// The HCA's port behind it.
     pub port: Option<&'a Port>,
     /// Further HCA ports on the same netdev.
     pub others: Vec<String>,
@@ -74,7 +69,6 @@ impl Candidate<'_> {
         ipoib || self.port.is_some_and(is_ib_port)
     }
 
-    /// Whether `--ifaces` names it.
     pub fn named(&self, context: &Context) -> bool {
         self.name.as_ref().is_some_and(|n| context.request.names(n))
     }
@@ -84,7 +78,6 @@ impl Candidate<'_> {
         self.name.as_ref().map(IfName::as_str).or(self.hca.map(|h| h.name.as_str())).unwrap_or_default()
     }
 
-    /// How sentences call it.
     pub fn label(&self) -> String {
         match (&self.name, self.hca, self.port) {
             (None, Some(hca), Some(port)) => port_label(hca, port),
@@ -93,7 +86,6 @@ impl Candidate<'_> {
     }
 }
 
-/// The report of a question that could not be asked.
 fn unknown(snapshot: &Snapshot, why: &str) -> String {
     match &snapshot.paths {
         Some(_) => format!("which links the host uses is not known in full, and the create hook refuses that: {why}"),
@@ -130,7 +122,6 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
     found
 }
 
-/// The candidate of a netdev that is here.
 fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
     let mut ports = ports_of(snapshot, netdev).into_iter();
     let first = ports.next();

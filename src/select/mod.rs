@@ -17,24 +17,18 @@ use candidates::Context;
 use rules::names::by_regex;
 pub use rules::names::{Unknown, left_out, unknown, without_names, without_unknown};
 
-/// Every NIC of a snapshot, kept or dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
     /// One verdict per NIC: kept ones first, in rail order (PCI address, then name; placeholders as they were named).
     pub verdicts: Vec<Verdict>,
-    /// Sentences for stderr.
     pub warnings: Vec<String>,
 }
 
-/// What became of one NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The netdev; absent for an HCA without one.
     pub netdev: Option<IfName>,
-    /// Its HCA; absent for a plain netdev.
     pub hca: Option<HcaName>,
     pub port: Option<u32>,
-    /// The RoCE v2 GID chosen for it.
     pub gid: Option<Gid>,
     pub pci: Option<BusId>,
     pub numa: Option<i32>,
@@ -44,14 +38,10 @@ pub struct Verdict {
     pub note: Option<String>,
 }
 
-/// Why a NIC was dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drop {
-    /// Stable code for programs.
     pub code: DropCode,
-    /// One sentence.
     pub why: String,
-    /// What the user can do.
     pub fix: String,
 }
 
@@ -59,7 +49,6 @@ pub struct Drop {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BusyNic {
-    /// The name that it has on the host.
     pub netdev: IfName,
     #[serde(default)]
     pub hca: Option<HcaName>,
@@ -74,20 +63,15 @@ pub struct BusyNic {
 }
 
 impl Selection {
-    /// The kept NICs, in rail order.
     pub fn kept(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| v.dropped.is_none())
     }
 
-    /// The dropped ones with their reasons.
     pub fn dropped(&self) -> impl Iterator<Item = (&Verdict, &Drop)> {
         self.verdicts.iter().filter_map(|v| Some((v, v.dropped.as_ref()?)))
     }
 
-    /// That at least one is kept.
-    ///
-    /// # Errors
-    /// [`ErrorClass::Nothing`] with every reason.
+    /// [`ErrorClass::Nothing`], with every reason, where none is kept.
     pub fn some(&self) -> Result<()> {
         if self.kept().next().is_some() {
             return Ok(());
@@ -99,7 +83,6 @@ impl Selection {
         Err(ErrorClass::Nothing.error(format!("no NIC is left for the container:{reasons}")))
     }
 
-    /// Every reason, a line each.
     pub fn reasons(&self) -> String {
         let line = |(v, d): (&Verdict, &Drop)| format!("\n  {:<15} {:<15} {}; {}", v.label(), d.code, d.why, d.fix);
         self.dropped().map(line).collect()
@@ -107,7 +90,6 @@ impl Selection {
 }
 
 impl Verdict {
-    /// How sentences call it: the netdev, else the HCA with its port.
     pub fn label(&self) -> String {
         match (&self.netdev, &self.hca, self.port) {
             (Some(netdev), _, _) => netdev.to_string(),
@@ -182,7 +164,6 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
     (agreed, placeholder, verdict.pci.is_none(), verdict.pci, natural(&label), label)
 }
 
-/// A name in which digits count as numbers.
 pub(crate) fn natural(label: &str) -> String {
     let mut natural = String::new();
     let mut digits = String::new();
@@ -256,7 +237,6 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
     said
 }
 
-/// Names for a sentence.
 fn join(names: &[&IfName]) -> String {
     names.iter().map(|n| n.as_str()).collect::<Vec<_>>().join(", ")
 }

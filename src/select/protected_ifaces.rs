@@ -1,11 +1,11 @@
-//! Which netdevs the host itself lives on: they are never moved unless the user insists.
+//! Which netdevs the host itself uses: they are never moved unless the user insists.
 //!
 //! Two sets, each with the reason per netdev. The host's own: the links that the kernel answers with for addresses out on the
-//! internet, name servers and the other end of every connection ([`rdma_model::snapshot::HostPaths`]), the owners of addresses that
-//! connections are bound to, and the winners of the default routes. The job's: what owns its local address or leads to its peer.
-//! Both spread to what carries them: the master and all of its members, the device below a VLAN or macvlan, and the links that a
-//! tunnel's other ends are reached by. Over PCI they spread from a VF to its PF, which has to be up for it: another port or
-//! virtual function of an uplink's card can be taken without harm to it.
+//! internet, name servers and the other end of every connection ([`rdma_model::snapshot::HostPaths`]), the owners of addresses
+//! that connections are bound to, and the winners of the default routes. The job's: what owns its local address or leads to its
+//! peer. Both spread to what carries them: the master and all of its members, the device below a VLAN or macvlan, and the links
+//! that a tunnel's other ends are reached by. Over PCI they spread from a VF to its PF, which has to be up for it: another port
+//! or virtual function of an uplink's card can be taken without harm to it.
 
 mod asking;
 mod carriers;

@@ -36,10 +36,8 @@ const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     not_in_peer_set,
 ];
 
-/// What to do about a NIC of a container's record.
 const HELD: &str = "stop that container; if it has ended: rdmaprep restore --all --stale";
 
-/// Tests the rules in their order.
 pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
     let dropped = RULES.iter().find_map(|rule| rule(context, candidate));
     let function = |n: &Netdev| context.snapshot.pci.iter().find(|f| Some(f.address) == n.pci);
@@ -55,7 +53,6 @@ pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
     }
 }
 
-/// What the user should know of a NIC that is kept.
 fn note(context: &Context, candidate: &Candidate) -> Option<String> {
     let Some(netdev) = candidate.netdev else {
         return Some("InfiniBand: its device node and NCCL_IB_HCA, no netdev to move".to_owned());

@@ -22,10 +22,8 @@ const DEPTH: &str = "RDMAPREP_RUNTIME_DEPTH";
 /// An engine needs one wrapper, and an engine within a container one more each: a larger number is a circle.
 const DEEPEST: u32 = 8;
 
-/// Finds the runtime's program. Links to rdmaprep in PATH are passed over.
-///
-/// # Errors
-/// [`ErrorClass::Usage`] if there is none, if the named one cannot be run, or if it is this very program.
+/// Links to rdmaprep in PATH are passed over. [`ErrorClass::Usage`] if there is no runtime, if the named one cannot be run, or if
+/// it is this very program.
 pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
     let names = match wanted {
         RuntimeChoice::Path(path) => {
@@ -48,10 +46,7 @@ pub fn find(wanted: &RuntimeChoice) -> Result<PathBuf> {
 }
 
 /// How many wrappers have executed each other up to this one, by the environment: a runtime that is a script may start the
-/// wrapper again, also through further processes.
-///
-/// # Errors
-/// [`ErrorClass::Usage`] for a circle, which would never end.
+/// wrapper again, also through further processes. [`ErrorClass::Usage`] for a circle, which would never end.
 pub fn depth() -> Result<u32> {
     // A script may also wait for a child that starts the wrapper.
     let own = [std::process::id(), std::os::unix::process::parent_id()];

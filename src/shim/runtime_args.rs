@@ -1,9 +1,7 @@
-//! What a runtime's command line asks for, as far as the shim has to know it: whether a container is made, of which config.json, and
-//! where the engine looks for errors.
-//!
-//! runc (and nvidia-container-runtime, which passes its arguments on) and runsc read options as Go's `flag` package does, crun as
-//! glibc's argp, youki as clap. The options below were read in the sources of runc 1.5, crun 1.21, youki and gVisor; of all others
-//! it is enough to know that a word behind one is its value unless it is an option or a command.
+//! What a runtime's command line asks for. runc (and nvidia-container-runtime, which passes its arguments on) and runsc read
+//! options as Go's `flag` package does, crun as glibc's argp, youki as clap. The options below were read in the sources of runc
+//! 1.5, crun 1.21, youki and gVisor; of all others it is enough to know that a word behind one is its value unless it is an
+//! option or a command.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -51,7 +49,6 @@ enum Parser {
 enum Word {
     EndOfOptions,
     Plain,
-    /// An option with the value that stood in the same word.
     Option(String, Option<OsString>),
 }
 

@@ -1,5 +1,3 @@
-//! What is not to be seen: the directories and links of NICs that are not kept.
-
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
@@ -16,9 +14,7 @@ const SHARED: [&str; 7] =
     ["virtio-pci", "vfio-pci", "pci-stub", "pci-pf-stub", "uio_pci_generic", "igb_uio", "pcieport"];
 
 pub(super) struct Hidden {
-    /// Directories with all that is in them.
     pub(super) dirs: Dirs,
-    /// Links whatever they lead to.
     links: HashSet<String>,
 }
 
@@ -185,7 +181,6 @@ pub(super) fn is_top(path: &str) -> bool {
     ["class/", "bus/", "dev/"].iter().any(|top| path.starts_with(top))
 }
 
-/// PCI functions that are NICs.
 fn nics(seen: &Snapshot, functions: &BTreeMap<BusId, &PciFunction>) -> BTreeSet<BusId> {
     let own = |n: &Netdev| n.pci.filter(|id| functions.get(id).is_none_or(|f| is_of(n, f)));
     let known = seen.hcas.iter().filter_map(|h| h.pci).chain(seen.netdevs.iter().filter_map(own));

@@ -31,7 +31,6 @@ use crate::select::without_names;
 
 use super::store;
 
-/// Bytes of one of NCCL's config files that are read.
 const LIMIT: u64 = 1 << 20;
 
 /// Examines it: its own NICs, whatever is selected for others.

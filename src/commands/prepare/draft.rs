@@ -15,7 +15,6 @@ use crate::kernel::store::Store;
 use crate::oci::edit;
 use crate::planner::{options, plan_of_any};
 
-/// A decision, and what becomes of the bundle: nothing of it is written.
 pub(super) struct Draft {
     pub(super) decision: Decision,
     pub(super) edited: Option<Edited>,
@@ -24,7 +23,6 @@ pub(super) struct Draft {
 }
 
 impl DraftInputs<'_> {
-    /// All that there is to decide, and whatever could stand against it.
     pub(super) fn draft(&mut self, args: &PrepareArgs, agreement: Option<&Agreement>) -> Result<Draft> {
         let decision = self.decide(agreement)?;
         self.request.host.policy.limits(&decision.plan)?;
@@ -39,7 +37,7 @@ impl DraftInputs<'_> {
         Ok(Draft { decision, edited, notes: traps.unwrap_or_default() })
     }
 
-    /// The same for what all nodes have: judged before this node says yes, so that it is only the machine that can fail it then.
+    /// A draft of what all nodes have: judged before this node says yes, so that only the machine can fail it then.
     pub(super) fn together(&mut self, args: &PrepareArgs, meeting: Meeting) -> Result<Draft> {
         let decided = busy_nics(self.store)
             .and_then(|busy| plan_of_any(self.request, self.name, &self.seen, &busy, options(self.request)));

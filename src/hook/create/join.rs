@@ -15,7 +15,6 @@ use crate::restore::run;
 use super::{Attempt, Create, member};
 use crate::hook::is_of;
 
-/// What was found in a container's namespace.
 pub(super) enum Joined {
     NoNics,
     /// This very container: the other one of the two create stages has done all.

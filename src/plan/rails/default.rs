@@ -26,7 +26,6 @@ fn metric(route: &Route) -> u32 {
     route.metric.unwrap_or(0)
 }
 
-/// Whether the namespace has a default route of the same family already.
 fn has_one(inside: &Snapshot, route: &Route) -> bool {
     inside.routes.iter().any(|r| leads_everywhere(r) && r.destination == route.destination)
 }
@@ -45,7 +44,6 @@ pub fn carry_default(wanted: bool, rails: &mut [NicState], inside: &Snapshot) ->
     late.into_iter().map(notes).collect()
 }
 
-/// What `prepare` says of it where it was asked for.
 pub fn default_notes(wanted: bool, rails: &[NicState]) -> Vec<String> {
     if !wanted {
         return Vec::new();

@@ -36,7 +36,6 @@ pub fn effective(snapshot: &Snapshot, name: &IfName) -> Option<ArpProfile> {
     Some(ArpProfile { announce: announce?, ignore: ignore?, filter: filter?, rp_filter: rp_filter? })
 }
 
-/// The profile that a state sets, if any.
 fn set(state: &NicState) -> impl Iterator<Item = (&'static str, u8)> + '_ {
     let keys = ArpProfile::STRICT.sysctls().into_iter().map(|(key, _)| key);
     keys.filter_map(|key| Some((key, state.netdev.sysctls.get(key)?.parse().ok()?)))
@@ -52,7 +51,6 @@ pub fn overruled(state: &NicState, inside: &Snapshot) -> Values {
     set(state).filter(higher).map(pair).collect()
 }
 
-/// The step that writes these.
 pub fn overrule<'a>(values: impl Iterator<Item = &'a Values>) -> Option<Step> {
     write(values.flatten().map(|(key, v)| (key.clone(), v.now.clone())).collect())
 }

@@ -10,16 +10,13 @@ use rdma_model::step::NicState;
 use super::tables::alone;
 use super::{COLUMNS, link_local, listed};
 
-/// Rails that need tables, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// What they have in common.
     pub why: Why,
     /// At least two, or one with a default route.
     pub rails: Vec<IfName>,
 }
 
-/// What the main table would answer for one rail alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The widest subnet of any of them: one wire.
@@ -73,7 +70,6 @@ fn members<'a>(nets: &'a [(&'a IfName, Vec<IpNet>)]) -> impl Iterator<Item = (Ip
     })
 }
 
-/// Those that several rails have a part of.
 fn crowded<'a>(nets: &'a [(&'a IfName, Vec<IpNet>)]) -> impl Iterator<Item = (IpNet, Vec<IfName>)> + 'a {
     members(nets).filter(|(_, rails)| rails.len() > 1)
 }
@@ -89,7 +85,6 @@ impl fmt::Display for Group {
     }
 }
 
-/// `IPv4` or `IPv6`.
 fn family(net: &IpNet) -> &'static str {
     if net.addr().is_ipv4() { "IPv4" } else { "IPv6" }
 }

@@ -14,7 +14,6 @@ use super::{COLUMNS, link_local, listed};
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;
-/// RTN_UNICAST.
 const RTN_UNICAST: u8 = 1;
 /// FR_ACT_TO_TBL, FIB_RULE_INVERT, FRA_SUPPRESS_PREFIXLEN and FRA_PROTOCOL (include/uapi/linux/fib_rules.h).
 const TO_TABLE: u8 = 1;
@@ -22,7 +21,6 @@ const INVERT: u32 = 0x02;
 const SUPPRESS_PREFIXLEN: u16 = 14;
 const PROTOCOL: u16 = 21;
 
-/// One rail's table, before it has a number.
 pub(super) struct Table {
     rail: IfName,
     /// Each gets a rule.
@@ -30,7 +28,8 @@ pub(super) struct Table {
     routes: Vec<Route>,
 }
 
-/// The tables that rails need, where the container's namespace is known with regard to its rules. One that has no routes, or whose addresses all have rules of the user's, needs none.
+/// The tables that rails need, where the container's namespace is known with regard to its rules. One that has no routes, or
+/// whose addresses all have rules of the user's, needs none.
 pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table> {
     let rules: Vec<&Rule> = rails.iter().flat_map(|s| &s.rules).chain(inside.iter().flat_map(|i| &i.rules)).collect();
     let owners = |ip: IpAddr| rails.iter().filter(|s| owns(&s.netdev, ip)).count();
@@ -69,7 +68,7 @@ pub(super) fn alone(route: &Route, dev: &Netdev) -> Option<Route> {
     (!hops.is_empty()).then(|| Route { prefsrc, protocol: RTPROT_STATIC, ..route.with(hops) })
 }
 
-/// TableRange that are neither a table nor a priority of the namespace, or of what comes into it.
+/// Those numbers that are neither a table nor a priority of the namespace, or of what comes into it.
 pub(super) fn free(numbers: TableRange, rails: &[NicState], inside: &Snapshot) -> Vec<u32> {
     let routes = rails.iter().flat_map(|s| &s.routes).chain(&inside.routes);
     let rules = rails.iter().flat_map(|s| &s.rules).chain(&inside.rules);
@@ -90,7 +89,7 @@ impl Table {
     }
 }
 
-/// As the kernel tells it: without a prefix length to suppress (-1), and with who made it.
+/// As the kernel reports it: without a prefix length to suppress (-1), and with the program that made it.
 fn rule(from: IpAddr, number: u32) -> Rule {
     let other = BTreeMap::from([(SUPPRESS_PREFIXLEN, Hex(vec![0xff; 4])), (PROTOCOL, Hex(vec![RTPROT_STATIC]))]);
     Rule {

@@ -1,5 +1,3 @@
-//! Who answers route lookups, and what was answered already.
-
 use std::collections::HashMap;
 
 use rdma_model::snapshot::{Answer, HostPath, Purpose, Question};

@@ -1,5 +1,3 @@
-//! What carries a link: all that has to stay with it.
-
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{HostPaths, Netdev, Snapshot, TunnelPath};
 
@@ -22,7 +20,6 @@ pub(super) fn spread(ways: &Ways, seeds: Guarded) -> Guarded {
     found
 }
 
-/// A link and all that carries it.
 pub(super) fn carriers<'a>(ways: &Ways<'a>, name: &IfName) -> impl Iterator<Item = &'a Netdev> {
     let all = spread(ways, Guarded::from([(name.clone(), String::new())]));
     let snapshot = ways.snapshot;

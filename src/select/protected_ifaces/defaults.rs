@@ -10,7 +10,6 @@ use rdma_model::snapshot::{Netdev, Route, Rule, Snapshot};
 use super::Guarded;
 use super::selectors::{INVERT, selects_by_attributes};
 
-/// Routing tables (RT_TABLE_*).
 const DEFAULT: u32 = 253;
 pub(super) const MAIN: u32 = 254;
 /// RTN_BLACKHOLE and the like have a higher number: over a route of this one packets can leave.
@@ -54,7 +53,6 @@ fn family(route: &Route) -> u8 {
     if route.destination.addr().is_ipv4() { 4 } else { 6 }
 }
 
-/// The interfaces of a route's legs.
 pub(super) fn legs(route: &Route) -> impl Iterator<Item = IfName> + '_ {
     route.hops.iter().filter_map(|h| h.dev.clone())
 }
@@ -90,7 +88,6 @@ fn lookups(snapshot: &Snapshot, of: u8) -> Vec<(u32, bool)> {
     found
 }
 
-/// The priority of the rule that a rule jumps to.
 fn target(rule: &Rule) -> Option<u32> {
     rule.other.get(&FRA_GOTO).and_then(|value| Some(u32::from_ne_bytes(value.0.as_slice().try_into().ok()?)))
 }

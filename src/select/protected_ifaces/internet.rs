@@ -1,5 +1,3 @@
-//! The ways out to the internet.
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -25,10 +23,8 @@ const INTERNET: [IpAddr; 9] = [
     IpAddr::V6(Ipv6Addr::new(0x3ffe, 0, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// The ways out, by each kind of packet that rules tell apart.
-///
-/// A host that packets leave by a link without RDMA, in either family, can be reached there. Any other needs what it has of both:
-/// IPv6 over one rail is no way out for IPv4.
+/// The ways out, by each kind of packet that rules tell apart. A host that packets leave by a link without RDMA, in either
+/// family, can be reached there. Any other needs what it has of both: IPv6 over one rail is no way out for IPv4.
 pub(super) fn ways_out(host: &Snapshot, selectors: &Selectors, asking: &mut Asking) -> Vec<HostPath> {
     let mut ask = |q: Question| asking.path(Purpose::Internet, q);
     let mut found: Vec<HostPath> = INTERNET.into_iter().map(|to| ask(Question::to(to))).collect();

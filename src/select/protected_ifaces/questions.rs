@@ -1,4 +1,4 @@
-//! What the kernel is asked to learn which links the host uses. No I/O: who can ask answers each question.
+//! What the kernel is asked to learn which links the host uses.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,61 +14,45 @@ use super::asking::Asking;
 use super::internet;
 use super::selectors::Selectors;
 
-/// A socket with another end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// How it is asked for.
     pub question: Question,
     pub connection: Connection,
 }
 
-/// What the host's own tables tell of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelFacts {
     pub link: IfName,
-    /// The link that it is tied to.
     pub below: Option<IfName>,
     /// How its packets are looked up, whatever end they go to.
     pub packets: Question,
-    /// Its other ends.
     pub ends: Vec<Question>,
-    /// Whether it sends to the gateway of the route that leads into it.
     pub by_gateway: bool,
-    /// Why its other ends are not known.
     pub unknown: Option<String>,
 }
 
 impl TunnelFacts {
-    /// The lookup of its packets to one end.
     pub fn towards(&self, to: IpAddr) -> Question {
         Question { to, from: self.packets.from.filter(|from| from.is_ipv4() == to.is_ipv4()), ..self.packets.clone() }
     }
 
-    /// One of which nothing is known yet.
     pub fn of(link: &IfName) -> TunnelFacts {
         let packets = Question::to(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         TunnelFacts { link: link.clone(), below: None, packets, ends: Vec::new(), by_gateway: false, unknown: None }
     }
 }
 
-/// What is seen of the host before the kernel is asked for routes.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub name_servers: Vec<Question>,
-    /// Sockets with another end.
     pub sockets: Vec<Socket>,
     pub tunnels: Vec<TunnelFacts>,
-    /// The other ends of IPsec.
     pub ipsec: Vec<Question>,
-    /// Connections of the kernel over RDMA devices.
     pub rdma: Vec<RdmaUse>,
-    /// Links that the kernel sends by without a route.
     pub uses: Vec<LinkUse>,
-    /// What could not be seen, and why.
     pub not_asked: Vec<String>,
 }
 
-/// Asks for everything that the host talks to.
 pub fn ask_all(
     host: &Snapshot,
     job: &JobAddresses,
@@ -137,7 +121,6 @@ fn is_far(to: IpAddr) -> bool {
     !to.is_loopback() && !to.is_unspecified()
 }
 
-/// The queries of a resolver.
 fn queries(server: Question, selectors: &Selectors) -> Vec<Question> {
     let to_port = |protocol: i32| {
         let flow = Some(Connection { protocol: protocol as u8, local_port: 0, remote_port: 53 });
@@ -173,7 +156,6 @@ fn rank(connection: Connection) -> (u8, Connection) {
     (place, connection)
 }
 
-/// The ways to a tunnel's other ends.
 fn through(facts: TunnelFacts, legs: &[Leg], selectors: &Selectors, asking: &mut Asking) -> TunnelPath {
     let gateways = legs.iter().filter(|leg| facts.by_gateway && leg.dev == facts.link).filter_map(|leg| leg.gateway);
     let by_gateway: Vec<Question> = gateways.map(|to| facts.towards(to)).collect();

@@ -33,7 +33,6 @@ pub(super) fn service(port: u16) -> Option<&'static str> {
     })
 }
 
-/// Why the link is guarded that packets leave by.
 pub(super) fn reason(path: &HostPath, matched: &Matched, leg: &Leg) -> String {
     let (to, route) = (path.question.to, route_text(matched, leg));
     match path.purpose {
@@ -54,7 +53,6 @@ pub(super) fn rdma_reason(one: &RdmaUse) -> String {
     format!("is in use: {} of this host uses {}{peer}", one.user, one.hca)
 }
 
-/// Why the link is guarded that owns a connection's address.
 pub(super) fn socket_reason(path: &HostPath, dev: &IfName) -> String {
     let Purpose::Connection(connection) = path.purpose else {
         let own = path.question.from.map(|from| from.to_string()).unwrap_or_default();
@@ -69,12 +67,10 @@ pub(super) fn socket_reason(path: &HostPath, dev: &IfName) -> String {
     }
 }
 
-/// Why the link is guarded that owns the source of packets that leave by another one.
 pub(super) fn source_reason(source: IpAddr, path: &HostPath) -> String {
     format!("owns {source}, the source address of packets to {}{}", path.question.to, selectors(path))
 }
 
-/// Why the link is guarded that a connection without a route is bound to.
 pub(super) fn bound_reason(path: &HostPath, dev: &IfName) -> String {
     let Purpose::Connection(connection) = path.purpose else { return format!("is bound to {:?}", path.question.oif) };
     let (sentence, ends) = (sentence(connection, path, dev), connection_text(connection, path));

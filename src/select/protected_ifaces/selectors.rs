@@ -25,9 +25,7 @@ pub(super) const INVERT: u32 = 2;
 
 /// The selectors of FIB rules that a packet of the host's may or may not fit.
 pub struct Selectors {
-    /// Packets that rules and routes of a family are about.
     pub(super) variants: Vec<(u8, Question)>,
-    /// Whether rules look at marks.
     pub by_mark: bool,
     by_tos: bool,
     by_uid: bool,

@@ -44,7 +44,6 @@ impl<'a> Ways<'a> {
         self.snapshot.paths.iter().flat_map(|paths| &paths.paths)
     }
 
-    /// The links that own an address.
     pub(super) fn owners(&self, address: IpAddr) -> &[&'a IfName] {
         self.owners.get(&address).map_or(&[], Vec::as_slice)
     }
@@ -78,8 +77,8 @@ impl<'a> Ways<'a> {
         self.asked().any(|p| is_out(p) && matches!(p.answer, Answer::Route(_)))
     }
 
-    /// The link that a connection or a tunnel's end is bound to, where its packets have no route: they leave by it all the same (RT_SCOPE_LINK in
-    /// ip_route_output_key_hash_rcu() in net/ipv4/route.c).
+    /// The link that a connection or a tunnel's end is bound to, where its packets have no route: they leave by it all the same
+    /// (RT_SCOPE_LINK in ip_route_output_key_hash_rcu() in net/ipv4/route.c).
     pub(super) fn bound_without_route(&self, path: &HostPath) -> Option<&'a IfName> {
         let is_sent = matches!(path.purpose, Purpose::Connection(_) | Purpose::Underlay);
         let has_none = is_sent && matches!(path.answer, Answer::Unreachable(_));

@@ -15,7 +15,6 @@ use crate::select::{BusyNic, Drop, candidates};
 pub struct Unknown {
     /// The list's flag, variable and key.
     pub list: [&'static str; 3],
-    /// Those that are unknown; at least one.
     pub names: String,
     pub there: String,
 }
@@ -39,7 +38,6 @@ pub fn left_out(request: &Request, netdev: Option<&IfName>, hca: Option<&HcaName
     because(DropCode::Excluded, why, fix)
 }
 
-/// The name and the regex by which `--exclude` leaves a NIC out.
 pub fn by_regex<'a>(
     request: &'a Request,
     netdev: Option<&'a IfName>,
@@ -60,7 +58,6 @@ pub fn unknown(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Vec<
     ifaces.into_iter().chain(hcas).collect()
 }
 
-/// The request without the names that are unknown.
 pub fn without_unknown(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Request {
     let mut request = request.clone();
     let there = netdevs(snapshot, held);
