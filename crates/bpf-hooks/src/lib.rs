@@ -1,5 +1,5 @@
 //! BPF programs at the hooks of a network device. bpf(2) has no safe wrapper, since its argument is a union that has addresses in
-//! it. All `unsafe` code is in the one function that calls it, [`call`]; the caller owns every buffer that an argument names for
+//! it. All `unsafe` code is in the one function that calls it, `call`; the caller owns every buffer that an argument names for
 //! as long as the call takes.
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -68,7 +68,7 @@ pub struct Came {
     pub from: SocketAddr,
 }
 
-/// HOST[:PORT], or [ADDRESS%INTERFACE]:PORT.
+/// `HOST[:PORT]`, or `[ADDRESS%INTERFACE]:PORT`.
 pub fn target(text: &str, snapshot: &Snapshot, resolve: Resolve) -> Result<SocketAddr> {
     let (host, port) = split(text)?;
     let (host, scope) = host.split_once('%').map_or((host, None), |(host, name)| (host, Some(name)));
@@ -125,7 +125,7 @@ pub fn comm_id(settings: &Settings, version: Version, snapshot: &Snapshot, resol
     })
 }
 
-/// What NCCL will do to reach an address. `from` is where the kernel would send from; `id` is [`comm_id`].
+/// What NCCL will do to reach an address. `from` is where the kernel would send from; `id` is [`comm_id()`].
 pub fn call(
     explanation: &Explanation,
     settings: &Settings,

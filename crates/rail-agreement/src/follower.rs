@@ -41,7 +41,7 @@ pub struct Follower {
     leader: Option<Nonce>,
     /// Why rank 0 may never propose anything: it refuses, has ended, or its offer cannot be read.
     leader_problem: Option<String>,
-    /// It said yes, and has not read since that the proposal was taken back.
+    /// This node said yes, and has not read since that the proposal was taken back.
     pledged: bool,
     read: u32,
     /// The turn that was answered: what it said yes to, or its own reason to say no.

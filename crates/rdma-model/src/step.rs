@@ -34,7 +34,7 @@ pub enum Side {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VirtualLink {
     pub kind: String,
-    /// IFLA_INFO_DATA: see [`Netdev::made`].
+    /// IFLA_INFO_DATA: see [`crate::snapshot::Netdev::made`].
     pub data: Hex,
     /// The device below; absent for a bond.
     pub over: Option<IfName>,
@@ -131,7 +131,7 @@ pub enum Step {
         program: Program,
         before: Option<u32>,
     },
-    /// Writes per-device sysctls, by the keys of [`Netdev::sysctls`]; `dev` may be `all`.
+    /// Writes per-device sysctls, by the keys of [`crate::snapshot::Netdev::sysctls`]; `dev` may be `all`.
     Sysctls {
         side: Side,
         dev: IfName,
@@ -143,7 +143,7 @@ pub enum Step {
         dev: IfName,
         settings: Settings,
     },
-    /// Sets what differs of these on the device itself, by the keys of [`Netdev::device`].
+    /// Sets what differs of these on the device itself, by the keys of [`crate::snapshot::Netdev::device`].
     Device {
         side: Side,
         dev: IfName,

@@ -51,7 +51,7 @@ pub struct HostPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// It stands for a part of the internet.
+    /// An address that stands for a part of the internet.
     Internet,
     /// The job's peer (`--peer-address`).
     Peer,
