@@ -134,7 +134,7 @@ impl Device {
         self.container_edits.hooks.iter().flat_map(|h| device_request::named(&h.args)).collect()
     }
 
-    /// HCA and port of a rail, as its variable tells.
+    /// HCA and port of a rail, by its variable.
     pub fn hca(&self, rail: &RailName) -> Option<&str> {
         let pair = |env: &'_ String| env.strip_prefix(VARIABLE)?.split_once('=').map(|(n, _)| n == rail.as_str());
         let entry = self.container_edits.env.iter().find(|env| pair(env) == Some(true))?;

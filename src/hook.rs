@@ -167,7 +167,7 @@ pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     Ok(hook.records()?.readable().any(ours))
 }
 
-/// Whether other containers that live have the NICs as well.
+/// Whether other containers that still run have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
     let Ok(records) = hook.records() else { return false };
     of_container(&records, hook.state).is_some_and(|record| others(hook, record) > 0)

@@ -38,7 +38,7 @@ pub struct Member {
     pub id: String,
     pub bundle: String,
     pub pid: i32,
-    /// Field 22 of /proc/PID/stat: tells a reused pid from init.
+    /// Field 22 of /proc/PID/stat: distinguishes init from a later process with its pid.
     pub start_time: u64,
 }
 

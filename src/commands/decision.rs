@@ -77,7 +77,7 @@ impl Decision {
         Ok(notes)
     }
 
-    /// Stores it, the plan last: a plan speaks of the view.
+    /// Stores it, the plan last: a plan names the view.
     pub(super) fn keep(&self, store: &Store) -> Result<()> {
         self.keep_view(store)?;
         store.save_plan(&self.plan).map(|_| ())

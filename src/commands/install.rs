@@ -77,7 +77,7 @@ impl Site {
         Ok(())
     }
 
-    /// Takes changes back because of an error, which it returns. The last one may not have come about.
+    /// Undoes changes because of an error, which it returns. The last change may not have been made.
     fn back(&self, changes: &[Change], e: anyhow::Error) -> anyhow::Error {
         let made = |c: &&Change| !self.etc.content(&c.path).is_ok_and(|now| now == c.before);
         let back = changes.iter().rev().filter(made).map(|c| self.etc.change(&c.path, c.before.as_ref()));

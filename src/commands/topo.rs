@@ -40,8 +40,8 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
     }
 }
 
-/// What becomes of each HCA: by `--hca`, else by the selection that `prepare` makes. A captured tree tells no addresses, so that
-/// all of it would be dropped: there all are kept.
+/// What becomes of each HCA: by `--hca`, else by the selection that `prepare` makes. A captured tree has no addresses, so that
+/// the selection would drop all HCAs: there all are kept.
 fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates> {
     let list = args.hca.as_deref().or(args.root.is_some().then_some("all"));
     if let Some(list) = list {

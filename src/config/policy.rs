@@ -96,7 +96,7 @@ impl<'a> Device<'a> {
 }
 
 impl Policy {
-    /// Whether it asks for what only /sys tells.
+    /// Whether it needs what only /sys shows.
     pub fn asks_for_hardware(&self) -> bool {
         [&self.pci, &self.drivers].iter().any(|lists| !lists.allow.is_empty() || !lists.deny.is_empty())
     }

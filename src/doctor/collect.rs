@@ -1,4 +1,4 @@
-//! What the doctor looks at besides a snapshot: modules, limits, configuration space, and who else configures links.
+//! What the doctor examines besides a snapshot: modules, limits, configuration space, and network managers.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -71,7 +71,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
     }
 }
 
-/// Who starts jobs and hands its limits on. sshd does not: what PAM says counts there.
+/// The program that starts jobs, which inherit its limits. Not sshd: there the limits of PAM count.
 const JOBS: &str = "slurmd";
 /// The same for containers, where rails are devices: whatever else gives a container its rails lifts the limit, too.
 const ENGINES: [&str; 3] = ["dockerd", "containerd", "crio"];

@@ -28,7 +28,7 @@ pub struct Machine {
     pub nvidia: Option<Nvidia>,
     /// ACS Control registers of bridges that have one; null where configuration space could not be read that far.
     pub acs: BTreeMap<BusId, Option<u16>>,
-    /// Who configures links here, and which they leave alone.
+    /// Programs that configure links here, and which links they leave alone.
     pub managers: Vec<Managing>,
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
@@ -98,7 +98,7 @@ pub enum Stale {
     Abandoned,
     /// They have, and a process is left in their namespace.
     Lingering,
-    /// A hook was at it and ended: its container lives, and NICs may be anywhere on their way.
+    /// A hook began and ended before it was done: its container runs, and NICs may be anywhere on their way.
     Unfinished,
     /// A hook, or another rdmaprep that changes something, is at work at this moment.
     AtWork,

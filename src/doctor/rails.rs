@@ -42,7 +42,7 @@ pub(super) fn ports(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// What tells nothing, as in captured trees, is not known to be down.
+/// A port without a state, as in captured trees, is not known to be down.
 fn is_down(port: &Port) -> bool {
     port.state.is_some() && !is_active(port)
 }
@@ -205,7 +205,7 @@ fn stale(context: &CheckContext, rail: &Rail) -> Option<Finding> {
     Some(Finding::new(Check::Gids, Severity::Breaks, seen, why, fix))
 }
 
-/// NICs with an HCA that the selection refuses for something that can be mended, and no other check tells.
+/// NICs with an HCA that the selection refuses for something that can be fixed, and no other check reports.
 pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
     let is_reported =
         |d: &Drop| matches!(d.code, DropCode::Ambiguous | DropCode::FiniteLifetime | DropCode::QueueingDiscipline);
@@ -235,7 +235,7 @@ pub(super) fn left_out(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
-/// What `--ifaces` names, is there, and is not taken for a reason that no other check tells.
+/// What `--ifaces` names, is there, and is not taken for a reason that no other check reports.
 fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Finding> {
     let name = verdict.netdev.as_ref().filter(|name| context.of.request.names(name))?;
     let roce = context.rails().iter().any(|r| r.name() == name && r.port.link_layer.as_deref() == Some("Ethernet"));
@@ -268,7 +268,7 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
     (!elsewhere).then(|| Finding::new(Check::LeftOut, Severity::Breaks, seen, why, fix))
 }
 
-/// What a list names, and is not there: a card that has died, or a slip of the pen.
+/// What a list names, and is not there: a card that has failed, or a typing mistake.
 fn asked_in_vain(context: &CheckContext) -> impl Iterator<Item = Finding> {
     let place = if context.is_inside() { "in this container" } else { "on this host, and no container has it" };
     let finding = move |Unknown { list: [flag, variable, key], names, there }| {

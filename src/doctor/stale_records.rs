@@ -144,8 +144,8 @@ pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
     context.of.machine.iter().flat_map(|m| &m.unread).map(one).collect()
 }
 
-/// Programs that configure links, and do not leave restored ones alone: who configures NICs that no plan and no
-/// flag names does nothing but its work.
+/// Programs that configure links, and do not leave restored ones alone; not those that configure NICs which no plan and no flag
+/// names.
 pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
     let rails = context.rails();

@@ -13,7 +13,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Why the kernel said EPERM: the likeliest reason, since it does not tell which one it was.
+    /// Why the kernel said EPERM: the likeliest reason, since it does not say which one it was.
     pub fn cause(&self) -> String {
         const CAP: &str = "and CAP_SYS_PTRACE is missing here";
         match self {

@@ -70,7 +70,7 @@ impl<'a> Create<'a> {
         }
     }
 
-    /// One try: the container's namespace may be another's, or its init dead, after each wait.
+    /// One try: after each wait, the container's namespace may have other NICs, or its init may have ended.
     fn attach_once(&mut self, name: &PlanName) -> Result<()> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;

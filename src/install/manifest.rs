@@ -40,7 +40,7 @@ pub struct Entry {
     pub how: How,
     pub before: Option<Content>,
     pub after: Content,
-    /// What was there when that was decided, if it was not `before`: it is still there if the change to `after` never came about.
+    /// What was there when that was decided, if it was not `before`: it is still there if the change to `after` was never made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<Content>,
     /// All targets for which it is: engines share links and definitions. An empty set: it is to be removed. Older versions wrote

@@ -14,7 +14,7 @@ const UNITS: [Unit; 3] = [
     ("rdmaprep-stale.service", include_str!("../../hooks/systemd/rdmaprep-stale.service"), None),
     ("rdmaprep-stale.timer", include_str!("../../hooks/systemd/rdmaprep-stale.timer"), Some("timers.target")),
 ];
-/// What begins at once: boot units have had their moment.
+/// Started at once; boot units run at the next boot.
 const TIMER: &str = "rdmaprep-stale.timer";
 
 const DEVICES: [Unit; 2] = [
@@ -43,7 +43,7 @@ fn pieces((name, text, target): &Unit, wanted: &InstallRequest, ground: &Ground)
     [unit, link].into_iter().flatten().collect()
 }
 
-/// What makes units do by now what was changed of them.
+/// The commands by which systemd applies changed units.
 pub(super) fn starts(changes: &[Change]) -> Vec<String> {
     let mut commands = Vec::new();
     let stays = |c: &Change| c.after.is_some();
@@ -60,7 +60,7 @@ pub(super) fn starts(changes: &[Change]) -> Vec<String> {
     commands
 }
 
-/// What ends units whose files have gone.
+/// The commands that stop units whose files are removed.
 pub(super) fn stops(changes: &[Change]) -> Vec<String> {
     let timer = touched(changes, |path| !is_device(path), |_| true).then(|| TIMER.to_owned());
     let devices = touched(changes, is_device, |_| true).then(devices);

@@ -17,7 +17,7 @@ pub fn point(_what: impl Display) -> Result<()> {
     Ok(())
 }
 
-/// Has an effect between two points. Failing at the second one is an effect that came about and was yet reported as failed.
+/// Has an effect between two points. Failing at the second one is an effect that was made and yet reported as failed.
 pub fn around<T>(what: impl Display, effect: impl FnOnce() -> Result<T>) -> Result<T> {
     point(format_args!("before {what}"))?;
     let done = effect()?;

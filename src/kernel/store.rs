@@ -286,7 +286,7 @@ impl Store {
         Ok(kept)
     }
 
-    /// Removes what killed writers left. Of records: who holds the lock is the only one that writes any.
+    /// Removes what killed writers left; of records under the lock, whose holder alone writes records.
     pub fn sweep(&self) -> Result<()> {
         for folder in [self.records(), self.live_records()] {
             let names = files::list(&folder)?;

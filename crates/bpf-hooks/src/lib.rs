@@ -136,7 +136,7 @@ pub fn detach_xdp_link(ifindex: u32, program: u32) -> Result<bool> {
     }
 }
 
-/// Opens a program by its number, while it lives.
+/// Opens a program by its number, while the kernel has it.
 pub fn open(program: u32) -> Result<OwnedFd> {
     descriptor(Command::ProgGetFdById, program)
 }

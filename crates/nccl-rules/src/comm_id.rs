@@ -9,7 +9,7 @@ use super::explain::{Failure, NcclError, Step};
 use super::ifname;
 use super::version::Version;
 
-/// Who knows the addresses of hosts: the first one that getaddrinfo finds.
+/// Resolves a host name: the first address that getaddrinfo returns.
 pub type Resolve<'a> = &'a dyn Fn(&str) -> Option<IpAddr>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

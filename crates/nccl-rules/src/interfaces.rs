@@ -55,7 +55,7 @@ fn by_subnet(remote: &Remote, own: &[&Candidate]) -> String {
     format!("not in the subnet of {}, which NCCL_COMM_ID names", remote.address)
 }
 
-/// The address that came furthest tells why.
+/// The reason of the address that passed the most tests.
 fn by_search(found: &Found, own: &[&Candidate]) -> String {
     let Some(search) = &found.search else { return "another comes first".to_owned() };
     let furthest = own.iter().max_by_key(|c| rank(search.refusal(c)));

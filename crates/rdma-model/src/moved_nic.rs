@@ -25,7 +25,7 @@ pub struct MovedNic {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Overruled {
-    /// What it was: a namespace that lives on gets it back.
+    /// The earlier value, which a namespace that outlasts its container gets back.
     pub was: String,
     pub now: String,
 }

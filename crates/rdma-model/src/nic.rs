@@ -11,7 +11,7 @@ pub struct Identity {
     pub name: IfName,
     pub ifindex: u32,
     pub pci: Option<BusId>,
-    /// IFLA_PERM_ADDRESS, where the driver tells one.
+    /// IFLA_PERM_ADDRESS, where the driver reports one.
     pub permanent_mac: Option<Mac>,
     pub node_guid: Option<Guid>,
 }

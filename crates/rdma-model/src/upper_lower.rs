@@ -36,13 +36,13 @@ pub fn upper<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<It
     snapshot.netdevs.iter().filter(|above| sits_on(above, device))
 }
 
-/// Links of other namespaces that sit on a netdev: who has them shares the card with who has the NIC.
+/// Links of other namespaces that sit on a netdev: their namespace and that of the NIC share the card.
 pub fn strangers<'a>(snapshot: &'a Snapshot, device: &'a Netdev) -> impl Iterator<Item = &'a Stranger> {
     snapshot.strangers.iter().filter(|s| s.lowers.contains(&device.ifindex))
 }
 
-/// Whether a netdev is a part of the NIC below: a VLAN, an IPoIB partition. Macvlans and ipvlans are made to be given away, and
-/// whose they are is not known.
+/// Whether a netdev is a part of the NIC below: a VLAN, an IPoIB partition. Macvlans and ipvlans may be meant for another
+/// container.
 pub fn follows(device: &Netdev) -> bool {
     matches!(device.kind.as_deref(), Some("vlan" | "ipoib")) && device.made.is_some()
 }

@@ -16,7 +16,7 @@ const VLAN_FLAGS: u32 = 0x1f;
 /// include/uapi/linux/if_link.h.
 const MACVLAN_MODE_SOURCE: [u8; 4] = 16u32.to_ne_bytes();
 
-/// IFLA_BOND_* (include/uapi/linux/if_link.h), as far as one hangs on another.
+/// IFLA_BOND_* (include/uapi/linux/if_link.h), as far as one depends on another.
 mod bond {
     pub const MODE: u16 = 1;
     pub const MIIMON: u16 = 3;
@@ -65,7 +65,7 @@ fn settable(kind: &str, observed: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
     }
 }
 
-/// A bond tells all its options and takes those of its mode alone (`unsuppmodes` in drivers/net/bonding/bond_options.c), delays
+/// A bond reports all its options and takes those of its mode alone (`unsuppmodes` in drivers/net/bonding/bond_options.c), delays
 /// only with MII monitoring, and one kind of monitoring only. A primary member has to be one before it is named.
 fn of_bond(observed: &[(u16, Vec<u8>)]) -> Option<Vec<u16>> {
     let value = |kind| observed.iter().find(|(k, _)| *k == kind).map(|(_, v)| v.as_slice());

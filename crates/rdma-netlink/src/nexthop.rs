@@ -100,7 +100,7 @@ pub fn delete_message(id: u32) -> Raw {
     Raw { attributes: [(NHA_ID, of_word(id))].into(), ..Raw::dump(RTM_DELNEXTHOP, 0) }
 }
 
-/// Gives routes through objects the legs of these: with net.ipv4.nexthop_compat_mode off, the kernel tells just the number.
+/// Gives routes through objects the legs of these: with net.ipv4.nexthop_compat_mode off, the kernel reports just the number.
 pub fn tell_legs(routes: &mut [Route], all: &[Nexthop]) {
     let by_id: HashMap<u32, &Nexthop> = all.iter().map(|n| (n.id, n)).collect();
     let object = |id: u32| by_id.get(&id).copied();

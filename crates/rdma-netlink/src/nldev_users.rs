@@ -1,6 +1,6 @@
-//! Who uses an RDMA device: the connections of its manager as nldev tells them (fill_res_cm_id_entry() in
-//! drivers/infiniband/core/nldev.c). Storage over RDMA has no sockets, and is seen here alone. Queue pairs are not listed: that asks
-//! the card's firmware of each, and all storage of the kernel over RoCE connects by the manager.
+//! What uses an RDMA device: the connections of its manager as nldev reports them (fill_res_cm_id_entry() in
+//! drivers/infiniband/core/nldev.c). Storage over RDMA has no sockets, and is seen here alone. Queue pairs are not listed: that
+//! asks the card's firmware of each, and all storage of the kernel over RoCE connects by the manager.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

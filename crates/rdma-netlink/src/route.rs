@@ -38,7 +38,7 @@ const HOP_FLAGS: u8 = 0x02 | 0x04;
 const TABLE_LOCAL: u32 = 255;
 
 const RTNEXTHOP: usize = 8;
-/// USER_HZ: the kernel tells the time left of a route in these.
+/// USER_HZ: the kernel reports the time left of a route in these.
 const CLOCK: i32 = 100;
 
 /// Whether the kernel has not listed all routes of a family (4 or 6). One of more than 32 KiB, with thousands of legs, ends its
@@ -97,7 +97,7 @@ pub fn route(message: &Raw, names: &Names) -> Option<Route> {
     Some(Route { destination, source, table, protocol, scope, kind, tos, metric, prefsrc, hops, other })
 }
 
-/// The seconds left of a route that ends: rta_expires of rta_cacheinfo, which tells no route that does not.
+/// The seconds left of a route that ends: rta_expires of rta_cacheinfo, which is 0 for all others.
 fn expiry(cacheinfo: &[u8]) -> Option<u32> {
     let left = i32::from_ne_bytes(cacheinfo.get(8..12)?.try_into().ok()?);
     (left > 0).then(|| u32::try_from(left / CLOCK).unwrap_or_default().max(1))

@@ -145,7 +145,7 @@ fn devices(inside: &Snapshot, given: Option<&Plan>) -> Vec<CharDevice> {
     })
 }
 
-/// Whether it is InfiniBand alone: no netdev tells where it is.
+/// Whether it is InfiniBand without netdevs: none shows which namespace it is in.
 fn is_fabric(hca: &Hca) -> bool {
     let ib = |p: &Port| p.link_layer.as_deref() == Some("InfiniBand") && p.netdev.is_none();
     !hca.ports.is_empty() && hca.ports.iter().all(ib)

@@ -51,7 +51,7 @@ pub(in crate::kernel) fn lay_out(path: &Path, tree: &Tree) -> Result<()> {
     fs::rename(&new, path).with_context(|| format!("writing {}", path.display()))
 }
 
-/// Removes what a killed writer left. One who writes at this moment does that alone.
+/// Removes what a killed writer left. Does nothing while another process writes, which removes it as well.
 pub(in crate::kernel) fn sweep(folder: &Path) -> Result<()> {
     if fs::symlink_metadata(unfinished(folder)).is_err() {
         return Ok(());

@@ -99,7 +99,7 @@ pub fn kept_off<'a>(present: &Present, names: &[&'a str]) -> Option<(&'static st
     Some((who, its, how))
 }
 
-/// Shell commands that keep it off these NICs: `rdmaprep install` writes what [`kept_off`] tells.
+/// Shell commands that keep it off these NICs: `rdmaprep install` writes what [`kept_off`] returns.
 pub fn keep_off(manager: Manager, names: &[&str]) -> Vec<String> {
     let again = match manager {
         Manager::NetworkManager => "systemctl try-reload-or-restart NetworkManager",

@@ -69,7 +69,7 @@ pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
     says(root, manager, ifindex) == Some(false)
 }
 
-/// Who gives that link its addresses, as far as it can be known. udev does not: it names links, and sets hardware.
+/// The manager that gives that link its addresses, as far as it can be known. Never udev: it names links, and sets hardware.
 pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
     let by = |m: &Manager| *m != Manager::Udev && !spares(root, *m, ifindex);
     let word = |m| match m {

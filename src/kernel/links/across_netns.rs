@@ -1,4 +1,4 @@
-//! Links whose device below lives in another namespace.
+//! Links whose device below is in another namespace.
 
 use std::collections::BTreeMap;
 use std::io;

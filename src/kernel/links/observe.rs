@@ -32,8 +32,8 @@ pub struct Network {
 }
 
 impl RouteSocket {
-    /// Reads everything that route netlink tells of the namespace; queueing disciplines only where they matter: each costs a
-    /// question of its own, and root in a container can make many.
+    /// Reads everything that route netlink reports of the namespace; queueing disciplines only where they matter: each costs a
+    /// request of its own, and root in a container can make many.
     pub fn network(&mut self, disciplines: bool) -> Result<Network> {
         let (links, confs) = self.links()?;
         let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();

@@ -12,7 +12,7 @@ use crate::kernel::sysctl::{self, Reader, Reported};
 
 pub(super) const NO_RDMA: &str = "this kernel has no RDMA subsystem";
 
-/// Of more links, what neighbours are kept by takes longer to list than to read from the files of one.
+/// With more links, the list of all neighbour tables takes longer to read than the files of one link.
 const FEW: usize = 64;
 
 pub(super) struct Space {

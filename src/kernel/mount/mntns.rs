@@ -18,8 +18,8 @@ pub struct Mntns {
 }
 
 impl Mntns {
-    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that it still lives,
-    /// which proves that the pid was not reused meanwhile.
+    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that the process has not
+    /// ended, which proves that the pid was not reused meanwhile.
     pub fn of_process(pid: i32) -> Result<Mntns> {
         Mntns::open(&format!("/proc/{pid}/ns/mnt"))
     }

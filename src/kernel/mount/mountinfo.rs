@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its number; statx(2) tells the same one for an open file.
+    /// Its number; statx(2) returns the same one for an open file.
     pub id: u64,
     pub parent: u64,
     /// Where it is, seen from the reader's root.

@@ -23,8 +23,8 @@ use rustix::io::Errno;
 
 use crate::kernel::mount::mountinfo::{self, Mount};
 
-/// File systems whose files are the kernel talking: opening or reading one may do something, block, or tell what its mode
-/// does not guard.
+/// File systems whose files are made by the kernel: opening or reading one may do something, block, or reveal what its mode does
+/// not guard.
 const TALKING: [FsType; 9] = [
     PROC_SUPER_MAGIC,
     SYSFS_MAGIC,

@@ -44,8 +44,8 @@ impl Netns {
         Netns::open(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that it still lives,
-    /// which proves that the pid was not reused meanwhile.
+    /// The namespace that a process is in. A caller that holds the process's pidfd checks afterwards that the process has not
+    /// ended, which proves that the pid was not reused meanwhile.
     pub fn of_process(pid: i32) -> Result<Netns> {
         Netns::open(Path::new(&format!("/proc/{pid}/ns/net")))
     }
@@ -67,7 +67,7 @@ impl Netns {
         }
     }
 
-    /// Its inode in nsfs: unique among the namespaces that live.
+    /// Its inode in nsfs: unique among the namespaces that exist.
     pub fn inode(&self) -> u64 {
         self.inode
     }

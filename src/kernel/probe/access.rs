@@ -1,4 +1,4 @@
-//! Who may open a device node: what became of a node that was tried, and the process for which it was.
+//! Whether a device node can be opened, and by which process.
 
 use std::fmt;
 use std::str::FromStr;

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use super::access::{NodeAccess, ProcessUser};
 use crate::kernel::mount::rootfs::{Root, stat_of};
 
-/// A cgroup may be frozen, and who enters it freezes as well; a file system of a container's own may never answer.
+/// A cgroup may be frozen, and a process that enters it freezes as well; a file system of a container's own may never answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Bytes that such a process may say: all files of NCCL's, and an environment.

@@ -52,8 +52,8 @@ pub fn parent_program() -> Option<String> {
     Some(program.file_name()?.to_str()?.to_owned())
 }
 
-/// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 tells `/` as the bundle of a container with
-/// a user namespace.
+/// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 reports `/` as the bundle of a container
+/// with a user namespace.
 pub fn parent_bundle() -> Option<PathBuf> {
     let parent = rustix::process::getppid()?.as_raw_nonzero();
     let line = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;

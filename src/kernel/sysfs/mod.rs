@@ -45,7 +45,7 @@ pub struct Scope {
     pub pci: bool,
     /// GID tables: 256 entries per mlx5 port.
     pub gids: bool,
-    /// Netdevs without hardware: sysfs tells of them only what netlink tells as well.
+    /// Netdevs without hardware: sysfs shows of them only what netlink reports as well.
     pub virtual_netdevs: bool,
 }
 

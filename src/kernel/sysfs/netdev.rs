@@ -1,4 +1,4 @@
-//! Netdevs as far as sysfs tells, and which of them is behind a port (net/core/net-sysfs.c).
+//! Netdevs as sysfs shows them, and which of them is behind a port (net/core/net-sysfs.c).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -88,8 +88,7 @@ fn lay_on_lowers(found: &mut [FoundNetdev]) {
     }
 }
 
-/// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they
-/// quarrel.
+/// Puts a netdev behind every port where kernel facts name exactly one, and a sentence into the conflicts where they differ.
 pub(super) fn put_behind_ports(hca: &mut FoundHca, netdevs: &[FoundNetdev]) {
     let on_function = on_function(hca, netdevs);
     let single = hca.hca.ports.len() == 1;

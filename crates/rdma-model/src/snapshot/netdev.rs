@@ -132,7 +132,7 @@ impl Netdev {
         }
     }
 
-    /// Whether its link is its peer, which may live in another namespace under an index that means something else here.
+    /// Whether its link is its peer, which may be in another namespace under an index that means something else here.
     pub fn is_paired(&self) -> bool {
         matches!(self.kind.as_deref(), Some("veth" | "netkit" | "vxcan"))
     }
@@ -153,7 +153,7 @@ pub struct Stranger {
     pub lowers: Vec<u32>,
     /// Inode of its namespace.
     pub netns: u64,
-    /// Who keeps that: a process or a name; empty where neither is known.
+    /// What keeps that namespace: a process or a name; empty where neither is known.
     #[serde(default)]
     pub keeper: String,
 }
@@ -278,7 +278,7 @@ pub struct Address {
     pub preferred_lft: Option<u32>,
     /// IFA_RT_PRIORITY: metric of the prefix route.
     pub metric: Option<u32>,
-    /// IFA_PROTO: who made it.
+    /// IFA_PROTO: the program that added it.
     pub protocol: Option<u8>,
 }
 

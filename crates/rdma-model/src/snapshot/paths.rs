@@ -176,7 +176,7 @@ impl JobAddresses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreRoute {
     pub store: IpAddr,
-    /// This end's: who owns it must keep it, whatever the packets leave by.
+    /// This end's address: its link must not move, whatever link the packets leave by.
     pub local: IpAddr,
     /// The index of the interface that packets between the two leave by, with all rules of routing.
     pub over: Option<u32>,

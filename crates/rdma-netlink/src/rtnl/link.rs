@@ -67,7 +67,7 @@ fn below(dev: &Netdev) -> Vec<u32> {
     dev.lowers.iter().copied().chain(linked).collect()
 }
 
-/// IFLA_LINK_NETNSID: the number of the namespace that what is below lives in, where that is another one.
+/// IFLA_LINK_NETNSID: the number of the namespace of the link below, where that is another one.
 fn nsid(message: &LinkMessage) -> Option<i32> {
     message.attributes.iter().find_map(|a| if let LinkAttribute::LinkNetNsId(id) = a { Some(*id) } else { None })
 }
