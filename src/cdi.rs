@@ -4,9 +4,9 @@
 //! Devices are edits of config.json that an engine adds up, in the order in which they are asked for. The environment of a later
 //! one overwrites that of an earlier one and of the user, so NCCL's settings, which depend on all that is asked for, are not in
 //! it: each device has a hook that names its rails, and the first of these hooks to run takes the rails of all of them (see
-//! [`asked`]), moves just these, and puts NCCL's settings into `/etc/nccl.conf`. An image can set any environment, but it has no
-//! hooks. The crate container-device-interface 1.1.1 would need Rust 1.86, an HTTP client and a C library for TLS, for a schema
-//! of six structures.
+//! [`device_request`]), moves just these, and puts NCCL's settings into `/etc/nccl.conf`. An image can set any environment, but it
+//! has no hooks. The crate container-device-interface 1.1.1 would need Rust 1.86, an HTTP client and a C library for TLS, for a
+//! schema of six structures.
 
 pub mod device_request;
 mod rail;

@@ -35,7 +35,7 @@ pub struct Global {
 }
 
 /// Which NICs, and what their containers get: each option once, as a flag, a variable and a key of the config file's `[select]`.
-/// [`SelectArgs`] holds what a command line says of them, and [`SelectOptions::merge`] lays that over the file.
+/// `SelectArgs` holds what a command line says of them, and [`SelectOptions::merge`] lays that over the file.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[command(next_help_heading = "Selection")]
 #[group(skip)]

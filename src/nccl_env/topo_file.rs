@@ -20,7 +20,7 @@ pub fn xml(tree: &Tree) -> Option<&str> {
     }
 }
 
-/// The HCAs that it places, as [`super::topology`] writes them.
+/// The HCAs that it places, as `super::topology` writes them.
 pub fn nets(xml: &str) -> impl Iterator<Item = &str> {
     xml.split("<net name=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0))
 }

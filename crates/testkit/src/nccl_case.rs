@@ -54,7 +54,7 @@ fn resolve(name: &str) -> Option<IpAddr> {
     known.or_else(|| number.then(|| (name, 0).to_socket_addrs().ok()?.next().map(|a| a.ip())).flatten())
 }
 
-/// The explanation in the words of [`Judges::ask`].
+/// The explanation in the words of `Judges::ask`.
 pub fn words(explanation: &Explanation) -> String {
     match &explanation.bootstrap {
         Bootstrap::Uses(endpoint, _) => endpoint.to_string(),
