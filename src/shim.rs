@@ -96,13 +96,13 @@ pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<R
     Ok(path.filter(is_it).map_or_else(|| RuntimeChoice::Names(vec![program.to_owned()]), RuntimeChoice::Path))
 }
 
-/// Whether a runtime's process can hold something for its hooks, without more of the container's processes holding it.
+/// Whether a runtime's process can keep a file open for its hooks without passing it to other processes of the container.
 pub fn is_discreet(program: &Path) -> bool {
     DISCREET.iter().any(|name| program.file_name() == Some(OsStr::new(name)))
 }
 
-/// What [`SysfsMode::Auto`] means for the containers of that program, where it tells: gVisor's kernel has a /sys of its own, which its
-/// RDMA proxy builds itself.
+/// What [`SysfsMode::Auto`] means for the containers of that program, if the program decides it: gVisor's kernel has a /sys of
+/// its own, which its RDMA proxy builds itself.
 pub fn sysfs(program: &Path, args: &[OsString]) -> Option<SysfsMode> {
     let name = program.file_name()?.as_bytes();
     // Go's flag package takes these for true.

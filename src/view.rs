@@ -73,7 +73,7 @@ pub fn shows(view: &Tree, keep: &Keep) -> bool {
     view.get(class).is_none() || seen == keep.hcas.iter().map(HcaName::as_str).collect()
 }
 
-/// What a plan's container shall see, from the same look that the plan was made from; nothing where its /sys stays as it is.
+/// What a plan's container shall see, from the observation that the plan was made from; nothing where its /sys stays as it is.
 pub fn of_plan(
     plan: &Plan,
     others: BTreeSet<BusId>,

@@ -14,8 +14,6 @@ mod internet;
 mod questions;
 mod reasons;
 mod selectors;
-#[cfg(test)]
-mod tests;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,10 +43,9 @@ const NO_ANSWERS: &str =
 /// Netdevs with the clause that says why each is guarded.
 pub type Guarded = BTreeMap<IfName, String>;
 
-/// The links that the host uses by itself: see [`in_use`] for the job's.
-///
-/// Without a default route, and without anything that the kernel answered, there is no uplink; with a default route whose device is
-/// unknown the question has no safe answer, and that is an error unless `allow_bootstrap` makes it moot.
+/// The links that the host uses by itself: see [`in_use`] for the job's. Without a default route, and without any answer of the
+/// kernel, there is no uplink; with a default route whose device is unknown the question has no safe answer, and that is an error
+/// unless `allow_bootstrap` makes it moot.
 pub fn uplinks(allow_bootstrap: bool, snapshot: &Snapshot) -> Result<Guarded> {
     of_host(allow_bootstrap, &Ways::of(snapshot))
 }
@@ -83,7 +80,6 @@ fn of_host(allow_bootstrap: bool, ways: &Ways) -> Result<Guarded> {
     Ok(spread(ways, seeds))
 }
 
-/// Adds the links that packets to a destination leave by.
 fn add_leaving(ways: &Ways, path: &HostPath, seeds: &mut Guarded) {
     let Answer::Route(matched) = &path.answer else { return };
     for leg in ways.leaving(path) {
@@ -91,10 +87,8 @@ fn add_leaving(ways: &Ways, path: &HostPath, seeds: &mut Guarded) {
     }
 }
 
-/// What the create hook guards: the links that the host uses, and those of the job.
-///
-/// # Errors
-/// [`ErrorClass::Refused`] where the question could not be asked in full: what is not known may be any link.
+/// What the create hook guards: the links that the host uses, and those of the job. [`ErrorClass::Refused`] where the question
+/// could not be asked in full: what is not known may be any link.
 pub fn in_use(allow_bootstrap: bool, job: &JobAddresses, host: &Snapshot) -> Result<Guarded> {
     let ways = Ways::of(host);
     let mut guarded = of_host(allow_bootstrap, &ways)?;
@@ -133,7 +127,7 @@ pub fn not_known(snapshot: &Snapshot, guarded: &Guarded) -> Vec<String> {
     all.filter(|text| seen.insert(text.clone())).collect()
 }
 
-/// The lookups that failed, a clause for each cause.
+/// One clause for each cause.
 fn unanswered<'a>(paths: impl Iterator<Item = &'a HostPath>) -> Vec<String> {
     let mut causes: Vec<(&str, Vec<IpAddr>)> = Vec::new();
     for path in paths {
@@ -150,10 +144,9 @@ fn unanswered<'a>(paths: impl Iterator<Item = &'a HostPath>) -> Vec<String> {
     causes.into_iter().map(clause).collect()
 }
 
-/// The owner of the bootstrap address, and what leads to the peer and to the store at which nodes meet.
-///
-/// An address without an owner, or a peer without a route, is a mistake that would leave the real interface unguarded: an error on a
-/// live system. A captured tree has neither addresses nor routes; there it is a warning.
+/// The owner of the bootstrap address, and what leads to the peer and to the store at which nodes meet. An address without an
+/// owner, or a peer without a route, is a mistake that would leave the real interface unguarded: an error on a live system. A
+/// captured tree has neither addresses nor routes; there it is a warning.
 pub fn bootstrap(request: &Request, snapshot: &Snapshot, warnings: &mut Vec<String>) -> Result<Guarded> {
     let ways = Ways::of(snapshot);
     let (mut seeds, missing) = of_job(&JobAddresses { store: None, ..request.job() }, &ways);
@@ -225,3 +218,6 @@ pub fn store_links(route: &StoreRoute, snapshot: &Snapshot) -> Vec<IfName> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests;
