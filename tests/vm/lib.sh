@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What the guest's tests share: a node with four PCI NICs on one wire, soft-RoCE on each, and containers on it.
-PATH=${RDMAPREP_BIN_DIR:-/repo/target/release}:$PATH
+PATH=${RDMAPREP_BIN_DIR:-/repo/target/released}:$PATH
 export PATH
 
 say() { printf '\n== %s\n' "$*"; }
