@@ -137,6 +137,10 @@ pub fn diff(before: &str, after: &str) -> String {
 
 /// The same for a file of these names before and after.
 pub fn file_diff(names: [&str; 2], before: &str, after: &str) -> String {
-    let diff = similar::TextDiff::from_lines(before, after);
-    diff.unified_diff().context_radius(3).header(names[0], names[1]).to_string()
+    if before == after {
+        return String::new();
+    }
+    let mut options = diffy::DiffOptions::new();
+    options.set_original_filename(names[0].to_owned()).set_modified_filename(names[1].to_owned());
+    options.create_patch(before, after).to_string()
 }

@@ -1,11 +1,11 @@
 //! What `install` and `uninstall` did, or would do.
 
 use serde::Serialize;
-use similar::TextDiff;
 
 use super::{printable, printable_lines};
 use crate::install::{Change, Target};
 use crate::kernel::host::host_tree::Content;
+use crate::oci::edit::file_diff;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Installed<'a> {
@@ -91,7 +91,5 @@ fn change_diff(change: &Change) -> String {
     };
     let name = |content: &Option<Content>| content.as_ref().map_or("/dev/null".to_owned(), |_| change.path.clone());
     let (before, after) = (text(&change.before), text(&change.after));
-    let diff = TextDiff::from_lines(before.as_str(), after.as_str());
-    let header = (name(&change.before), name(&change.after));
-    diff.unified_diff().context_radius(3).header(&header.0, &header.1).to_string().trim_end().to_owned()
+    file_diff([&name(&change.before), &name(&change.after)], &before, &after).trim_end().to_owned()
 }

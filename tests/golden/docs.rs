@@ -29,8 +29,7 @@ fn compare(file: &str, now: &str, expected: &str) {
         fs::write(Path::new(ROOT).join(file), expected).unwrap();
         return;
     }
-    let diff = similar::TextDiff::from_lines(now, expected);
-    assert!(now == expected, "{file}: UPDATE_GOLDEN=1 accepts this\n{}", diff.unified_diff());
+    assert!(now == expected, "{file}: UPDATE_GOLDEN=1 accepts this\n{}", diffy::create_patch(now, expected));
 }
 
 /// Insists that the section of a file between `<!-- NAME … -->` and `<!-- /NAME -->` is this text.

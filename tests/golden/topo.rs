@@ -36,7 +36,7 @@ fn golden(path: &Path, now: &str) -> Option<String> {
         done.unwrap();
     }
     let was = fs::read_to_string(path).unwrap_or_default();
-    (was != now).then(|| format!("{}:\n{}", path.display(), similar::TextDiff::from_lines(&was, now).unified_diff()))
+    (was != now).then(|| format!("{}:\n{}", path.display(), diffy::create_patch(&was, now)))
 }
 
 fn cases() -> Vec<PathBuf> {

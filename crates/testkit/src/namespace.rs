@@ -183,8 +183,7 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// Panics with a diff unless the texts are equal.
 pub fn same(what: &str, before: &str, after: &str) {
-    let diff = similar::TextDiff::from_lines(before, after);
-    assert!(before == after, "{what} differs:\n{}", diff.unified_diff().context_radius(0).header("before", "after"));
+    assert!(before == after, "{what} differs:\n{}", rdmaprep::oci::edit::file_diff(["before", "after"], before, after));
 }
 
 /// A line of iproute2 without the carrier, which follows some time after the call, and the queueing discipline, which a move

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use diffy::Line;
 use serde_json::Value;
 
 /// What is looked at. Each `@@ NAME` begins a section.
@@ -241,12 +242,15 @@ impl Observation {
         for (name, was) in &self.0 {
             let none = Vec::new();
             let now = after.0.get(name).unwrap_or(&none);
-            let diff = similar::TextDiff::from_slices(
-                &was.iter().map(String::as_str).collect::<Vec<_>>(),
-                &now.iter().map(String::as_str).collect::<Vec<_>>(),
-            );
-            let changes = diff.iter_all_changes().filter(|c| c.tag() != similar::ChangeTag::Equal);
-            let lines: Vec<String> = changes.map(|c| format!("{name} {}{}", c.tag(), c.value())).collect();
+            let text = |lines: &[String]| lines.iter().map(|l| format!("{l}\n")).collect::<String>();
+            let (was, now) = (text(was), text(now));
+            let patch = diffy::create_patch(&was, &now);
+            let changed = |line: &Line<str>| match line {
+                Line::Delete(l) => Some(format!("{name} -{}", l.trim_end_matches('\n'))),
+                Line::Insert(l) => Some(format!("{name} +{}", l.trim_end_matches('\n'))),
+                Line::Context(_) => None,
+            };
+            let lines: Vec<String> = patch.hunks().iter().flat_map(|h| h.lines()).filter_map(changed).collect();
             all.extend(brief(lines));
         }
         self.without_lost(after, all)
