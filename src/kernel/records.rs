@@ -6,19 +6,29 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::journal::Record;
+use crate::kernel::record_copy::RunningCopy;
 use crate::kernel::store::Store;
 
 pub struct Records<'a> {
     store: &'a Store,
     boot_id: String,
-    all: Vec<(PathBuf, Result<Record>)>,
+    all: Vec<Entry>,
+}
+
+struct Entry {
+    path: PathBuf,
+    record: Result<Record>,
+    /// This program has written it: the file has nothing that only a later version knows, and need not be read again.
+    ours: bool,
 }
 
 impl<'a> Records<'a> {
     /// `boot_id` is that of this boot. Fails where the folder cannot be read, or others could write to it; a damaged record is an
     /// entry of its own.
     pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
-        Ok(Records { store, boot_id: boot_id.to_owned(), all: store.all_records()? })
+        let read = store.all_records()?.into_iter();
+        let all = read.map(|(path, record)| Entry { path, record, ours: false }).collect();
+        Ok(Records { store, boot_id: boot_id.to_owned(), all })
     }
 
     pub fn store(&self) -> &'a Store {
@@ -30,12 +40,12 @@ impl<'a> Records<'a> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &Result<Record>)> {
-        self.all.iter().map(|(path, record)| (path.as_path(), record))
+        self.all.iter().map(|e| (e.path.as_path(), &e.record))
     }
 
     /// Those that can be read, of any boot.
     pub fn readable(&self) -> impl Iterator<Item = &Record> {
-        self.all.iter().filter_map(|(_, record)| record.as_ref().ok())
+        self.all.iter().filter_map(|e| e.record.as_ref().ok())
     }
 
     /// Those of this boot: after a reboot no NIC is away.
@@ -48,36 +58,55 @@ impl<'a> Records<'a> {
     }
 
     pub fn damaged(&self) -> impl Iterator<Item = (&Path, &anyhow::Error)> {
-        self.all.iter().filter_map(|(path, record)| Some((path.as_path(), record.as_ref().err()?)))
+        self.all.iter().filter_map(|e| Some((e.path.as_path(), e.record.as_ref().err()?)))
     }
 
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.all.iter().map(|(path, _)| path.clone()).collect()
+        self.all.iter().map(|e| e.path.clone()).collect()
     }
 
     /// What is in the record of that name, as it is by now: writing it may have moved it to another folder.
     pub fn at(&self, path: &Path) -> Option<&Result<Record>> {
-        self.all.iter().find(|(p, _)| p.file_name() == path.file_name()).map(|(_, record)| record)
+        self.all.iter().find(|e| e.path.file_name() == path.file_name()).map(|e| &e.record)
     }
 
+    /// To all of its places, see [`Store::save`].
     pub fn save(&mut self, record: &Record) -> Result<()> {
-        self.store.save(record)?;
-        self.note(record);
+        let (text, ours) = self.text(record)?;
+        self.store.save(record, &text)?;
+        self.note(record, ours);
         Ok(())
     }
 
-    /// See [`Store::save_first`].
+    /// For a crash of rdmaprep alone, see [`Store::save_first`].
     pub fn save_first(&mut self, record: &Record) -> Result<()> {
-        self.store.save_first(record)?;
-        self.note(record);
+        let (text, ours) = self.text(record)?;
+        self.store.save_first(record, &text)?;
+        self.note(record, ours);
         Ok(())
     }
 
-    fn note(&mut self, record: &Record) {
-        let path = self.store.record_path(record);
-        match self.all.iter_mut().find(|(p, _)| p.file_name() == path.file_name()) {
-            Some(known) => *known = (path, Ok(record.clone())),
-            None => self.all.push((path, Ok(record.clone()))),
+    /// See [`Store::begin_copy`].
+    pub fn begin_copy(&self, record: &Record) -> Result<Option<RunningCopy>> {
+        let (text, _) = self.text(record)?;
+        self.store.begin_copy(record, text)
+    }
+
+    /// What the file is to hold, and whether that is all of this version.
+    fn text(&self, record: &Record) -> Result<(String, bool)> {
+        let name = record.file_name();
+        let ours = self.all.iter().any(|e| e.ours && e.path.ends_with(&name));
+        match if ours { None } else { self.store.carried(record)? } {
+            Some(text) => Ok((text, false)),
+            None => Ok((record.print()?, true)),
+        }
+    }
+
+    fn note(&mut self, record: &Record, ours: bool) {
+        let entry = Entry { path: self.store.record_path(record), record: Ok(record.clone()), ours };
+        match self.all.iter_mut().find(|e| e.path.file_name() == entry.path.file_name()) {
+            Some(known) => *known = entry,
+            None => self.all.push(entry),
         }
     }
 
@@ -96,6 +125,6 @@ impl<'a> Records<'a> {
 
     /// Of one name there is one record, wherever it was read.
     fn take_out(&mut self, path: &Path) {
-        self.all.retain(|(p, _)| p.file_name() != path.file_name());
+        self.all.retain(|e| e.path.file_name() != path.file_name());
     }
 }

@@ -214,44 +214,43 @@ impl Store {
     }
 
     /// Writes a record to all of its places; nothing that it speaks of may happen before this returns.
-    pub fn save(&self, record: &Record) -> Result<()> {
-        let text = self.text(record)?;
+    pub fn save(&self, record: &Record, text: &str) -> Result<()> {
         if self.first_records() != self.records() {
             let path = self.records().join(record.file_name());
             faults::around(record_copy::WRITING, || files::replace(&path, text.as_bytes(), 0o600))?;
         }
-        self.replace_first(record, &text)
+        self.save_first(record, text)
     }
 
     /// As [`Store::save`], for a crash of rdmaprep alone: after a reboot, the copy that is there says enough.
-    pub fn save_first(&self, record: &Record) -> Result<()> {
-        self.replace_first(record, &self.text(record)?)
-    }
-
-    /// Begins to write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
-    pub fn begin_copy(&self, record: &Record) -> Result<Option<RunningCopy>> {
-        if self.first_records() == self.records() {
-            return Ok(None);
-        }
-        let (path, text) = (self.records().join(record.file_name()), self.text(record)?);
-        Ok(Some(RunningCopy::begin(path, text)?))
-    }
-
-    fn text(&self, record: &Record) -> Result<String> {
-        carried(&self.found(record), record)?.map_or_else(|| record.print(), Ok)
-    }
-
-    /// Where a record was read: an earlier version has written the copy alone.
-    fn found(&self, record: &Record) -> PathBuf {
-        Some(self.record_path(record)).filter(|p| p.exists()).unwrap_or_else(|| self.records().join(record.file_name()))
-    }
-
-    fn replace_first(&self, record: &Record, text: &str) -> Result<()> {
+    pub fn save_first(&self, record: &Record, text: &str) -> Result<()> {
         let (folder, name) = (self.first_records(), record.file_name());
         let replace = if folder == self.records() { files::replace } else { files::replace_unsynced };
         // An administrator may have removed it while containers run.
         files::private_dir(&folder)?;
         faults::around("writing the record", || replace(&folder.join(name), text.as_bytes(), 0o600))
+    }
+
+    /// Begins to write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
+    pub fn begin_copy(&self, record: &Record, text: String) -> Result<Option<RunningCopy>> {
+        if self.first_records() == self.records() {
+            return Ok(None);
+        }
+        Ok(Some(RunningCopy::begin(self.records().join(record.file_name()), text)?))
+    }
+
+    /// The new text of a record whose file has what only a later version knows: that is kept. Nothing where it has not.
+    pub fn carried(&self, record: &Record) -> Result<Option<String>> {
+        let Some(old) = files::read(&self.found(record)).ok().flatten() else { return Ok(None) };
+        let earlier =
+            Record::parse(&old).ok().filter(|earlier| earlier.is_of(record) && !strict_json::is_print(&old, earlier));
+        let text = earlier.map(|earlier| strict_json::carried(&old, &earlier, record)).transpose();
+        text.context("writing the record as JSON")
+    }
+
+    /// Where a record was read: an earlier version has written the copy alone.
+    fn found(&self, record: &Record) -> PathBuf {
+        Some(self.record_path(record)).filter(|p| p.exists()).unwrap_or_else(|| self.records().join(record.file_name()))
     }
 
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
@@ -315,15 +314,6 @@ impl Store {
         // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.
         shared_folder::replace(&path, json.as_bytes(), 0o600, false)
     }
-}
-
-/// The new text of a record that a later version may have written before, and is to find again what it knew.
-fn carried(path: &Path, record: &Record) -> Result<Option<String>> {
-    let Some(old) = files::read(path).ok().flatten() else { return Ok(None) };
-    let earlier =
-        Record::parse(&old).ok().filter(|earlier| earlier.is_of(record) && !strict_json::is_print(&old, earlier));
-    let text = earlier.map(|earlier| strict_json::carried(&old, &earlier, record)).transpose();
-    text.context("writing the record as JSON")
 }
 
 /// A container's id is its runtime's choice: what is no plain name is spelled in hex.
