@@ -6,7 +6,7 @@ eval "$roce_undo"
 
 undo() {
   local link
-  for link in w0 w1 m0 m1 bond0 "${roce_nics[0]}.7"; do ip link delete "$link" 2>/dev/null || true; done
+  for link in w0 w1 m0 m1 bond0 v0.7 "${roce_nics[0]}.7"; do ip link delete "$link" 2>/dev/null || true; done
   ip address delete 198.18.11.2/24 dev v1 2>/dev/null || true
   roce_undo
 }
@@ -95,6 +95,22 @@ case_a_vlan_comes_along() {
   kill -KILL "$init"
   rdmaprep restore --all
   equal "the VLAN as it was" "$state" "$(details "$vlan")"
+}
+
+# Its parent is down while both are moved, and up before the VLAN is set up, which takes the VLAN up with it.
+case_a_vlan_that_is_down_stays_down() {
+  local before
+  ip link add link v0 name v0.7 type vlan id 7
+  before=$(rdmaprep snapshot --normal)
+  bundle c
+  prepare c v0
+  start runc c
+  said=$(within c ip -brief link show dev v0.7)
+  says " DOWN "
+  said=$(within c ip -brief link show dev v0)
+  says " UP "
+  stop runc c "$runner"
+  equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
 }
 
 # What cannot come along is not left behind either.
