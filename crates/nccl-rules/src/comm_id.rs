@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use rdma_model::snapshot::{Netdev, Snapshot};
 
-use super::explain::{Failure, NcclError, Step};
+use super::explanation::{Failure, NcclError, Step};
 use super::ifname;
 use super::version::Version;
 

@@ -4,7 +4,7 @@
 
 use rdma_model::snapshot::{Hca, Port, Snapshot};
 
-use super::explain::Judged;
+use super::explanation::Judged;
 use super::ifname::Patterns;
 use super::settings::Settings;
 use super::version::Version;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rdma_model::snapshot::{Netdev, Snapshot};
 
 use super::comm_id::Remote;
-use super::explain::{Bootstrap, Endpoint, Judged, Step};
+use super::explanation::{Bootstrap, Endpoint, Judged, Step};
 use super::socket::{self, Candidate, Found, Refusal, Search};
 
 /// Every interface, in the order of their ifindexes. `remote` is NCCL_COMM_ID where it can be read, `by_id` whether it is set.

@@ -7,6 +7,7 @@ pub mod comm_id;
 pub mod conf;
 pub mod connect_retry;
 pub mod explain;
+mod explanation;
 mod hca;
 pub mod ifname;
 mod interfaces;

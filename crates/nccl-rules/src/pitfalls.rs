@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use rdma_model::snapshot::Snapshot;
 
-use super::explain::{Bootstrap, Explanation, Step, Trap, Warning};
+use super::explanation::{Bootstrap, Explanation, Step, Trap, Warning};
 use super::hca;
 use super::ifname::{Entry, MAX_INTERFACES, Patterns};
 use super::settings::Settings;

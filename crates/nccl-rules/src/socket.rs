@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use rdma_model::snapshot::{Address, Netdev, Snapshot};
 
 use super::comm_id::{Remote, scope};
-use super::explain::{Endpoint, Step};
+use super::explanation::{Endpoint, Step};
 use super::ifname::{MAX_INTERFACES, Patterns};
 use super::version::Version;
 
