@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 
+use super::events::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
 use super::keys::Turn;
 use super::message::{self, Ack, Proposal, REASON, Verdict, clip_line};
-use super::node::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
 use super::{Digest, MAX_RAILS, MAX_VALUE, Nonce, Offer, Rail, Value};
 
 #[derive(Debug)]

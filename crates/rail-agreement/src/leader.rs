@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::events::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
 use super::keys::Turn;
 use super::message::{self, Ack, Verdict, clip_line};
-use super::node::{Action, Agreement, Backoff, Event, Setup, Stage, failed};
 use super::{Nonce, Offer, Value};
 
 use abort::Notified;

@@ -36,6 +36,7 @@ pub mod c10d;
 mod digest;
 pub mod endpoint;
 pub mod etcd;
+mod events;
 #[cfg(feature = "file")]
 pub mod file;
 mod follower;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rdma_model::error_class::ErrorClass;
 
 use super::{Leader, State};
+use crate::events::{Action, Backoff, Stage};
 use crate::message::{self, Proposal, Verdict, clip_line, ranks};
-use crate::node::{Action, Backoff, Stage};
 use crate::rail::common_rails;
 use crate::{MAX_VALUE, Nonce, Offer, Value};
 

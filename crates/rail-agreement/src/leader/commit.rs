@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::{Leader, State};
+use crate::events::{Action, Agreement, Stage, failed};
 use crate::keys::Turn;
 use crate::message::{self, Verdict};
-use crate::node::{Action, Agreement, Stage, failed};
 use crate::{Offer, Value};
 
 /// How long rank 0 waits for the others to read the verdict: the store may end with its process.

@@ -2,8 +2,8 @@
 
 use super::abort::no_common_rail;
 use super::{Leader, State};
+use crate::events::{Action, Agreement, Backoff};
 use crate::message::{Proposal, REASON, clip_line};
-use crate::node::{Action, Agreement, Backoff};
 use crate::rail::{CommonRails, common_rails};
 use crate::{Digest, Nonce, Offer, Rail, RailKey, Value};
 
