@@ -9,7 +9,6 @@ use rdma_model::snapshot::{Address, Netdev};
 use rdma_netlink::ifname_utf8;
 use rdma_netlink::nldev::{CharDev, Device, Port, Request, netns_mode};
 use rdma_netlink::raw::{Packet, Raw};
-use rdma_netlink::reply::Replies;
 use rdma_netlink::rtnl::{self, Names};
 use rdma_netlink::{nexthop, qdisc, route};
 
@@ -27,7 +26,7 @@ fn rdma(bytes: &[u8]) {
     for request in [Request::Devices, Request::System] {
         let sent = request.encode(1);
         assert_eq!(sent.len() % 4, 0);
-        let mut replies = Replies::to(&request, 1);
+        let mut replies = request.replies(1);
         if replies.feed(bytes).is_ok() {
             replies.payloads().iter().for_each(|p| drop((Device::parse(p), Port::parse(p), CharDev::parse(p))));
         }

@@ -8,7 +8,6 @@ use rdma_model::ids::Guid;
 use rdma_model::snapshot::RdmaMode;
 use rdma_netlink::nldev::{CharDev, CharKind, Device, Port, Request, netns_mode};
 use rdma_netlink::nldev_users::kernel_uses;
-use rdma_netlink::reply::Replies;
 use rdmaprep::kernel::rdma::{Rdma, errno};
 
 #[rustfmt::skip]
@@ -220,7 +219,7 @@ fn attribute_ends(payload: &[u8]) -> Vec<usize> {
 
 #[test]
 fn a_list_ends_with_done_and_skips_strangers() {
-    let mut replies = Replies::to(&Request::Devices, 5);
+    let mut replies = Request::Devices.replies(5);
     let stale = message(0x1401, 2, 4, &PORT);
     let first = [stale, message(0x1401, 2, 5, &DEVICE), message(0x1401, 2, 5, &DEVICE)].concat();
     assert!(!replies.feed(&first).unwrap());
@@ -228,7 +227,7 @@ fn a_list_ends_with_done_and_skips_strangers() {
     assert_eq!(replies.payloads(), [DEVICE.to_vec(), DEVICE.to_vec()]);
     assert!(!replies.interrupted());
 
-    let mut replies = Replies::to(&Request::Devices, 5);
+    let mut replies = Request::Devices.replies(5);
     assert!(replies.feed(&message(3, 2 | 0x10, 5, &[])).unwrap());
     assert!(replies.interrupted(), "NLM_F_DUMP_INTR counts on the last message too");
 }
@@ -236,7 +235,7 @@ fn a_list_ends_with_done_and_skips_strangers() {
 #[test]
 fn refusals_keep_errno_and_explanation() {
     // A dump that fails midway says so in NLMSG_DONE.
-    let e = Replies::to(&Request::Devices, 1).feed(&message(3, 2, 1, &(-22i32).to_ne_bytes())).unwrap_err();
+    let e = Request::Devices.replies(1).feed(&message(3, 2, 1, &(-22i32).to_ne_bytes())).unwrap_err();
     assert_eq!(errno(&e), Some(Errno::EINVAL));
 
     let request = Request::LinkDelete { device: 3 }.encode(1);
@@ -244,24 +243,24 @@ fn refusals_keep_errno_and_explanation() {
     let capped = [&(-1i32).to_ne_bytes()[..], &request[..16], &said].concat();
     let whole = [&(-1i32).to_ne_bytes()[..], &request, &said].concat();
     for (payload, flags) in [(capped, 0x300), (whole, 0x200)] {
-        let e = Replies::to(&Request::LinkDelete { device: 3 }, 1).feed(&message(2, flags, 1, &payload)).unwrap_err();
+        let e = Request::LinkDelete { device: 3 }.replies(1).feed(&message(2, flags, 1, &payload)).unwrap_err();
         assert_eq!(errno(&e), Some(Errno::EPERM));
         assert!(format!("{e:#}").starts_with("the kernel says: no device: "), "{e:#}");
     }
     let ack = [&[0; 4][..], &request[..16]].concat();
-    assert!(Replies::to(&Request::LinkDelete { device: 3 }, 1).feed(&message(2, 0x100, 1, &ack)).unwrap());
-    assert!(Replies::to(&Request::System, 1).feed(&message(0x10, 0, 1, &[])).is_err(), "another family");
-    assert!(Replies::to(&Request::System, 1).feed(&[16, 0, 0, 0]).is_err(), "half a header");
+    assert!(Request::LinkDelete { device: 3 }.replies(1).feed(&message(2, 0x100, 1, &ack)).unwrap());
+    assert!(Request::System.replies(1).feed(&message(0x10, 0, 1, &[])).is_err(), "another family");
+    assert!(Request::System.replies(1).feed(&[16, 0, 0, 0]).is_err(), "half a header");
 }
 
 proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), sequence in any::<u32>()) {
         let _ = (Device::parse(&bytes), Port::parse(&bytes), CharDev::parse(&bytes), netns_mode(&bytes));
-        let _ = Replies::to(&Request::Devices, sequence).feed(&bytes);
+        let _ = Request::Devices.replies(sequence).feed(&bytes);
         for kind in [2, 3, 0x1401] {
             for flags in [0, 0x100, 0x200, 0x300] {
-                let _ = Replies::to(&Request::System, 1).feed(&message(kind, flags, 1, &bytes));
+                let _ = Request::System.replies(1).feed(&message(kind, flags, 1, &bytes));
             }
         }
     }

@@ -5,11 +5,6 @@ use std::collections::HashMap;
 
 use crate::raw::{Attributes, Raw, attributes, word};
 
-/// Lists what neighbours of each link and of each protocol are kept by (include/uapi/linux/rtnetlink.h).
-pub const RTM_GETNEIGHTBL: u16 = 66;
-pub(crate) const RTM_NEWNEIGHTBL: u16 = 64;
-/// The length of `struct ndtmsg` (include/uapi/linux/neighbour.h), which begins with the address family.
-pub(crate) const NDTMSG: usize = 4;
 const NDTA_PARMS: u16 = 6;
 const NDTPA_IFINDEX: u16 = 1;
 /// include/linux/socket.h.
@@ -111,7 +106,7 @@ fn number_of(value: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::Packet;
+    use crate::raw::{Packet, RTM_NEWNEIGHTBL};
     use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader};
 
     /// The index of the veth.

@@ -5,7 +5,7 @@ use netlink_packet_core::{DefaultNla, Emitable};
 use rdma_model::ids::{Guid, HcaName, IfName};
 use rdma_model::snapshot::RdmaMode;
 
-use crate::reply::{self, End, array, attributes, string};
+use crate::reply::{self, End, Replies, array, attributes, string};
 
 /// RDMA_NL_NLDEV: the family's number in the upper bits of a message type (RDMA_NL_GET_TYPE).
 pub const FAMILY: u16 = 5;
@@ -97,6 +97,11 @@ impl Request<'_> {
             Request::Devices | Request::Ports { .. } | Request::Connections { .. } => End::Done,
             _ => End::Ack,
         }
+    }
+
+    /// What its replies are read into.
+    pub fn replies(&self, sequence: u32) -> Replies {
+        Replies::of_family(FAMILY, self.end(), sequence)
     }
 
     pub fn encode(&self, sequence: u32) -> Vec<u8> {

@@ -12,7 +12,6 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use rdma_model::ids::Hex;
 
 use crate::ifname_utf8;
-use crate::neigh_parms::{NDTMSG, RTM_GETNEIGHTBL, RTM_NEWNEIGHTBL};
 
 /// Attributes by number; one that is sent nested has [`NLA_F_NESTED`] in it.
 pub type Attributes = BTreeMap<u16, Hex>;
@@ -26,9 +25,14 @@ pub(crate) const RTM_DELQDISC: u16 = 37;
 pub const RTM_GETQDISC: u16 = 38;
 pub(crate) const RTM_NEWTFILTER: u16 = 44;
 pub(crate) const RTM_GETTFILTER: u16 = 46;
+pub(crate) const RTM_NEWNEIGHTBL: u16 = 64;
+/// Lists what neighbours of each link and of each protocol are kept by.
+pub const RTM_GETNEIGHTBL: u16 = 66;
 pub(crate) const RTM_NEWNEXTHOP: u16 = 104;
 pub(crate) const RTM_DELNEXTHOP: u16 = 105;
 pub const RTM_GETNEXTHOP: u16 = 106;
+/// The length of `struct ndtmsg` (include/uapi/linux/neighbour.h), which begins with the address family.
+pub(crate) const NDTMSG: usize = 4;
 
 fn header_length(kind: u16) -> Option<usize> {
     match kind {

@@ -8,8 +8,6 @@ use netlink_packet_core::{
     NLMSG_ERROR, NLMSG_NOOP, NLMSG_OVERRUN, NetlinkBuffer, NetlinkHeader, NlaBuffer, NlasIterator,
 };
 
-use crate::nldev::{FAMILY, Request};
-
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// The text of an extended acknowledgement (include/uapi/linux/netlink.h).
@@ -58,8 +56,9 @@ impl End {
 }
 
 impl Replies {
-    pub fn to(request: &Request, sequence: u32) -> Replies {
-        Replies { family: Some(FAMILY), ..Replies::new(request.end(), sequence) }
+    /// To a request of RDMA netlink.
+    pub(crate) fn of_family(family: u16, end: End, sequence: u32) -> Replies {
+        Replies { family: Some(family), ..Replies::new(end, sequence) }
     }
 
     pub(crate) fn new(end: End, sequence: u32) -> Replies {

@@ -9,9 +9,9 @@ use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Route, Rule};
 use rdma_netlink::devconf::{DevConf, LinkPacket};
-use rdma_netlink::neigh_parms::{self, RTM_GETNEIGHTBL};
+use rdma_netlink::neigh_parms;
 use rdma_netlink::qdisc::{self, ObservedQdisc};
-use rdma_netlink::raw::{Packet, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
+use rdma_netlink::raw::{Packet, RTM_GETNEIGHTBL, RTM_GETNEXTHOP, RTM_GETQDISC, RTM_GETROUTE, Raw};
 use rdma_netlink::{nexthop, route, rtnl};
 use rustix::time::{ClockId, clock_getres};
 

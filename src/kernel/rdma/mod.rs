@@ -180,7 +180,7 @@ impl Rdma {
 
     fn exchange(&mut self, request: &Request) -> Result<Replies> {
         let sequence = self.socket.next_sequence();
-        let mut replies = Replies::to(request, sequence);
+        let mut replies = request.replies(sequence);
         self.socket.converse(&request.encode(sequence), TIMEOUT, |datagram| replies.feed(datagram))?;
         Ok(replies)
     }
