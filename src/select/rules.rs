@@ -69,7 +69,7 @@ fn note(context: &Context, candidate: &Candidate) -> Option<String> {
 fn forbidden(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let device = Device::new(candidate.key(), candidate.netdev, candidate.hca, context.snapshot);
     let why = context.request.host.policy.forbids(&device)?;
-    because(DropCode::Forbidden, why, "ask the administrator of this host")
+    because(DropCode::Forbidden, why, "the host's administrator can change that in /etc/rdmaprep/config.toml")
 }
 
 fn policy_forbids(context: &Context, netdev: &Netdev) -> Option<String> {

@@ -97,7 +97,7 @@ fn carries_as_bond(context: &Context, bond: &Netdev) -> Option<Drop> {
         return because(DropCode::Carries, why, "delete it there first, or exclude this NIC");
     }
     let why = upper_lower::members(context.snapshot, bond).find_map(|m| policy_forbids(context, m))?;
-    because(DropCode::Forbidden, why, "ask the administrator of this host")
+    because(DropCode::Forbidden, why, "the host's administrator can change that in /etc/rdmaprep/config.toml")
 }
 
 /// Why a netdev cannot come along with the one below, as the rest of a sentence; none if it can.
