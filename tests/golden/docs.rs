@@ -211,9 +211,10 @@ fn links_lead_somewhere() {
     assert!(dead.is_empty(), "{dead:#?}");
 }
 
-/// The commands in a page's blocks: after a prompt, or lines of a script.
+/// The commands in a page's blocks: after a prompt, or lines of a script; one for lines that a backslash joins.
 fn commands(page: &str) -> Vec<String> {
     let (mut commands, mut block) = (Vec::new(), None);
+    let page = page.replace("\\\n", " ");
     for line in page.lines() {
         match (line.strip_prefix("```"), block) {
             (Some(_), Some(_)) => block = None,
@@ -250,6 +251,22 @@ fn commands_in_docs_are_read_by_the_program() {
         }
     }
     assert!(read > 10, "{read}");
+}
+
+#[test]
+fn commands_and_settings_in_docs_fit_100_columns() {
+    for (path, text) in pages() {
+        let mut block = "";
+        for (number, line) in text.lines().enumerate() {
+            block = match (line.strip_prefix("```"), block) {
+                (Some(kind), "") => kind,
+                (Some(_), _) => "",
+                (None, block) => block,
+            };
+            let fits = line.chars().count() <= 100 || !["sh", "console", "toml"].contains(&block);
+            assert!(fits, "{}:{}: {line}", path.display(), number + 1);
+        }
+    }
 }
 
 /// Follows the example of that name in README: each `rdmaprep prepare` with the recorded host of `examples/`, and each line that
