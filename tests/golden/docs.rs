@@ -310,6 +310,23 @@ fn readme_shows_what_prepare_prints() {
     assert!(follows("runc") > 0);
 }
 
+/// The recording is of the demo as it is now: its headings, and what `prepare` prints (scripts/record makes it again).
+#[test]
+fn recording_is_of_the_present_demo() {
+    let cast = read("docs/pictures/demo.cast");
+    let events = cast.lines().skip(1).map(|line| serde_json::from_str::<(f64, String, String)>(line).unwrap());
+    let recorded = events.map(|(_, _, text)| text).collect::<String>();
+    let demo = read("tests/vm/demo");
+    let headings: Vec<&str> = demo.lines().filter_map(|line| line.strip_prefix("say \"")).collect();
+    assert!(headings.len() > 4, "{headings:?}");
+    let readme = read("README.md");
+    let prepared = readme.lines().filter(|line| line.ends_with(" kept") || line.starts_with("+ "));
+    let constant = headings.iter().map(|line| line.trim_end_matches('"').split('$').next().unwrap_or_default());
+    for line in constant.chain(prepared) {
+        assert!(recorded.contains(line), "not in the recording: {line}");
+    }
+}
+
 /// Colours of the pictures on a light and on a dark ground.
 const COLOURS: [(&str, &str); 7] = [
     ("#1f2328", "#e6edf3"),
