@@ -31,11 +31,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    let text = format!("{error:#}");
-    let fault = ErrorClass::of(error);
-    // One line, but for the table that tells why no NIC is left.
-    let line = if fault == ErrorClass::Nothing { report::printable_lines(&text) } else { report::printable(&text) };
     // A runtime may have closed stderr; the hook's log has the line as well.
-    let _ = writeln!(std::io::stderr(), "rdmaprep: {line}");
-    ExitCode::from(fault.code())
+    let _ = writeln!(std::io::stderr(), "rdmaprep: {}", report::error_text(error));
+    ExitCode::from(ErrorClass::of(error).code())
 }

@@ -30,7 +30,7 @@ pub use nccl::{call, explanation_table, tried, wait};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines};
 pub use safe_json::{json, write_json};
 pub use stopwatch::{Phase, PhaseName, Stopwatch};
-pub use tables::{selection_table, snapshot_table};
+pub use tables::{error_text, selection_table, snapshot_table};
 
 pub const SCHEMA: u32 = 1;
 

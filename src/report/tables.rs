@@ -3,7 +3,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
 use super::{WIDTH, printable};
-use crate::select::{Drop, DropCode, Selection, Verdict};
+use crate::select::{Drop, DropCode, NothingLeft, Selection, Verdict};
 
 /// Names that a list shows before it counts the others.
 const MAX_NAMES: usize = 8;
@@ -42,6 +42,18 @@ pub fn selection_table(selection: &Selection) -> String {
         lines.extend(v.note.iter().map(|note| ("note".to_owned(), format!("{}: {note}", label(v)))));
     }
     if lines.is_empty() { table } else { format!("{table}\n\n{}", remarks(lines)) }
+}
+
+/// An error as a person reads it: one line; under it the reasons of [`NothingLeft`].
+pub fn error_text(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<NothingLeft>() {
+        Some(NothingLeft(verdicts)) if !verdicts.is_empty() => {
+            let causes = error.chain().filter(|cause| !cause.is::<NothingLeft>()).map(ToString::to_string);
+            let heading = printable(&causes.collect::<Vec<_>>().join(": "));
+            format!("{heading}:\n{}", remarks(reasons(&verdicts.iter().collect::<Vec<_>>())))
+        }
+        _ => printable(&format!("{error:#}")),
+    }
 }
 
 fn hca_rows(hca: &Hca) -> Vec<Vec<String>> {

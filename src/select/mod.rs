@@ -4,8 +4,10 @@ pub mod candidates;
 pub mod protected_ifaces;
 mod rules;
 
+use std::fmt;
+
 use anyhow::Result;
-use rdma_model::error_class::ErrorClass;
+use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{Gid, Netdev, Snapshot};
 use rdma_model::upper_lower;
@@ -71,23 +73,30 @@ impl Selection {
         self.verdicts.iter().filter_map(|v| Some((v, v.dropped.as_ref()?)))
     }
 
-    /// [`ErrorClass::Nothing`], with every reason, where none is kept.
+    /// [`ErrorClass::Nothing`], caused by [`NothingLeft`], where none is kept.
     pub fn some(&self) -> Result<()> {
         if self.kept().next().is_some() {
             return Ok(());
         }
-        let reasons = match self.reasons() {
-            none if none.is_empty() => " this network namespace has no interface but lo".to_owned(),
-            reasons => reasons,
-        };
-        Err(ErrorClass::Nothing.error(format!("no NIC is left for the container:{reasons}")))
-    }
-
-    pub fn reasons(&self) -> String {
-        let line = |(v, d): (&Verdict, &Drop)| format!("\n  {:<15} {:<15} {}; {}", v.label(), d.code, d.why, d.fix);
-        self.dropped().map(line).collect()
+        Err(NothingLeft(self.verdicts.clone())).class(ErrorClass::Nothing, "no NIC is left for the container")
     }
 }
+
+/// Every NIC is left out; the text names each, with the reason and the fix.
+#[derive(Debug)]
+pub struct NothingLeft(pub Vec<Verdict>);
+
+impl fmt::Display for NothingLeft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reason = |v: &Verdict| v.dropped.as_ref().map(|d| format!("{}: {}; {}", v.label(), d.why, d.fix));
+        match self.0.iter().filter_map(reason).collect::<Vec<_>>() {
+            none if none.is_empty() => f.write_str("this network namespace has no interface but lo"),
+            reasons => f.write_str(&reasons.join(" | ")),
+        }
+    }
+}
+
+impl std::error::Error for NothingLeft {}
 
 impl Verdict {
     pub fn label(&self) -> String {

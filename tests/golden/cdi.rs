@@ -51,7 +51,9 @@ fn golden_cases() {
     for case in &cases {
         let (name, text) = match made(case) {
             Ok(value) => ("expected.json", serde_json::to_string_pretty(&value).unwrap() + "\n"),
-            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", ErrorClass::of(&e).code())),
+            Err(e) => {
+                ("expected.txt", format!("exit {}: {}\n", ErrorClass::of(&e).code(), rdmaprep::report::error_text(&e)))
+            }
         };
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(case.join(name), &text).unwrap();

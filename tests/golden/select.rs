@@ -17,6 +17,7 @@ use rdmaprep::cli::{self, Cli, Command, PrepareArgs};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::Host;
 use rdmaprep::config::request::Request;
+use rdmaprep::report;
 use rdmaprep::select::{DropCode, Selection, select};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -73,7 +74,7 @@ fn golden_cases() {
     for case in &cases {
         let (name, text) = match run(case) {
             Ok(s) => ("expected.json", serde_json::to_string_pretty(&compact(json!(s))).unwrap() + "\n"),
-            Err(e) => ("expected.txt", format!("exit {}: {e:#}\n", ErrorClass::of(&e).code())),
+            Err(e) => ("expected.txt", format!("exit {}: {}\n", ErrorClass::of(&e).code(), report::error_text(&e))),
         };
         untested.retain(|code| !text.contains(&format!("\"code\": \"{code}\"")));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
