@@ -26,14 +26,15 @@ pub(super) fn gid_index(nics: &[Nic], seen: &Snapshot) -> Result<Option<u32>, St
 }
 
 /// Whether a port's table is as a new one would be: one link-local GID, then one address, and no gap, which a new entry would
-/// fill (find_gid() in drivers/infiniband/core/cache.c takes the first free place).
+/// fill (find_gid() in drivers/infiniband/core/cache.c takes the first free place). Where the link-local GID is not there yet, the
+/// table is not settled.
 fn is_certain(port: &Port) -> bool {
     let mut gids: Vec<&Gid> = port.gids.iter().collect();
     gids.sort_by_key(|g| g.index);
     let (locals, others): (Vec<&Gid>, Vec<&Gid>) = gids.iter().partition(|g| g.address.is_unicast_link_local());
     let is_one = |some: &[&Gid]| some.windows(2).all(|pair| pair[0].address == pair[1].address);
     let ordered = locals.iter().chain(&others).enumerate().all(|(at, g)| u32::try_from(at) == Ok(g.index));
-    ordered && is_one(&locals) && is_one(&others)
+    ordered && !locals.is_empty() && is_one(&locals) && is_one(&others)
 }
 
 /// Whether the GIDs of all chosen RoCE ports are made from IPv6 addresses: NCCL looks for IPv4 ones by default
