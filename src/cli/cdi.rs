@@ -12,7 +12,7 @@ pub enum CdiCommand {
     ///
     /// The rails are those of the stored plan, else those that `prepare` would choose and those that containers hold. A
     /// container that asks for such devices gets their nodes, hooks that move the NICs, and NCCL's settings in
-    /// /etc/nccl.conf. Raise its memlock limit yourself. hooks/README.md has the details.
+    /// /etc/nccl.conf. hooks/README.md has the details.
     Generate(Box<CdiGenerateArgs>),
     /// Show the devices of that file and their state on this host
     List(CdiListArgs),

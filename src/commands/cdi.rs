@@ -87,7 +87,7 @@ fn summary(args: &CdiGenerateArgs, before: &str, text: &str, lines: &[DeviceLine
         (false, true) => ("would be written", diff(&path.to_string(), before, text)),
     };
     format!(
-        "{diff}{path}: {done} (plan {})\n\n{}\n\npodman run --device {KIND}={ALL} --ulimit memlock=-1:-1 ...",
+        "{diff}{path}: {done} (plan {})\n\n{}\n\npodman run --device {KIND}={ALL} ...",
         args.plan,
         report::device_table(lines)
     )

@@ -219,6 +219,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     let program = std::env::current_exe().context("finding the path of rdmaprep")?;
     let program = program.to_str().context("the path of rdmaprep is no UTF-8")?;
     let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
+    edit.memlock_unlimited = request.host.lift_memlock;
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
     // The topology file of an earlier edit is written again, or removed.

@@ -34,6 +34,8 @@ pub struct Host {
     pub hook_log: PathBuf,
     /// The routing tables that rails get inside, and the priorities of their rules.
     pub rail_tables: TableRange,
+    /// Whether containers with NICs get an unlimited RLIMIT_MEMLOCK.
+    pub lift_memlock: bool,
 }
 
 /// The config file. `examples/config.toml` describes every key.
@@ -62,6 +64,8 @@ pub struct Config {
     /// `FIRST-LAST`: numbers of the routing tables that rails get in a container, and of their rules' priorities, as far as
     /// the container does not use them.
     pub rail_tables: Option<TableRange>,
+    /// Whether containers with NICs get an unlimited RLIMIT_MEMLOCK; absent: they do.
+    pub lift_memlock: Option<bool>,
     /// The runtime behind `rdmaprep-runtime`: a name, or an absolute path; see [`crate::shim::choose_runtime`].
     pub runtime: Option<String>,
     /// Defaults of the flags of these names, for hooks whose environment was cleared.
@@ -96,6 +100,7 @@ impl Host {
             hook_wait: Duration::from_secs(config.hook_wait_s.unwrap_or(0).into()),
             hook_log: config.hook_log.clone().unwrap_or_else(|| HOOK_LOG.into()),
             rail_tables: config.rail_tables.unwrap_or(TABLES),
+            lift_memlock: config.lift_memlock.unwrap_or(true),
         }
     }
 }

@@ -227,9 +227,9 @@ pub(super) fn memlock(context: &CheckContext) -> Vec<Finding> {
     let seen = format!("RLIMIT_MEMLOCK of {who} is {} KiB, and it has no CAP_IPC_LOCK", limit >> 10);
     let found = |fix| Finding::new(Check::Memlock, severity, seen.clone(), PINNED, fix);
     let own = match (context.is_inside(), machine.memlock_stays) {
-        (true, _) => {
-            found("`rdmaprep prepare --bundle` and `spec` lift it; engines have a flag: --ulimit memlock=-1:-1")
-        }
+        (true, _) => found(
+            "the create hook lifts it unless `lift_memlock` in the host's config file is false; or --ulimit memlock=-1:-1",
+        ),
         (false, true) => found(
             "it is for who started this shell to lift, as the hard limit is finite, too: in /etc/security/limits.d, for a \
              service LimitMEMLOCK=infinity",
@@ -246,8 +246,8 @@ pub(super) fn memlock(context: &CheckContext) -> Vec<Finding> {
 fn starter(starter: &Starter) -> Option<Finding> {
     let limit = starter.memlock.filter(|limit| *limit < LITTLE)?;
     let seen = format!("RLIMIT_MEMLOCK of {} (process {}) is {} KiB", starter.name, starter.pid, limit >> 10);
-    let fix = "LimitMEMLOCK=infinity for its unit, and for what it starts from now on; engines have a flag for one container: \
-               --ulimit memlock=-1:-1";
+    let fix = "LimitMEMLOCK=infinity for its unit, and for what it starts from now on; the create hook lifts it for containers \
+               that get NICs by rdmaprep";
     let found = Finding::new(Check::Memlock, Severity::Warning, seen, PINNED, fix);
     let unit = starter.unit.as_ref().map(|unit| {
         let folder = format!("/etc/systemd/system/{unit}.d");

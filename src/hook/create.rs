@@ -238,10 +238,23 @@ impl<'a> Create<'a> {
             self.finish_setup(running, record.netns)?;
             self.outcome.watch.lap(PhaseName::Dress);
         }
+        self.lift_memlock(*container);
         if !container.is_running() {
             return Err(ErrorClass::State.error("the container's init died while its NICs were moved"));
         }
         Ok(())
+    }
+}
+
+impl Create<'_> {
+    /// For containers whose config.json this program did not edit. What they set there themselves, runc sets after its hooks.
+    fn lift_memlock(&mut self, container: &dyn Container) {
+        if self.hook.keeper.is_some() || !self.request.host.lift_memlock {
+            return;
+        }
+        if let Err(e) = container.lift_memlock() {
+            self.outcome.notes.push(format!("RLIMIT_MEMLOCK stays as it was: {e:#}"));
+        }
     }
 }
 

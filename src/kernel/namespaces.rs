@@ -21,6 +21,8 @@ pub trait Container {
     fn pid(&self) -> i32;
     fn is_running(&self) -> bool;
     fn netns(&self) -> u64;
+    /// Sets its RLIMIT_MEMLOCK to unlimited.
+    fn lift_memlock(&self) -> Result<()>;
     fn open(&self) -> Result<Box<dyn World>>;
 }
 

@@ -5,8 +5,8 @@ use anyhow::Result;
 use crate::journal::{Member, Record};
 use crate::kernel::namespaces::{Container, Namespaces, Pin};
 use crate::kernel::netns::{self, Netns, pins};
-use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
+use crate::kernel::process::{capabilities, limits};
 use crate::kernel::{Kernel, World, boot_id};
 
 #[derive(Debug)]
@@ -57,6 +57,10 @@ impl Container for Init {
 
     fn netns(&self) -> u64 {
         self.netns.inode()
+    }
+
+    fn lift_memlock(&self) -> Result<()> {
+        limits::lift_memlock(self.process.pid())
     }
 
     fn open(&self) -> Result<Box<dyn World>> {

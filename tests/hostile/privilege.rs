@@ -8,9 +8,9 @@ use crate::alone;
 use serde_json::json;
 use testkit::{Container, Host, run, sh, until};
 
-/// What is kept (src/kernel/process/capabilities.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace and sys_admin by
+/// What is kept (src/kernel/process/capabilities.rs): chown, dac_override, net_admin, sys_chroot, sys_ptrace, sys_admin and sys_resource by
 /// their numbers in linux/capability.h.
-const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 18 | 1 << 19 | 1 << 21;
+const KEPT: u64 = 1 | 1 << 1 | 1 << 12 | 1 << 18 | 1 << 19 | 1 << 21 | 1 << 24;
 
 #[test]
 fn a_hook_has_given_up_what_it_does_not_need() {
@@ -138,6 +138,11 @@ fn without_any_one_of_those_that_are_kept_a_hook_fails() {
         // What is given up is not missed.
         but(&["chown", "kill", "net_raw", "setuid", "sys_module", "mknod", "fowner", "setpcap"]).ok();
         assert_eq!(host.report("c")["settings"], "in an /etc/nccl.conf of ours");
+        host.rdmaprep(&["restore", "c"]).ok();
+        // A container's own limit on pinned memory stays, and the report says so.
+        but(&["sys_resource"]).ok();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(notes.contains("RLIMIT_MEMLOCK stays as it was"), "{notes}");
         host.rdmaprep(&["restore", "c"]).ok();
         host.is_as(&before);
         host.is_clean();

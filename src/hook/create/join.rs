@@ -79,6 +79,7 @@ impl Create<'_> {
         let has_ended = || ErrorClass::State.error("the container's init has ended");
         ensure!(attempt.container.is_running(), has_ended());
         attempt.records.save(record)?;
+        self.lift_memlock(attempt.container);
         ensure!(attempt.container.is_running(), has_ended());
         Ok(())
     }

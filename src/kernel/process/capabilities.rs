@@ -6,7 +6,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use rdma_model::error_class::ErrorClass;
 
 /// What hooks and `restore` keep, by its name in capabilities(7), and what for. SECURITY.md and the systemd unit follow it.
-pub const KEPT: [(CapabilitySet, &str, &str); 6] = [
+pub const KEPT: [(CapabilitySet, &str, &str); 7] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "links, addresses, routes, rules, their sysctls, and RDMA links"),
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "entering namespaces, mounts, and BPF programs by their number"),
     (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE", "finding the namespaces of other users' processes"),
@@ -17,6 +17,7 @@ pub const KEPT: [(CapabilitySet, &str, &str); 6] = [
         "an overlay over a container's /etc, whose work directory is closed to all",
     ),
     (CapabilitySet::CHOWN, "CAP_CHOWN", "giving the owner of an image what is made for it"),
+    (CapabilitySet::SYS_RESOURCE, "CAP_SYS_RESOURCE", "lifting a container's RLIMIT_MEMLOCK, since RDMA pins memory"),
 ];
 
 /// Without these, the first two, nothing can be moved.

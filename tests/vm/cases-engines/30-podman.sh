@@ -69,11 +69,11 @@ by_precreate() { # RUNTIME
   cell podman "$(version "$1")" "\`hooks.d\`, precreate; \`--network=none\`" env
 }
 
-# Everything by the hooks but the options of the engine's command line: --device, --ulimit.
+# Everything by the hooks but the options of the engine's command line: --device.
 by_hooks() { # RUNTIME
   installed crio
   plan pod "v0 rdma0"
-  runs "$1" --network bridge "${annotation[@]}" --ulimit memlock=-1:-1 \
+  runs "$1" --network bridge "${annotation[@]}" \
     --device /dev/infiniband/rdma_cm --device /dev/infiniband/uverbs0 --device /dev/infiniband/uverbs3
   check_payload /tmp/ctr/out conf
   grep -qE '^eth0 UP 10\.88\.' /tmp/ctr/out || die "no bridge: $(cat /tmp/ctr/out)"

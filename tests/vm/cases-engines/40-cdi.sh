@@ -30,7 +30,7 @@ echo ready; exec sleep infinity'
 runs() {
   local name=$1 runtime=$2
   shift 2
-  podman run --name "$name" --rm --runtime "$runtime" --network none --ulimit memlock=-1:-1 "$@" --rootfs /ctr:O sh -c "$tells" \
+  podman run --name "$name" --rm --runtime "$runtime" --network none "$@" --rootfs /ctr:O sh -c "$tells" \
     < /dev/null > "/tmp/ctr/$name.out" 2>&1 &
   runner=$!
   until grep -q '^ready' "/tmp/ctr/$name.out"; do

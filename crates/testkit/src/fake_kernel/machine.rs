@@ -182,6 +182,10 @@ impl Container for Machine {
         self.inside().and_then(|inside| inside.netns).unwrap()
     }
 
+    fn lift_memlock(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn open(&self) -> Result<Box<dyn World>> {
         Ok(Box::new(self.clone()))
     }
