@@ -69,6 +69,9 @@ pub struct Report {
     pub taken: Vec<String>,
     #[serde(default)]
     pub settings: Option<String>,
+    /// RLIMIT_MEMLOCK of the container's init: `unlimited`, or why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memlock: Option<String>,
     #[serde(default)]
     pub notes: Vec<String>,
     #[serde(default)]
@@ -94,6 +97,7 @@ impl Report {
             sysfs: None,
             taken: Vec::new(),
             settings: None,
+            memlock: None,
             notes: Vec::new(),
             drift: Vec::new(),
         }
@@ -122,6 +126,7 @@ impl Report {
         add("sysfs", self.sysfs.clone());
         add("taken", (!self.taken.is_empty()).then(|| self.taken.join(",")));
         add("settings", self.settings.clone());
+        add("memlock", self.memlock.clone());
         add("drift", (!self.drift.is_empty()).then(|| self.drift.join("; ")));
         add("total_ms", Some(millis(self.micros)));
         self.phases.iter().for_each(|p| add(&format!("{}_ms", name_of(&p.name)), Some(millis(p.micros))));

@@ -27,8 +27,8 @@ use crate::kernel::host::{files, random};
 use crate::kernel::links::RouteSocket;
 use crate::plan::Plan;
 use crate::report;
-use crate::select::Selection;
 use crate::select::protected_ifaces::store_links;
+use crate::select::{NothingLeft, Selection};
 use rdma_model::snapshot::StoreRoute;
 
 /// Nodes that start at once connect within this for each of them, and at most a thousand times that.
@@ -145,10 +145,9 @@ impl Meeting {
     /// Says at once why this node takes no part: the others may be waited for as long as the deadline.
     pub(super) fn announce(&self, why: &anyhow::Error) {
         if self.asked.nodes > 1 {
-            let why = format!("{why:#}");
             // Reasons by NIC follow at the end.
-            let first = why.lines().next().unwrap_or_default().trim_end_matches(':');
-            warn(&[format!("{first}; telling the other nodes")]);
+            let causes = why.chain().filter(|cause| !cause.is::<NothingLeft>()).map(ToString::to_string);
+            warn(&[format!("{}; telling the other nodes", causes.collect::<Vec<_>>().join(": "))]);
         }
     }
 

@@ -252,9 +252,8 @@ impl Create<'_> {
         if self.hook.keeper.is_some() || !self.request.host.lift_memlock {
             return;
         }
-        if let Err(e) = container.lift_memlock() {
-            self.outcome.notes.push(format!("RLIMIT_MEMLOCK stays as it was: {e:#}"));
-        }
+        let done = container.lift_memlock();
+        self.outcome.memlock = Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
     }
 }
 

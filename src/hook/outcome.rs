@@ -17,6 +17,7 @@ pub struct Outcome {
     pub steps: usize,
     /// What the container got besides; its notes are among those here.
     pub setup: SetupNotes,
+    pub memlock: Option<String>,
     pub notes: Vec<String>,
     pub drift: Vec<String>,
     pub watch: Stopwatch,
@@ -40,6 +41,7 @@ impl Outcome {
             rails: Vec::new(),
             steps: 0,
             setup: SetupNotes::default(),
+            memlock: None,
             notes: Vec::new(),
             drift: Vec::new(),
             watch: Stopwatch::since(begun),
@@ -65,6 +67,7 @@ impl Outcome {
         report.sysfs = outcome.setup.sysfs;
         report.taken = outcome.setup.taken;
         report.settings = outcome.setup.settings;
+        report.memlock = outcome.memlock;
         report.notes.extend(outcome.notes);
         report.drift = outcome.drift;
         report.finish(&result, &outcome.watch);

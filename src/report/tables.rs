@@ -204,7 +204,7 @@ pub(super) fn remarks(rows: Vec<(String, String)>) -> String {
     let mut table = bare();
     table.add_rows(rows.iter().map(|(label, text)| vec![printable(label), printable(text)]));
     if let Some(column) = table.column_mut(0) {
-        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(20)));
+        column.set_constraint(ColumnConstraint::UpperBoundary(Width::Fixed(24)));
     }
     table.column_iter_mut().for_each(|c| {
         c.set_padding((0, 2));

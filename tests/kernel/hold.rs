@@ -13,7 +13,7 @@ use testkit::hold::{Hold, POOL, whole};
 use testkit::{Container, Host, Look, run, sh, until};
 
 /// What it may do, as tests/hostile/privilege.rs has it.
-const KEPT: &str = "00000000002c1003";
+const KEPT: &str = "00000000012c1003";
 
 /// A host with a plan for r0 and r1, and how it is.
 fn ready(host: &Host) -> Look {

@@ -11,7 +11,10 @@ fails() {
 }
 
 # says TEXT: $said has it.
-says() { grep -qF -- "$1" <<< "$said" || die "no \"$1\" in: $said"; }
+# says TEXT: as it stands, or wrapped as tables are.
+says() {
+  grep -qF -- "$1" <<< "$said" || grep -qF -- "$1" <<< "$(tr -s ' \n' ' ' <<< "$said")" || die "no \"$1\" in: $said"
+}
 
 # rounds N: how often a loop that takes long goes round; with ALL=1 as often as was promised.
 rounds() { if [ "${ALL:-}" = 1 ]; then echo 20; else echo "$1"; fi; }
