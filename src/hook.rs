@@ -205,7 +205,8 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     if others > 0 {
         outcome.notes.push(format!("{others} other containers keep the NICs"));
         record.members.retain(|m| !is_of(m, hook.state));
-        return records.save(&record);
+        outcome.notes.extend(records.save_later(&record)?);
+        return Ok(());
     }
     if let Some(pid) = record.hold.as_ref().and_then(|_| hook.machine.occupant(record.netns, None)) {
         // A process without hooks has joined what `rdmaprep hold` made for all.

@@ -5,7 +5,7 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::status::unreadable;
-use super::{homeward, say, store, unrestorable};
+use super::{homeward, say, store, unrestorable, warn};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::journal::Record;
@@ -35,7 +35,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
-    store.sweep()?;
+    warn(&store.sweep());
     // Another rdmaprep may have restored some during the wait.
     let mut records = Records::read(&store, machine.boot_id())?;
     let found = Found::new(&machine, &records, args)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::journal::{Member, Record};
+use crate::journal::{Member, Phase, Record};
 use crate::kernel::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,10 @@ pub trait Namespaces {
         self.start_time(member.pid) == Some(member.start_time)
     }
 
-    /// Whether a record's containers have all died, and no process is left in the namespace.
+    /// Whether a record's containers have all died, and no process is left in the namespace that may use NICs: before the record
+    /// says that they are attached, none was promised any.
     fn is_abandoned(&self, record: &Record) -> bool {
-        !record.members.iter().any(|m| self.is_alive(m)) && self.occupant(record.netns, None).is_none()
+        let is_used = || record.phase != Phase::Attaching && self.occupant(record.netns, None).is_some();
+        !record.members.iter().any(|m| self.is_alive(m)) && !is_used()
     }
 }

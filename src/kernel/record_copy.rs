@@ -41,12 +41,18 @@ impl RunningCopy {
     pub fn end(self, deadline: Instant) -> Result<()> {
         let done = self.done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
         done.unwrap_or_else(|e| {
-            *self.unwanted.lock().unwrap_or_else(PoisonError::into_inner) = true;
             Err(match e {
                 RecvTimeoutError::Timeout => ErrorClass::Timeout.error("writing the record's copy took too long"),
                 RecvTimeoutError::Disconnected => ErrorClass::Other.error("a thread panicked"),
             })
         })
+    }
+}
+
+/// What nothing waits for any more comes too late.
+impl Drop for RunningCopy {
+    fn drop(&mut self) {
+        *self.unwanted.lock().unwrap_or_else(PoisonError::into_inner) = true;
     }
 }
 

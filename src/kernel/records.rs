@@ -27,7 +27,10 @@ impl<'a> Records<'a> {
     /// entry of its own.
     pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
         let read = store.all_records()?.into_iter();
-        let all = read.map(|(path, record)| Entry { path, record, ours: false }).collect();
+        // A damaged record has a copy; that of another boot says nothing.
+        let copy = |path: &Path| store.copy_of(path).filter(|copy| copy.boot_id == boot_id);
+        let whole = |path: &Path, record: Result<Record>| record.or_else(|e| copy(path).ok_or(e));
+        let all = read.map(|(path, record)| Entry { record: whole(&path, record), path, ours: false }).collect();
         Ok(Records { store, boot_id: boot_id.to_owned(), all })
     }
 
@@ -86,6 +89,14 @@ impl<'a> Records<'a> {
         Ok(())
     }
 
+    /// See [`Store::save_later`].
+    pub fn save_later(&mut self, record: &Record) -> Result<Option<String>> {
+        let (text, ours) = self.text(record)?;
+        let kept = self.store.save_later(record, &text)?;
+        self.note(record, ours);
+        Ok(kept)
+    }
+
     /// See [`Store::begin_copy`].
     pub fn begin_copy(&self, record: &Record) -> Result<Option<RunningCopy>> {
         let (text, _) = self.text(record)?;
@@ -110,10 +121,11 @@ impl<'a> Records<'a> {
         }
     }
 
-    pub fn forget(&mut self, record: &Record) -> Result<()> {
-        self.store.forget(record)?;
+    /// See [`Store::forget`].
+    pub fn forget(&mut self, record: &Record) -> Result<Option<String>> {
+        let kept = self.store.forget(record)?;
         self.take_out(&self.store.record_path(record));
-        Ok(())
+        Ok(kept)
     }
 
     /// Puts a record aside that is not to be applied, and returns where it is kept.

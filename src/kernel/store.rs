@@ -3,6 +3,8 @@
 //! before the first move has to outlive rdmaprep, not the machine. The copy below the state folder says after a reboot which NICs
 //! were away. It is written beside the moves.
 
+mod cleanup;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,8 +26,8 @@ use crate::kernel::record_copy::{self, RunningCopy};
 use crate::nccl_env::topo_file;
 use crate::plan::{self, Plan};
 
-/// Records that are kept for people to look at.
-const ARCHIVED: usize = 32;
+/// In place of `json`, beside the live records: the copy of that name could not be removed, and does not count in this boot.
+const RETURNED: &str = "returned";
 
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -185,11 +187,13 @@ impl Store {
         let folders = [self.records(), self.live_records()];
         // Write access there decides what the host gets back.
         [&self.state].into_iter().chain(&folders).try_for_each(|folder| files::owned(folder))?;
-        let mut paths = BTreeMap::new();
-        for folder in &folders {
-            let names = files::list(folder)?.into_iter().filter(|n| n.ends_with(".json"));
-            paths.extend(names.map(|name| (name.clone(), folder.join(name))));
-        }
+        let is_record = |name: &String| name.ends_with(".json");
+        let (copies, live) = (files::list(&folders[0])?, files::list(&folders[1])?);
+        let is_returned =
+            |name: &String| live.iter().any(|other| Path::new(other) == Path::new(name).with_extension(RETURNED));
+        let copies = copies.into_iter().filter(|name| is_record(name) && !is_returned(name));
+        let mut paths: BTreeMap<String, PathBuf> = copies.map(|name| (name.clone(), folders[0].join(name))).collect();
+        paths.extend(live.iter().filter(|name| is_record(name)).map(|name| (name.clone(), folders[1].join(name))));
         Ok(paths
             .into_values()
             .filter_map(|path| {
@@ -199,6 +203,13 @@ impl Store {
                 Some((path, record))
             })
             .collect())
+    }
+
+    /// The copy below the state folder of a record that was read elsewhere, if it is one.
+    pub fn copy_of(&self, path: &Path) -> Option<Record> {
+        let copy = self.records().join(path.file_name()?);
+        (copy != path).then_some(())?;
+        Record::parse(&files::read(&copy).ok()??).ok()
     }
 
     pub fn record_path(&self, record: &Record) -> PathBuf {
@@ -228,7 +239,20 @@ impl Store {
         let replace = if folder == self.records() { files::replace } else { files::replace_unsynced };
         // An administrator may have removed it while containers run.
         files::private_dir(&folder)?;
-        faults::around("writing the record", || replace(&folder.join(name), text.as_bytes(), 0o600))
+        faults::around("writing the record", || replace(&folder.join(&name), text.as_bytes(), 0o600))?;
+        files::remove(&self.live_records().join(name).with_extension(RETURNED))
+    }
+
+    /// As [`Store::save`], where NICs have returned already: that the copy cannot be written must not keep the rest from being done.
+    /// Returns why it was not.
+    pub fn save_later(&self, record: &Record, text: &str) -> Result<Option<String>> {
+        self.save_first(record, text)?;
+        if self.first_records() == self.records() {
+            return Ok(None);
+        }
+        let path = self.records().join(record.file_name());
+        let copied = faults::around(record_copy::WRITING, || files::replace(&path, text.as_bytes(), 0o600));
+        Ok(copied.err().map(|e| format!("{e:#}")))
     }
 
     /// Begins to write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
@@ -256,45 +280,6 @@ impl Store {
     pub fn unheard(&self, record: &Record) -> Result<Vec<String>> {
         let text = files::read(&self.found(record))?;
         Ok(text.map(|text| strict_json::unheard(&text, record)).transpose()?.unwrap_or_default())
-    }
-
-    /// Forgets a record whose NICs are all on the host. The one that counts goes last: a crash leaves it, or none.
-    pub fn forget(&self, record: &Record) -> Result<()> {
-        [self.records(), self.live_records()].iter().try_for_each(|f| files::remove(&f.join(record.file_name())))
-    }
-
-    /// Takes a record out of the way that is not to be applied, and returns where it is kept. Only the last few are.
-    pub fn archive(&self, path: &Path, boot_id: Option<&str>) -> Result<PathBuf> {
-        let folder = self.state.join("archive");
-        files::private_dir(&folder)?;
-        // It becomes part of a file's name, and comes from a file that may be torn.
-        let plain = |id: &&str| (1..=36).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-        let name = path.file_name().and_then(|n| n.to_str()).context("a record has a name")?;
-        let kept = folder.join(format!("{}-{name}", boot_id.filter(plain).unwrap_or("unknown")));
-        let copy = self.records().join(name);
-        if path != copy {
-            // Of two file systems.
-            let content = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-            let replaced = files::replace(&copy, &content, 0o600);
-            // A full disk still has the copy that was written before.
-            replaced.or_else(|e| if copy.exists() { Ok(()) } else { Err(e) })?;
-        }
-        files::put_aside(&copy, &kept)?;
-        files::remove(path)?;
-        files::keep_newest(&folder, ARCHIVED)?;
-        Ok(kept)
-    }
-
-    /// Removes what killed writers left; of records under the lock, whose holder alone writes records.
-    pub fn sweep(&self) -> Result<()> {
-        for folder in [self.records(), self.live_records()] {
-            let names = files::list(&folder)?;
-            let mut unfinished = names.iter().filter(|n| n.starts_with(files::UNFINISHED));
-            unfinished.try_for_each(|name| files::remove(&folder.join(name)))?;
-        }
-        [self.plans(), self.reports(), self.views(), self.profiles()]
-            .iter()
-            .try_for_each(|folder| shared_folder::sweep(folder))
     }
 
     pub fn pin(&self, netns: u64) -> PathBuf {

@@ -26,6 +26,9 @@ use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
 use crate::restore::settle::{Settled, settle};
 
+/// What a NIC's move may take beside [`SETTLE`], which the steps that wait need for themselves.
+const EACH: Duration = Duration::from_millis(100);
+
 #[derive(Debug, Default)]
 pub struct Restored {
     pub steps: usize,
@@ -86,14 +89,15 @@ fn restore_all(
     patience: Duration,
 ) -> Result<Restored> {
     let unheard = records.store().unheard(&record).unwrap_or_default();
-    let first = record.phase != Phase::Restoring;
+    // Before it was attached, no program of the container has run.
+    let first = record.phase == Phase::Attached;
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save_first(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
     let (mut restore_plan, notes) = plan_when_back(machine, world, &absent.view(&record), patience)?;
-    let deadline = Instant::now() + SETTLE;
+    let deadline = Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
     let mut errors = apply_all(&restore_plan.steps, world, deadline);
     // Of 512 NICs there are many, and none is done again.
     let done = std::mem::take(&mut restore_plan.steps);
@@ -110,11 +114,12 @@ fn restore_all(
     // Where steps failed, a link manager need not be the reason.
     let fought = fought.filter(|_| errors.is_empty());
     if restore_plan.stuck.is_empty() && drift.is_empty() && remaining.is_empty() {
-        hand_over(records, &absent, &record, others)?;
+        let mut unsaved = hand_over(records, &absent, &record, others)?;
         release_netns(machine, records.store(), &record)?;
-        records.forget(&record)?;
+        unsaved.extend(records.forget(&record)?);
         let made = restore_plan.notes.into_iter().chain(deleted).chain(mended);
-        let notes = notes.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).collect();
+        let notes =
+            notes.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).chain(unsaved).collect();
         return Ok(Restored { steps: done.len() + arranged.steps, notes });
     }
     let mut what: Vec<String> = restore_plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
@@ -153,13 +158,14 @@ fn absent_nics(world: &mut dyn World, others: &[Record]) -> Result<AbsentNics> {
 }
 
 /// Before the record goes: what it could not make whole goes to the records of those NICs that keep the rest.
-fn hand_over(records: &mut Records, absent: &AbsentNics, record: &Record, others: Vec<Record>) -> Result<()> {
+fn hand_over(records: &mut Records, absent: &AbsentNics, record: &Record, others: Vec<Record>) -> Result<Vec<String>> {
+    let mut unsaved = Vec::new();
     for mut other in others {
         if absent.hand_over(record, &mut other) {
-            records.save(&other)?;
+            unsaved.extend(records.save_later(&other)?);
         }
     }
-    Ok(())
+    Ok(unsaved)
 }
 
 /// Gives equal routes and rules the order that they had. Those that the host got meanwhile are recorded first: they may be on
@@ -313,7 +319,7 @@ pub fn reclaim(
             Err(e) => format!("{nics}: {e:#}"),
         });
     }
-    store.sweep()?;
+    notes.extend(store.sweep());
     for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {
         let unpinned = machine.unpin(Pin::Own(&store.pin(netns)), netns);
         let unpinned = unpinned.class(ErrorClass::Other, "dropping a pin that nothing uses");

@@ -26,6 +26,7 @@ mod order;
 mod peers_prepare;
 mod race;
 mod rails;
+mod records;
 mod settle;
 mod shim;
 mod stacked;

@@ -1,0 +1,80 @@
+//! Records whose folders fail, on the real kernel.
+
+use std::fs;
+
+use crate::alone;
+use testkit::{Container, Host, sh};
+
+fn stale(host: &Host) -> String {
+    host.rdmaprep(&["restore", "--all", "--stale"]).ok().out
+}
+
+/// The copy of the record cannot be removed; what an administrator sets after the stop stays all the same.
+#[test]
+fn after_a_stop_on_a_read_only_disk_nics_are_the_hosts() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let before = host.look();
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        let copies = host.state.join("records");
+        let copies = copies.display();
+        sh(&format!("touch {copies}/.new-left; mount --bind {copies} {copies}; mount -o remount,bind,ro {copies}"));
+        c.stop(host).ok();
+        host.is_as(&before);
+        let notes = host.report("c")["notes"].to_string();
+        assert!(notes.contains("Read-only file system") && notes.contains("it does not count"), "{notes}");
+        host.ip("address add 10.77.0.1/24 dev r0");
+        assert_eq!(stale(host), "");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        assert!(sh("ip -o address show dev r0").contains("10.77.0.1"));
+        host.ip("address delete 10.77.0.1/24 dev r0");
+        // No container is without its record, so none starts.
+        Container::new("next").create(host).fails(1, &["Read-only file system"]);
+        sh(&format!("umount {copies}"));
+        // What could not be removed is removed as soon as it can be.
+        let mut next = Container::new("next");
+        next.create(host).ok();
+        next.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn a_damaged_record_is_read_from_its_copy() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let before = host.look();
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        fs::write(&host.records()[0], "{\"schema\": 1, \"boo").unwrap();
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// The hook of a pod's container was killed before the NICs were attached. The pod's sandbox, which lives on, was promised none.
+#[test]
+fn nics_of_a_killed_hook_do_not_wait_for_the_sandbox() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let before = host.look();
+        let sandbox = Container::new("sandbox").annotated(serde_json::json!({}));
+        let mut c = Container::beside("c", &sandbox);
+        c.create(host).ok();
+        let record = host.records().remove(0);
+        let text = fs::read_to_string(&record).unwrap();
+        assert!(text.contains("\"phase\":\"attached\""), "{text}");
+        c.kill();
+        assert_eq!(stale(host), "", "the sandbox has NICs");
+        fs::write(&record, text.replace("\"phase\":\"attached\"", "\"phase\":\"attaching\"")).unwrap();
+        assert!(stale(host).contains("container=c"));
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
