@@ -20,9 +20,10 @@ pub struct AbsentNics {
 }
 
 impl AbsentNics {
-    /// The NICs of other records that the host does not have now, their IPv4 addresses and their nexthop objects.
+    /// The NICs of other records that the host does not have now, or has down, their IPv4 addresses and their nexthop objects.
     pub fn from_records<'a>(others: impl Iterator<Item = &'a Record>, host: &Snapshot) -> AbsentNics {
-        let gone = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none();
+        // A hook that was killed may have left it there, down: the kernel refuses routes over it.
+        let gone = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none_or(|d| !d.up && h.before.netdev.up);
         let mut away = AbsentNics::default();
         for state in others.flat_map(|r| &r.held).filter(gone).map(|h| &h.before) {
             let dev = &state.netdev;

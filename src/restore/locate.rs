@@ -19,9 +19,9 @@ pub(super) enum Place<'a> {
     Gone(VirtualLink),
 }
 
-/// Whether this very NIC is there under its name.
+/// Whether this very NIC is in the container under its name.
 pub(super) fn in_place(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> bool {
-    find(held, all, snapshot).is_some_and(|dev| dev.name == held.nic.identity.name)
+    find(held, all, snapshot, Side::Inside).is_some_and(|dev| dev.name == held.nic.identity.name)
 }
 
 pub(super) fn place<'a>(
@@ -30,20 +30,22 @@ pub(super) fn place<'a>(
     host: &'a Snapshot,
     inside: Option<&'a Snapshot>,
 ) -> Option<Place<'a>> {
-    if let Some(dev) = find(held, all, host).filter(|_| is_made(held)) {
+    if let Some(dev) = find(held, all, host, Side::Host).filter(|_| is_made(held)) {
         return Some(Place::Host(dev));
     }
     // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
     let index = held.inside.netdev.ifindex;
-    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, all, i))) {
+    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, all, i, Side::Inside))) {
         return Some(Place::Inside(dev));
     }
-    find(held, all, host).map(Place::Host)
+    find(held, all, host, Side::Host).map(Place::Host)
 }
 
 /// What was re-created here although it could not be deleted there.
 pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
-    known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside)).filter(|_| is_made(held))
+    known(held, held.inside.netdev.ifindex, inside)
+        .or_else(|| find(held, all, inside, Side::Inside))
+        .filter(|_| is_made(held))
 }
 
 /// Whether it is not moved to the host, but re-created there.
@@ -66,7 +68,7 @@ fn known<'a>(held: &MovedNic, index: u32, inside: &'a Snapshot) -> Option<&'a Ne
     inside.netdevs.iter().find(it).filter(|_| !is_hardware(held))
 }
 
-fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot) -> Option<&'a Netdev> {
+fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot, side: Side) -> Option<&'a Netdev> {
     let was = &held.before.netdev;
     let seen = |dev: &Netdev| Identity {
         name: dev.name.clone(),
@@ -82,7 +84,7 @@ fn find<'a>(held: &MovedNic, all: &[MovedNic], snapshot: &'a Snapshot) -> Option
     if held.nic.over.is_some() {
         // Its address may be that of all others on the same device.
         let is_it = |d: &&Netdev| d.name == was.name || d.ifindex == was.ifindex && d.mac == was.mac;
-        return alike.find(|d| is_it(d) && sits_as_before(held, all, d, snapshot));
+        return alike.find(|d| is_it(d) && sits_as_before(held, all, d, (snapshot, side)));
     }
     let mut best = None;
     for dev in alike {
@@ -104,25 +106,43 @@ pub fn is_surely_in(held: &MovedNic, all: &[MovedNic], snapshot: &Snapshot) -> b
         is_hardware(held)
             || [was, inside].iter().any(|w| d.ifindex == w.ifindex) && d.name == was.name && d.mac == was.mac
     };
-    !is_made(held) && find(held, all, snapshot).is_some_and(known)
+    !is_made(held) && find(held, all, snapshot, Side::Inside).is_some_and(known)
 }
 
 /// Whether a netdev sits on what the NIC sat on, as far as that is in this namespace, too.
-fn sits_as_before(held: &MovedNic, all: &[MovedNic], dev: &Netdev, snapshot: &Snapshot) -> bool {
+fn sits_as_before(held: &MovedNic, all: &[MovedNic], dev: &Netdev, (snapshot, side): (&Snapshot, Side)) -> bool {
     let Some(over) = &held.nic.over else { return false };
     let below = match all.iter().find(|h| h.nic.identity.name == *over) {
-        Some(below) => find(below, all, snapshot),
-        None => snapshot.netdev(over),
+        Some(below) => find(below, all, snapshot, side),
+        // It stays on the host. What has its name in the container is another one.
+        None => snapshot.netdev(over).filter(|_| side == Side::Host),
     };
     dev.link == below.map(|d| d.ifindex)
 }
 
-/// Whether an interface of the host that is none of the NICs to restore has a name that this one needs.
-pub(super) fn name_taken(held: &MovedNic, placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> Option<String> {
-    let stranger = |d: &&Netdev| !on_host(placed).any(|(_, ours)| ours.ifindex == d.ifindex);
+/// Interfaces of the host, by index, whose names stay what they are: those that are none of the NICs to restore, and of these such
+/// as cannot get their own names back, since one of the former has one.
+pub(super) fn strangers(placed: &[(&MovedNic, Option<Place>)], host: &Snapshot) -> BTreeSet<u32> {
+    let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).collect();
+    let is_other = |d: &&Netdev| !ours.iter().any(|(_, ours)| ours.ifindex == d.ifindex);
+    let mut strangers: BTreeSet<u32> = host.netdevs.iter().filter(is_other).map(|d| d.ifindex).collect();
+    loop {
+        let is_stuck = |(held, dev): &&(&MovedNic, &Netdev)| {
+            !strangers.contains(&dev.ifindex) && name_taken(held, &strangers, host).is_some()
+        };
+        let stuck: Vec<u32> = ours.iter().filter(is_stuck).map(|(_, dev)| dev.ifindex).collect();
+        if stuck.is_empty() {
+            return strangers;
+        }
+        strangers.extend(stuck);
+    }
+}
+
+/// Whether one of these has a name that this NIC needs.
+pub(super) fn name_taken(held: &MovedNic, strangers: &BTreeSet<u32>, host: &Snapshot) -> Option<String> {
     let names = [held.nic.identity.name.to_string()];
     let mut names = names.iter().chain(&held.before.netdev.altnames);
-    let other = |n: &String| host.netdevs.iter().filter(stranger).find(|d| d.is_called(n));
+    let other = |n: &String| host.netdevs.iter().filter(|d| strangers.contains(&d.ifindex)).find(|d| d.is_called(n));
     let (name, other) = names.find_map(|n| Some((n, other(n)?)))?;
     Some(format!(
         "cannot be restored: the host has another interface {} that uses its name {name}; rename that one",
@@ -141,9 +161,13 @@ pub(super) fn on_host<'a>(
 
 /// The kernel brought NICs back under whatever names they had inside, which may be each other's; udev may have made an old
 /// name an altname meanwhile. So the way is cleared first: no altname that a NIC did not have, no name that another one needs.
-pub(super) fn names_home(placed: &[(&MovedNic, Option<Place>)], named: &mut Snapshot) -> Vec<Step> {
+pub(super) fn names_home(
+    placed: &[(&MovedNic, Option<Place>)],
+    strangers: &BTreeSet<u32>,
+    named: &mut Snapshot,
+) -> Vec<Step> {
     let side = Side::Host;
-    let free = |(h, _): &(&MovedNic, &Netdev)| name_taken(h, placed, named).is_none();
+    let free = |(h, _): &(&MovedNic, &Netdev)| name_taken(h, strangers, named).is_none();
     let ours: Vec<(&MovedNic, &Netdev)> = on_host(placed).filter(free).collect();
     let mut steps = Vec::new();
     for (h, dev) in &ours {

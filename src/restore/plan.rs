@@ -12,7 +12,7 @@ use crate::restore::diff::{
 };
 pub use crate::restore::legs::AbsentNics;
 pub use crate::restore::locate::is_surely_in;
-use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place};
+use crate::restore::locate::{Place, double, foreign_altnames, in_place, name_taken, names_home, place, strangers};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{LinkOptions, Netdev, Nexthop, Program, ProgramHook, Route, Rule, Snapshot};
 use rdma_model::step::{Leaving, NicState, Side, Step, VirtualLink, configure, connect, leave_groups, move_all};
@@ -71,12 +71,13 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
     let mut named = host.clone();
     restore.steps.extend(rdma_mode::restore_hcas(held.iter().filter_map(|h| h.nic.hca.as_ref()), host, inside));
     restore.steps.extend(rdma_mode::restore_renamed(held, host, inside));
-    restore.steps.extend(names_home(&placed, &mut named));
+    let strangers = strangers(&placed, host);
+    restore.steps.extend(names_home(&placed, &strangers, &mut named));
     let mut connections: Vec<NicState> = Vec::new();
     // Links down, moves, the rest, as at attach: docs/internals.md has the reason.
     let (mut moved, mut settings) = (Vec::new(), Vec::new());
     for (h, found) in &placed {
-        let taken = found.as_ref().and_then(|_| name_taken(h, &placed, host));
+        let taken = found.as_ref().and_then(|_| name_taken(h, &strangers, host));
         match (found, taken) {
             (None, _) => {
                 restore.missing += 1;

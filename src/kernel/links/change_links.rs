@@ -228,7 +228,15 @@ impl RouteSocket {
         // With an index, a name is a wish.
         m.header.index = self.index(old)?;
         m.attributes.push(LinkAttribute::IfName(new.to_string()));
-        self.change(Message::SetLink(m), 0)
+        match self.change(Message::SetLink(m.clone()), 0) {
+            // Linux before 6.2 renames no link that is up (dev_change_name in net/core/dev.c).
+            Err(e) if e.raw_os_error() == Some(nix::libc::EBUSY) => {
+                self.set_up(old, false)?;
+                self.change(Message::SetLink(m), 0)?;
+                self.set_up(new, true)
+            }
+            done => done,
+        }
     }
 
     pub fn altname_add(&mut self, name: &IfName, altname: &str) -> io::Result<()> {

@@ -147,3 +147,20 @@ fn a_stranger_with_its_name() {
         assert_eq!(diff(&before, &form(&kernel.see(SIDE))), "");
     }
 }
+
+/// A NIC came back under another's name, and a stranger has its own: neither gets what the other one had.
+#[test]
+fn a_nic_that_is_kept_from_its_name_keeps_anothers() {
+    let kernel = three();
+    let case = Case::of(kernel.clone(), &plan_for(&kernel, &[0, 1]));
+    let mut attached = case.attached().unwrap();
+    for (dev, to) in [(name(0), "x".parse().unwrap()), (name(1), name(0))] {
+        attached.does(Step::Rename { side: Side::Inside, dev, name: to }).unwrap();
+    }
+    attached.does(Step::Rename { side: SIDE, dev: name(2), name: name(1) }).unwrap();
+    attached.die();
+    let before = form(&attached.see(SIDE));
+    let (home, _) = home(&mut attached, &case.attach.held, &case.precedence);
+    assert_eq!(home.stuck.len(), 2, "{:?}", home.stuck);
+    assert_eq!((texts(&home.steps), diff(&before, &form(&attached.see(SIDE)))), (vec![], String::new()));
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use rdma_model::ids::Hex;
-use rdma_model::snapshot::Hop;
+use rdma_model::snapshot::{Hop, Netdev};
 use rdma_model::step::VirtualLink;
 use testkit::fake_kernel::hosts::{plan_of, three};
 
@@ -98,6 +98,30 @@ fn a_sibling_of_the_same_address() {
     let plan = plan_of(&kernel, &[goes]);
     let case = Case::of(kernel, &plan);
     assert_equal_after_restore(&case, case.attached().unwrap(), "after a whole attach");
+}
+
+/// The device below stays on the host. What has its name in the container is the container's own.
+#[test]
+fn a_namesake_of_the_device_below() {
+    for kind in ["vlan", "ipvlan"] {
+        let mut kernel = three();
+        let (dev, nic) = ("i1".parse::<IfName>().unwrap(), name(0).to_string());
+        kernel.does(Step::Make { side: SIDE, dev: dev.clone(), made: made(kind, Some(&nic), 2) }).unwrap();
+        kernel.does(Step::Link { side: SIDE, dev: dev.clone(), up: true }).unwrap();
+        let address = plain(v4(60, 2, 1), 24);
+        kernel.does(Step::AddressAdd { side: SIDE, dev: dev.clone(), address }).unwrap();
+        let below = kernel.see(SIDE).netdev(&name(0)).unwrap().clone();
+        let own = Netdev { kind: Some("veth".to_owned()), pci: None, permanent_mac: None, addresses: vec![], ..below };
+        kernel.plug(Side::Inside, own);
+        let plan = plan_of(&kernel, &[dev]);
+        let case = Case::of(kernel, &plan);
+        let mut kernel = case.kernel.clone();
+        for step in &case.attach.steps {
+            assert_equal_after_restore(&case, kernel.clone(), &format!("{kind}, cut off before {step}"));
+            kernel.perform(step, soon()).unwrap();
+        }
+        assert_equal_after_restore(&case, kernel, kind);
+    }
 }
 
 #[test]
