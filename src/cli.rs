@@ -272,12 +272,14 @@ impl Cli {
     }
 }
 
-/// An empty variable counts as unset; clap takes the empty text for a path.
+/// An empty variable counts as unset; clap takes the empty text for a path or a number. Of the options that select NICs, which are
+/// text, [`crate::config::request`] decides.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-    let global = |arg: Arg| match arg.is_global_set() && arg.get_env().is_some_and(is_empty) {
+    let is_own = |name: &OsStr| name.as_encoded_bytes().starts_with(b"RDMAPREP_");
+    let set = |arg: Arg| match arg.get_env().is_some_and(|name| is_own(name) && is_empty(name)) {
         true => arg.env(Resettable::Reset),
         false => arg,
     };
-    command.mut_args(global).mut_subcommands(without_empty_variables)
+    command.mut_args(set).mut_subcommands(without_empty_variables)
 }

@@ -53,6 +53,11 @@ pub(super) fn homeward(global: &Global) -> Result<Config> {
     }
 }
 
+/// Whether it has a plan for containers that do not ask, also where something else in it is wrong.
+pub(super) fn has_plan(global: &Global) -> bool {
+    read(global.config.as_deref(), |file| Ok(file.has_plan())).unwrap_or_default()
+}
+
 /// The file that a shim reads, which has no command line of its own; nothing for the default one.
 fn shim_file(global: &Global) -> Option<PathBuf> {
     let variable = || std::env::var_os("RDMAPREP_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);

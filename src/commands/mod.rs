@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::{self, JobAddresses, Snapshot};
 use rdma_model::strict_json;
@@ -52,7 +52,7 @@ use crate::report::{self, Report};
 use crate::select::BusyNic;
 use crate::shim::Call;
 use crate::verify;
-use config_file::{config, config_or_default, homeward};
+use config_file::{config, config_or_default, has_plan, homeward};
 
 pub fn run(cli: Cli) -> Result<()> {
     let global = &cli.global;
@@ -156,10 +156,13 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     let (host, ended) = match args.stage {
         Stage::Prestart | Stage::CreateRuntime => match device_request(global, args, &state) {
             // A broken config file or a stray variable of the host must not keep every container from starting.
-            Err((e, _)) if args.plan.is_none() && !state.opts_in(ANNOTATION) => return warn_only(&e),
-            // Some runtimes drop what hooks print: if the config file is readable, the log has the error as well.
-            Err((e, Some(host))) => (*host, Outcome::since(begun).end(Err(e))),
-            Err((e, None)) => return Err(e),
+            Err((e, _)) if !asks(global, args, &state) => return warn_only(&e),
+            // Some runtimes drop what hooks print: if it is known where the log is, that has the error as well.
+            Err((e, host)) => {
+                let salvaged = || Some(Host::new(global, &homeward(global).ok()?));
+                let Some(host) = host.map(|host| *host).or_else(salvaged) else { return Err(e) };
+                (host, Outcome::since(begun).end(Err(e)))
+            }
             Ok(None) => return Ok(()),
             Ok(Some(request)) => {
                 let store = store(&request.host).handed(handed(&args.handles));
@@ -211,9 +214,16 @@ fn device_request(
     let mine = || -> Result<Option<Request>> {
         let mut mine = request.narrow(&state.annotations)?;
         if args.rail.is_empty() {
-            let Some(_) = mine.plan() else { return Ok(None) };
+            if mine.plan().is_none() && !state.opts_in(ANNOTATION) {
+                return Ok(None);
+            }
             let config = config_json(state).ok().flatten();
-            return Ok((!config.is_some_and(|(_, text)| DeviceRequest::any(&text))).then_some(mine));
+            let by_devices = config.is_some_and(|(_, text)| DeviceRequest::any(&text));
+            let lacks_plan = || {
+                ErrorClass::State.error(format!("the container has annotations {ANNOTATION}*, and none names a plan"))
+            };
+            ensure!(by_devices || mine.plan().is_some(), lacks_plan());
+            return Ok((!by_devices).then_some(mine));
         }
         let (_, text) = config_json(state)?.ok_or_else(|| {
             ErrorClass::State.error("--rail: the bundle has no config.json to tell all that is asked for")
@@ -222,6 +232,17 @@ fn device_request(
         Ok(mine.narrowing.devices.is_some().then_some(mine))
     };
     mine().map_err(|e| (e, Some(Box::new(request.host.clone()))))
+}
+
+/// Whether a container, or the host for all of its containers, asks for NICs: one that cannot have them must not start then. One that
+/// shares the host's network namespace has them already.
+fn asks(global: &Global, args: &HookArgs, state: &State) -> bool {
+    let by_host = || has_plan(global) && !shares_host_netns(state).unwrap_or_default();
+    args.plan.is_some() || !args.rail.is_empty() || state.opts_in(ANNOTATION) || by_host()
+}
+
+fn shares_host_netns(state: &State) -> Result<bool> {
+    Ok(Netns::of_process(state.init()?)?.inode() == Netns::current()?.inode())
 }
 
 /// What the runtime's process keeps, by name. A container starts without it as well: what is no handle is passed over.

@@ -60,7 +60,7 @@ impl<'t> ConfigFile<'t> {
         let Runtime { runtime } = Runtime::deserialize(Deserializer::from(table)).map_err(|e| self.at_line(&e))?;
         let log = self.value("hook_log").map_or(Some(HOOK_LOG), DeValue::as_str);
         let log = log.filter(|path| !path.is_empty()).map(PathBuf::from);
-        Ok(ShimConfig { runtime, has_plan: self.value("plan").is_some(), log })
+        Ok(ShimConfig { runtime, has_plan: self.has_plan(), log })
     }
 
     /// Which runtime is meant by a file that is no TOML as a whole: by its line, or none where nothing in it looks like one. Where
@@ -73,6 +73,10 @@ impl<'t> ConfigFile<'t> {
             (Some(line), None) => ConfigFile::new(line).shim().ok().filter(|shim| shim.runtime.is_some()),
             (Some(_), Some(_)) => None,
         }
+    }
+
+    pub fn has_plan(&self) -> bool {
+        self.value("plan").is_some()
     }
 
     fn value(&self, key: &str) -> Option<&DeValue<'t>> {

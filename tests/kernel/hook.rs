@@ -587,3 +587,46 @@ fn a_bootstrap_without_a_route_is_reported_or_refused() {
         assert!(!read().contains("createRuntime"));
     });
 }
+
+/// What the host asks for in the name of all containers is not left out in silence, whatever else is wrong.
+#[test]
+fn containers_of_the_hosts_own_plan_do_not_start_without_it() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let before = host.look();
+        let plain = || Container::new("plain").annotated(json!({}));
+        host.configure("nonsense = 1\n");
+        plain().create(host).ok();
+        host.configure("plan = \"default\"\nnonsense = 1\n");
+        plain().create(host).fails(2, &["unknown field `nonsense`"]);
+        assert_eq!(host.report("plain")["exit_code"], 2);
+        // One that has the host's network has all NICs already.
+        let mut shares = Command::new("sleep");
+        let mut shares = shares.arg("60").spawn().unwrap();
+        let state = json!({"ociVersion": "1.1.0", "id": "s", "status": "creating", "pid": shares.id(), "bundle": "/b"});
+        host.hook("createRuntime", &state.to_string()).ok();
+        shares.kill().and_then(|()| shares.wait()).unwrap();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+#[test]
+fn empty_variables_and_annotations_without_a_plan() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let before = host.look();
+        let plain = Container::new("plain").annotated(json!({}));
+        let mut hook = host.command(&["hook", "createRuntime"]);
+        for name in ["RDMAPREP_WAIT", "RDMAPREP_DEADLINE", "RDMAPREP_HOOK_TIMEOUT", "RDMAPREP_RAIL", "RDMAPREP_PLAN"] {
+            hook.env(name, "");
+        }
+        testkit::run(&mut hook, &plain.state()).ok();
+        let half = Container::new("half").annotated(json!({"rdmaprep.io/ifaces": "r0"}));
+        half.create(host).fails(5, &["none names a plan"]);
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
