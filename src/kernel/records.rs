@@ -27,10 +27,7 @@ impl<'a> Records<'a> {
     /// entry of its own.
     pub fn read(store: &'a Store, boot_id: &str) -> Result<Records<'a>> {
         let read = store.all_records()?.into_iter();
-        // A damaged record has a copy; that of another boot says nothing.
-        let copy = |path: &Path| store.copy_of(path).filter(|copy| copy.boot_id == boot_id);
-        let whole = |path: &Path, record: Result<Record>| record.or_else(|e| copy(path).ok_or(e));
-        let all = read.map(|(path, record)| Entry { record: whole(&path, record), path, ours: false }).collect();
+        let all = read.map(|(path, record)| Entry { path, record, ours: false }).collect();
         Ok(Records { store, boot_id: boot_id.to_owned(), all })
     }
 

@@ -205,13 +205,6 @@ impl Store {
             .collect())
     }
 
-    /// The copy below the state folder of a record that was read elsewhere, if it is one.
-    pub fn copy_of(&self, path: &Path) -> Option<Record> {
-        let copy = self.records().join(path.file_name()?);
-        (copy != path).then_some(())?;
-        Record::parse(&files::read(&copy).ok()??).ok()
-    }
-
     pub fn record_path(&self, record: &Record) -> PathBuf {
         self.first_records().join(record.file_name())
     }

@@ -42,21 +42,6 @@ fn after_a_stop_on_a_read_only_disk_nics_are_the_hosts() {
     });
 }
 
-#[test]
-fn a_damaged_record_is_read_from_its_copy() {
-    alone(|host| {
-        host.rails(1);
-        host.prepare("r0");
-        let before = host.look();
-        let mut c = Container::new("c");
-        c.create(host).ok();
-        fs::write(&host.records()[0], "{\"schema\": 1, \"boo").unwrap();
-        c.stop(host).ok();
-        host.is_as(&before);
-        host.is_clean();
-    });
-}
-
 /// The hook of a pod's container was killed before the NICs were attached. The pod's sandbox, which lives on, was promised none.
 #[test]
 fn nics_of_a_killed_hook_do_not_wait_for_the_sandbox() {

@@ -37,9 +37,14 @@ impl Store {
         if path != copy {
             // Of two file systems.
             let content = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-            let replaced = files::replace(&copy, &content, 0o600);
-            // A full disk still has the copy that was written before.
-            replaced.or_else(|e| if copy.exists() { Ok(()) } else { Err(e) })?;
+            let is_whole = |text: &str| Record::parse(text).is_ok();
+            let damaged = !std::str::from_utf8(&content).is_ok_and(is_whole);
+            // A damaged record is no reason to lose its copy.
+            if !(damaged && files::read(&copy).ok().flatten().is_some_and(|text| is_whole(&text))) {
+                let replaced = files::replace(&copy, &content, 0o600);
+                // A full disk still has the copy that was written before.
+                replaced.or_else(|e| if copy.exists() { Ok(()) } else { Err(e) })?;
+            }
         }
         files::put_aside(&copy, &kept)?;
         files::remove(path)?;
