@@ -623,7 +623,7 @@ fn empty_variables_and_annotations_without_a_plan() {
         for name in ["RDMAPREP_WAIT", "RDMAPREP_DEADLINE", "RDMAPREP_HOOK_TIMEOUT", "RDMAPREP_RAIL", "RDMAPREP_PLAN"] {
             hook.env(name, "");
         }
-        testkit::run(&mut hook, &plain.state()).ok();
+        run(&mut hook, &plain.state()).ok();
         let half = Container::new("half").annotated(json!({"rdmaprep.io/ifaces": "r0"}));
         half.create(host).fails(5, &["none names a plan"]);
         host.is_as(&before);
