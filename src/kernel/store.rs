@@ -233,7 +233,8 @@ impl Store {
         // An administrator may have removed it while containers run.
         files::private_dir(&folder)?;
         faults::around("writing the record", || replace(&folder.join(&name), text.as_bytes(), 0o600))?;
-        files::remove(&self.live_records().join(name).with_extension(RETURNED))
+        let returned = self.live_records().join(name).with_extension(RETURNED);
+        if returned.exists() { files::remove(&returned) } else { Ok(()) }
     }
 
     /// As [`Store::save`], where NICs have returned already: that the copy cannot be written must not keep the rest from being done.

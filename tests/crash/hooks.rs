@@ -21,7 +21,7 @@ struct Was {
 
 /// Files of ours, those of killed writers included, mounts, and the order of addresses: the first one of a subnet is its primary.
 fn left() -> String {
-    sh("find /run/run /run/state -printf '%y %m %p\n' | sort; cut -d' ' -f1-4 /proc/self/mounts
+    sh("find /run/run /run/state -printf '%y %m %p\n' | sort; grep ' /run/' /proc/self/mounts | cut -d' ' -f1-4
         ip -o -4 address | awk '{print $2, $4}'; ip -o -6 address show scope global | awk '{print $2, $4}'")
 }
 
@@ -158,7 +158,11 @@ fn restores(host: &Host, number: usize, points: &[Point], was: &Was) {
         let said = struck(&mut host.command(&["restore", "--all"]), "", &crash.chosen(5));
         crash.has_struck(&said);
         if said.code == Some(0) {
-            was.is_again(host);
+            host.is_as(&was.look);
+            // A copy that cannot be removed is left, with a word of it, to the next restore.
+            if !format!("{}{}", said.out, said.err).contains("it does not count") {
+                was.is_again(host);
+            }
         }
         was.restored(host);
     });

@@ -156,6 +156,7 @@ fn the_readme_tells_of_all_files_and_its_commands_are_read() {
         assert!(readme.contains(file) && Path::new(env!("CARGO_MANIFEST_DIR")).join(file).exists(), "{file}");
     }
     let mut read = 0;
+    let readme = readme.replace("\\\n", "");
     for line in readme.split("```").skip(1).step_by(2).flat_map(str::lines) {
         let line = line.split('#').next().unwrap().trim();
         let Some(at) = line.find("rdmaprep ") else { continue };

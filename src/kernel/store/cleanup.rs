@@ -16,7 +16,7 @@ impl Store {
     /// copy stays, which then does not count: restored again, it would undo what was set since.
     pub fn forget(&self, record: &Record) -> Result<Option<String>> {
         let [copy, live] = [self.records(), self.live_records()].map(|folder| folder.join(record.file_name()));
-        let kept = files::remove(&copy).err();
+        let kept = files::remove(&copy).err().filter(|_| copy.try_exists().unwrap_or(true));
         if kept.is_some() {
             files::private_dir(&self.live_records())?;
             files::replace_unsynced(&live.with_extension(RETURNED), b"", 0o600)?;

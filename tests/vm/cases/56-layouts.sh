@@ -117,7 +117,7 @@ case_a_vlan_that_is_down_stays_down() {
 case_a_macvlan_on_a_nic_keeps_it() {
   ip link add link v0 name m0 type macvlan mode bridge
   fails 4 rdmaprep prepare --plan x --ifaces v0
-  says "m0 (macvlan) sits on v0, and would be left without it; delete the upper netdev first"
+  says "m0 (macvlan) sits on v0, and would be left without it → delete the upper netdev first"
 }
 
 # pingpong SERVER RUNTIME CLIENT RUNTIME HCA HCA ADDRESS: RDMA between two containers, by GIDs made from IPv4 addresses on
@@ -352,7 +352,7 @@ case_the_netdev_is_elsewhere() {
   ip netns add n
   ip link set "${roce_nics[0]}" netns n
   fails 4 rdmaprep prepare --plan x --ifaces "${roce_nics[1]}"
-  says "the netdev of roce0:1 is in another network namespace; stop what uses it there"
+  says "the netdev of roce0:1 is in another network namespace → stop what uses it there"
   ip netns delete n
   until_true 20 home "${roce_nics[0]}"
 }
