@@ -86,6 +86,8 @@ pub enum Check {
     OrphanedRules,
     /// Others that configure the same NICs.
     RenameFights,
+    /// Pods that ask by annotation, and whose containers' runtime does not get it.
+    PodAnnotations,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +143,7 @@ const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&CheckContext) -
     Rule { check, run, inside, needs }
 }
 
-const RULES: [Rule; 20] = [
+const RULES: [Rule; 21] = [
     rule(Check::RdmaModules, false, Live, node::modules),
     rule(Check::KernelFeatures, true, Live, node::kernel),
     rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
@@ -162,6 +164,7 @@ const RULES: [Rule; 20] = [
     rule(Check::StaleRecords, false, Live, stale_records::records),
     rule(Check::OrphanedRules, false, Network, stale_records::rules),
     rule(Check::RenameFights, false, Live, stale_records::managers),
+    rule(Check::PodAnnotations, false, Live, node::pod_annotations),
 ];
 
 /// Every check, what it looks at, and whether it is made for a container, too: for docs/doctor.md.
@@ -192,6 +195,7 @@ impl Check {
             Check::StaleRecords => "records of NICs whose container has ended",
             Check::OrphanedRules => "policy routing rules that lead to no route",
             Check::RenameFights => "network managers that configure the same NICs",
+            Check::PodAnnotations => "containerd's pods whose annotations do not reach the create hook",
         }
     }
 }

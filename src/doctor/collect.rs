@@ -17,6 +17,7 @@ use crate::kernel::link_managers;
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::pidfd;
+use crate::oci::config::Config;
 
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
@@ -67,6 +68,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
         starters: starters(),
+        without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),
     }
 }
@@ -85,6 +87,17 @@ fn starters() -> Vec<Starter> {
         Some(Starter { name, pid, unit: unit(pid), memlock: memlock(pid).ok()? })
     };
     pids.iter().filter_map(|name| one(name.parse().ok()?)).collect()
+}
+
+/// Where containerd keeps the bundles of Kubernetes' containers, unless its `state` says otherwise.
+const CRI_BUNDLES: &str = "/run/containerd/io.containerd.runtime.v2.task/k8s.io";
+
+fn without_annotations(bundles: &Path) -> Vec<String> {
+    let lacks = |id: &String| {
+        let text = crate::kernel::host::files::read(&bundles.join(id).join("config.json")).ok().flatten();
+        text.is_some_and(|text| Config::lenient(&text).lacks_pod_annotations())
+    };
+    crate::kernel::host::files::list(bundles).unwrap_or_default().into_iter().filter(lacks).collect()
 }
 
 /// The systemd service that a process is of: `0::/system.slice/slurmd.service`, or in cgroup v1 such a line of `name=systemd`.

@@ -33,6 +33,9 @@ pub struct Machine {
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
     pub starters: Vec<Starter>,
+    /// Ids of containers in whose `config.json` a create hook of ours finds no annotation of their pod.
+    #[serde(default)]
+    pub without_annotations: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

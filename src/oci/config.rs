@@ -189,6 +189,18 @@ impl Config {
         self.0.get("annotations").and_then(Value::as_object).into_iter().flatten()
     }
 
+    /// Whether a create hook of ours without `--plan` runs in a container of containerd's CRI plugin that was given none of its pod's
+    /// annotations: containerd passes on those that the handler's `pod_annotations` lists (internal/cri/server in containerd 2.1), and
+    /// adds some of its own.
+    pub fn lacks_pod_annotations(&self) -> bool {
+        const CRI: &str = "io.kubernetes.cri.";
+        let mut of_cri = self.annotations().map(|(key, _)| key.starts_with(CRI)).peekable();
+        let is_cri = of_cri.peek().is_some() && of_cri.all(|own| own);
+        let creates = |args: &Vec<String>| args.get(1..3).is_some_and(|two| two == ["hook", "createRuntime"]);
+        let names_plan = |args: &Vec<String>| args.iter().any(|arg| arg == "--plan" || arg.starts_with("--plan="));
+        is_cri && self.hook_args().any(|args| creates(&args) && !names_plan(&args))
+    }
+
     /// The network namespace that it names by path: one that exists before the container.
     pub fn netns_path(&self) -> Option<PathBuf> {
         let namespaces = self.0.pointer("/linux/namespaces")?.as_array()?;
@@ -301,5 +313,30 @@ impl fmt::Display for NoMounts {
             }
             NoMounts::Labelled => "linux.mountLabel is set: the create hook mounts with that label",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_whose_annotations_are_kept_back() {
+        let lacks = |annotations: &str, args: &str| {
+            let hooks = format!(r#"{{"createRuntime":[{{"path":"/usr/bin/rdmaprep","args":[{args}]}}]}}"#);
+            Config::lenient(&format!(r#"{{"annotations":{{{annotations}}},"hooks":{hooks}}}"#)).lacks_pod_annotations()
+        };
+        let (cri, hook) = (r#""io.kubernetes.cri.sandbox-id":"a""#, r#""rdmaprep","hook","createRuntime""#);
+        assert!(lacks(cri, hook));
+        for (annotations, args) in [
+            ("", hook),
+            (&format!(r#"{cri},"rdmaprep.io/plan":"p""#), hook),
+            (&format!(r#"{cri},"example.org/other":"x""#), hook),
+            (cri, r#""rdmaprep","hook","createRuntime","--plan","p""#),
+            (cri, r#""other","hook","prestart""#),
+        ] {
+            assert!(!lacks(annotations, args), "{annotations} {args}");
+        }
+        assert!(!Config::lenient("").lacks_pod_annotations());
     }
 }

@@ -405,7 +405,7 @@ fn every_planted_fault_is_found() {
     assert!(untested.is_empty() || !testkit::golden::are_all(), "checks without a case: {untested:?}");
 }
 
-const ALL: [Check; 20] = [
+const ALL: [Check; 21] = [
     Check::RdmaModules,
     Check::KernelFeatures,
     Check::VerbsNodes,
@@ -426,6 +426,7 @@ const ALL: [Check; 20] = [
     Check::StaleRecords,
     Check::OrphanedRules,
     Check::RenameFights,
+    Check::PodAnnotations,
 ];
 
 /// Each fault, planted in a captured node, is found there as well, or reported as not checked: never passed over.
@@ -443,6 +444,7 @@ fn a_file_is_never_taken_for_a_healthy_node() {
         "acs",
         "stale_records",
         "rename_fights",
+        "pod_annotations",
     ];
     assert_eq!(not, live);
     let text = report::diagnosis_table(&d);
