@@ -44,13 +44,13 @@ pub struct TargetArgs {
     /// podman: hook definitions and a precreate hook
     #[arg(long, env = "RDMAPREP_PODMAN", value_parser = BoolishValueParser::new())]
     pub podman: bool,
-    /// CRI-O: hook definitions
+    /// CRI-O: its runtime `rdmaprep`, and hooks; --systemd
     #[arg(long, env = "RDMAPREP_CRIO", value_parser = BoolishValueParser::new())]
     pub crio: bool,
     /// Docker: the runtime `rdmaprep` in daemon.json
     #[arg(long, env = "RDMAPREP_DOCKER", value_parser = BoolishValueParser::new())]
     pub docker: bool,
-    /// containerd: the CRI plugin's runtime `rdmaprep`
+    /// containerd: CRI's runtime `rdmaprep`; --systemd
     #[arg(long, env = "RDMAPREP_CONTAINERD", value_parser = BoolishValueParser::new())]
     pub containerd: bool,
     /// systemd: a timer and a boot unit that restore NICs

@@ -253,7 +253,12 @@ fn targets(args: &TargetArgs, found: &[(Target, &str)]) -> Result<Vec<Target>> {
                 Target::NetworkManagers => args.network_managers,
             }
     });
-    let named: Vec<Target> = named.collect();
+    let mut named: Vec<Target> = named.collect();
+    // CRI-O calls poststop when a pod is removed, which may be days after its end: the timer restores NICs before that.
+    let is_kubernetes = named.iter().any(|t| matches!(t, Target::Crio | Target::Containerd));
+    if is_kubernetes && !named.contains(&Target::Systemd) && found.iter().any(|(t, _)| *t == Target::Systemd) {
+        named.push(Target::Systemd);
+    }
     let targets = if named.is_empty() { found.iter().map(|(target, _)| *target).collect() } else { named };
     let all = || Target::ALL.map(|t| format!("--{t}")).join(", ");
     ensure!(

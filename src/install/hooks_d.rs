@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
 
-use super::{Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, toml_trouble};
+use super::{Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, shim, toml_trouble};
 
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
 /// The folder that podman alone reads.
@@ -20,6 +20,8 @@ const DEFINITIONS: [(&str, &str); 3] = [
     ("poststop", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststop.json")),
 ];
 const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
+const CRIO_RUNTIME: (&str, &str) =
+    ("/etc/crio/crio.conf.d/50-rdmaprep.conf", include_str!("../../hooks/kubernetes/crio.conf"));
 
 fn shared(wanted: &InstallRequest) -> Part {
     let pieces = DEFINITIONS.iter().flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
@@ -36,7 +38,12 @@ pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
         ensure!(list.iter().any(|item| item.as_str() == Some(SHARED)), lost());
         break;
     }
-    Ok(shared(wanted))
+    let mut part = shared(wanted);
+    let (runtime, link) = shim(wanted, ground.tree)?;
+    // Hooks come too late to give a container device nodes: its runtime has to.
+    let text = CRIO_RUNTIME.1.replace("/usr/bin/rdmaprep-runtime", &runtime);
+    part.pieces.extend([link, Piece::whole_file(CRIO_RUNTIME.0, text)]);
+    Ok(part)
 }
 
 pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {

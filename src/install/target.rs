@@ -34,7 +34,9 @@ impl Target {
     /// Whether another one may want the same link or definition.
     pub(super) fn shares(self, other: Target) -> bool {
         use Target::{Containerd, Crio, Docker, Podman};
-        matches!((self, other), (Podman, Crio) | (Crio, Podman) | (Docker, Containerd) | (Containerd, Docker))
+        let link = |t: Target| matches!(t, Crio | Docker | Containerd);
+        let definitions = |t: Target| matches!(t, Podman | Crio);
+        self != other && (link(self) && link(other) || definitions(self) && definitions(other))
     }
 
     /// What shows that it is on a host: any of these.
@@ -52,7 +54,8 @@ impl Target {
     /// What makes it read its files again if it runs; nothing where it does so by itself.
     pub(super) fn next(self) -> Option<&'static str> {
         match self {
-            Target::Podman | Target::Crio => None,
+            Target::Podman => None,
+            Target::Crio => Some("systemctl try-restart crio"),
             Target::Docker => Some("systemctl try-reload-or-restart docker"),
             Target::Containerd => Some("systemctl try-restart containerd"),
             Target::Systemd => Some("systemctl daemon-reload"),
