@@ -276,6 +276,20 @@ pub(super) fn peer_memory(context: &CheckContext) -> Vec<Finding> {
     vec![Finding::new(Check::PeerMemory, severity, seen, why, fix).run("modprobe nvidia_peermem")]
 }
 
+/// A pod that asks in vain starts without its NICs, and no error says so.
+pub(super) fn pod_annotations(context: &CheckContext) -> Vec<Finding> {
+    let pods = context.of.machine.map(|m| m.without_annotations.as_slice()).unwrap_or_default();
+    let Some(first) = pods.first() else { return Vec::new() };
+    let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
+    let seen =
+        format!("container {first}{more} of containerd: rdmaprep's hook runs, and gets no annotation of the pod");
+    let why = "containerd passes on the annotations that the runtime handler lists in pod_annotations: a pod that asks by annotation \
+               starts without its NICs";
+    let fix = "run the pods with the handler that `rdmaprep install --containerd` writes (runtimeClassName: rdmaprep); or add \
+               pod_annotations = [\"rdmaprep.io/*\"] to their handler";
+    vec![Finding::new(Check::PodAnnotations, Severity::Warning, seen, why, fix)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::version;
@@ -285,17 +299,4 @@ mod tests {
         let all = ["6.12.9-amd64", "5.14.0-427.el9.x86_64", "7.2-rc1", "", "x", "6"].map(version);
         assert_eq!(all, [Some((6, 12)), Some((5, 14)), Some((7, 2)), None, None, None]);
     }
-}
-
-/// A pod that asks in vain starts without its NICs, and no error says so.
-pub(super) fn pod_annotations(context: &CheckContext) -> Vec<Finding> {
-    let pods = context.of.machine.map(|m| m.without_annotations.as_slice()).unwrap_or_default();
-    let Some(first) = pods.first() else { return Vec::new() };
-    let more = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
-    let seen = format!("container {first}{more} of containerd: rdmaprep's hook runs, and gets no annotation of the pod");
-    let why = "containerd passes on the annotations that the runtime handler lists in pod_annotations: a pod that asks by annotation \
-               starts without its NICs";
-    let fix = "run the pods with the handler that `rdmaprep install --containerd` writes (runtimeClassName: rdmaprep); or add \
-               pod_annotations = [\"rdmaprep.io/*\"] to their handler";
-    vec![Finding::new(Check::PodAnnotations, Severity::Warning, seen, why, fix)]
 }
