@@ -33,9 +33,10 @@ whole() { (clean) > /dev/null 2>&1; }
 case_containerd() {
   containerd_runs
   # What a pod with a RuntimeClass of handler `rdmaprep` is started by; and runc is still there for the others.
-  said=$(containerd config dump)
+  # 2.x prints the section of its own version, and quotes otherwise.
+  said=$(containerd config dump | tr "'" '"')
   says 'BinaryName = "/usr/local/bin/rdmaprep-runtime"'
-  says '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]'
+  grep -qE '^ *\[plugins\."io\.containerd\.(grpc\.v1\.cri|cri\.v1\.runtime)"\.containerd\.runtimes\.runc\]' <<< "$said" || die "no runc"
   plan ctr "v0 rdma0"
   bundle held
   ctr run --rm "${asking[@]}" --env SANDBOX= --env "PATH=$PATH" --rootfs /tmp/ctr/held/rootfs held sh -c "$tells" \
