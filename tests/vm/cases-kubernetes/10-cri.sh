@@ -1,0 +1,163 @@
+# shellcheck shell=bash source=tests/vm/inside.sh
+# Pods of containerd's CRI plugin: the calls of a kubelet, by tests/vm/kubelet.
+. "$(dirname "${BASH_SOURCE[0]}")/../inside.sh"
+
+kubelet=$(dirname "${BASH_SOURCE[0]}")/../kubelet
+export CRI=/run/containerd-test/sock CONTAINERD_ADDRESS=/run/containerd-test/sock
+
+undo() {
+  local pod
+  for pod in $("$kubelet" pods 2> /dev/null); do "$kubelet" remove-pod "$pod" > /dev/null 2>&1 || true; done
+  [ -z "${daemon:-}" ] || { kill "$daemon" && wait "$daemon"; } || true
+  pkill -KILL -f containerd-shim-runc-v2 || true
+  rdmaprep uninstall --leave-changed > /dev/null || true
+  rm -rf /etc/containerd /etc/cni/net.d /etc/cdi /usr/local/bin/rdmaprep /run/cases/logs /run/cdi
+  for netns in /run/netns/cni-*; do ip netns delete "${netns##*/}" 2> /dev/null || true; done
+  rm -rf /var/lib/cni
+}
+
+containerd_starts() {
+  containerd > /run/cases/containerd 2>&1 &
+  daemon=$!
+  until ctr version > /dev/null 2>&1; do
+    kill -0 "$daemon" || die "containerd: $(tail -n 5 /run/cases/containerd)"
+    sleep 0.5
+  done
+}
+
+# node_is_ready: containerd with its pod network and an image; `install` has added the handler.
+node_is_ready() {
+  local dir=/run/containerd-test
+  mkdir -p /tmp/ctr "$dir" /etc/containerd /etc/cni/net.d
+  cat > /etc/containerd/config.toml <<CONFIG
+version = 3
+root = "$dir/root"
+state = "/run/containerd"
+[grpc]
+  address = "$CRI"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "localhost/case:1"
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["/usr/lib/cni"]
+CONFIG
+  cat > /etc/cni/net.d/10-pods.conflist <<'CONFIG'
+{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+  {"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.0.0/24"}}]}
+CONFIG
+  ln -sf "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
+  rdmaprep install --containerd > /tmp/ctr/installed
+  containerd_starts
+  "$kubelet" image /tmp/ctr/image.tar
+  ctr -n k8s.io images import /tmp/ctr/image.tar > /tmp/ctr/imported
+}
+
+# ready POD NAME: what that container has printed, once it is ready, in /tmp/ctr/NAME.out.
+ready() {
+  until grep -qs ' ready$' "/run/cases/logs/$1/$2"; do
+    [ $((tries += 1)) -lt 600 ] || die "$2 of $1: $(cat "/run/cases/logs/$1/$2" /var/log/rdmaprep.log)"
+    sleep 0.2
+  done
+  cut -d " " -f 4- "/run/cases/logs/$1/$2" > "/tmp/ctr/$2.out"
+}
+
+whole() { (clean) > /dev/null 2>&1; }
+
+asking=(rdmaprep.io/plan=pods)
+
+case_a_pod_of_the_runtime_class() {
+  local pod first init
+  plan pods "v0 rdma0"
+  node_is_ready
+  pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
+  said=$(rdmaprep status)
+  says "held by     $pod"
+  init=$("$kubelet" container "$pod" init -- ls /sys/class/infiniband)
+  equal "exit code of the init container" 0 "$("$kubelet" wait "$init")"
+  said=$(cut -d " " -f 4- /run/cases/logs/one/init | tr '\n' ' ')
+  says "rxe0 rxe3 "
+  first=$("$kubelet" container "$pod" first -- sh -c "$tells")
+  "$kubelet" container "$pod" second -- sh -c "$tells" > /dev/null
+  for name in first second; do
+    ready one "$name"
+    check_payload "/tmp/ctr/$name.out" env
+  done
+
+  # A pod that another one's NIC keeps out is not created, and nothing of it is left.
+  fails 1 "$kubelet" pod two rdmaprep "${asking[@]}"
+  says "is held by container $pod"
+  # Nor does a pod that did not ask notice anything.
+  "$kubelet" stop-pod "$("$kubelet" pod three rdmaprep)"
+
+  # A container that is started again joins the pod's NICs, which have not moved.
+  "$kubelet" stop "$first"
+  "$kubelet" remove "$first"
+  rm /run/cases/logs/one/first
+  first=$("$kubelet" container "$pod" first -- sh -c "$tells")
+  ready one first
+  check_payload /tmp/ctr/first.out env
+
+  kill "$daemon"
+  wait "$daemon" || true
+  containerd_starts
+  said=$(rdmaprep status)
+  says "held by     $pod"
+  "$kubelet" stop-pod "$pod"
+  until_true 60 whole
+  "$kubelet" remove-pod "$pod"
+  cell "containerd (CRI)" "$(version_of containerd) (runc $(version_of runc))" "RuntimeClass" env
+}
+
+case_a_pause_that_is_killed() {
+  local pod
+  plan pods "v0 rdma0"
+  node_is_ready
+  pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
+  "$kubelet" container "$pod" first -- sleep 1000 > /dev/null
+  kill -KILL "$(jq -r .members[0].pid "$live"/*.json)"
+  "$kubelet" stop-pod "$pod"
+  until_true 60 whole
+  # The second attempt of a pod gets the NICs again.
+  "$kubelet" remove-pod "$pod"
+  pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
+  "$kubelet" container "$pod" first -- sh -c "$tells" > /dev/null
+  ready one first
+  check_payload /tmp/ctr/first.out env
+  "$kubelet" stop-pod "$pod"
+  until_true 60 whole
+}
+
+# What a device plugin or a DRA driver names: in any pod, of any handler.
+case_devices_of_a_plain_pod() {
+  local pod made
+  plan default "v0 rdma0"
+  node_is_ready
+  rdmaprep cdi generate --hook-timeout 600 > /tmp/ctr/generated
+  pod=$("$kubelet" pod plain runc)
+  equal "what is held by a pod without devices" "No container holds a NIC." "$(rdmaprep status)"
+  made=$("$kubelet" container "$pod" first rdmaprep.io/rail=v0 rdmaprep.io/rail=rdma0 -- sh -c "$tells")
+  ready plain first
+  check_payload /tmp/ctr/first.out conf
+  "$kubelet" stop "$made"
+  "$kubelet" remove "$made"
+  until_true 60 whole
+  "$kubelet" stop-pod "$pod"
+}
+
+# The hook in a container of a handler that passes no annotations on: that is what the doctor says.
+case_annotations_that_do_not_arrive() {
+  local pod
+  plan pods "v0 rdma0"
+  node_is_ready
+  cat > /etc/cdi.json <<CDI
+{"cdiVersion": "0.6.0", "kind": "example.org/hook", "devices": [{"name": "x", "containerEdits": {"hooks": [
+  {"hookName": "createRuntime", "path": "/usr/local/bin/rdmaprep", "args": ["rdmaprep", "hook", "createRuntime"]}]}}]}
+CDI
+  mkdir -p /etc/cdi
+  mv /etc/cdi.json /etc/cdi/hook.json
+  pod=$("$kubelet" pod plain runc "${asking[@]}")
+  "$kubelet" container "$pod" first example.org/hook=x -- sleep 1000 > /dev/null
+  said=$(rdmaprep doctor --json --ifaces "v0 rdma0" || true)
+  said=$(jq -r '.findings[] | select(.check == "pod_annotations") | .seen' <<< "$said")
+  says "gets no annotation of the pod"
+  "$kubelet" stop-pod "$pod"
+}
