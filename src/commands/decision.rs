@@ -62,6 +62,13 @@ impl Decision {
     /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
     /// keeps NCCL from its NICs is refused: it would end, or hang, an hour later.
     pub(super) fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
+        let is_here = |name: &IfName| {
+            [Some(&self.host), self.pod.as_ref()].into_iter().flatten().any(|s| s.netdev(name).is_some())
+        };
+        if !self.plan.nics.iter().all(|nic| is_here(&nic.identity.name)) {
+            // Another container has it: the create hook waits for it, or says which one.
+            return Ok(Vec::new());
+        }
         let inside = inside(&self.plan, &self.host, self.pod.as_ref());
         let found = explain::check(env, &inside);
         if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {

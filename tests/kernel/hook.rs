@@ -588,6 +588,27 @@ fn a_bootstrap_without_a_route_is_reported_or_refused() {
     });
 }
 
+/// Of NICs that another container has NCCL cannot be judged: the create hook waits for them, or says which container.
+#[test]
+fn a_pod_that_waits_for_nics_is_edited() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut first = Container::new("first");
+        first.create(host).ok();
+        let pod = Container::new("pod");
+        let config = json!({
+            "ociVersion": "1.0.2",
+            "process": {"cwd": "/", "args": ["true"], "env": ["NCCL_SOCKET_IFNAME==r0"]},
+            "linux": {"namespaces": [{"type": "network", "path": format!("/proc/{}/ns/net", pod.pid())}]},
+        });
+        let edited = run(&mut host.command(&["spec", "--plan", "default"]), &config.to_string()).ok();
+        assert!(edited.out.contains("createRuntime"), "{}", edited.out);
+        pod.create(host).fails(9, &["r0 is held by container first"]);
+        first.stop(host).ok();
+    });
+}
+
 /// What the host asks for in the name of all containers is not left out in silence, whatever else is wrong.
 #[test]
 fn containers_of_the_hosts_own_plan_do_not_start_without_it() {
