@@ -139,8 +139,9 @@ case_devices_of_a_plain_pod() {
   check_payload /tmp/ctr/first.out conf
   "$kubelet" stop "$made"
   "$kubelet" remove "$made"
-  until_true 60 whole
+  equal "what is held after the container" "No container holds a NIC." "$(rdmaprep status)"
   "$kubelet" stop-pod "$pod"
+  until_true 60 whole
 }
 
 # The hook in a container of a handler that passes no annotations on: that is what the doctor says.
