@@ -60,7 +60,15 @@ ready() {
   cut -d " " -f 4- "/run/cases/logs/$1/$2" > "/tmp/ctr/$2.out"
 }
 
-whole() { (clean) > /dev/null 2>&1; }
+# settles: the host is as it was before the case, within a minute.
+settles() {
+  local tries
+  for ((tries = 0; tries < 120; tries++)); do
+    (clean) > /dev/null 2>&1 && return
+    sleep 0.5
+  done
+  clean
+}
 
 asking=(rdmaprep.io/plan=pods)
 
@@ -102,7 +110,7 @@ case_a_pod_of_the_runtime_class() {
   said=$(rdmaprep status)
   says "held by     $pod"
   "$kubelet" stop-pod "$pod"
-  until_true 60 whole
+  settles
   "$kubelet" remove-pod "$pod"
   cell "containerd (CRI)" "$(version_of containerd) (runc $(version_of runc))" "RuntimeClass" env
 }
@@ -115,7 +123,7 @@ case_a_pause_that_is_killed() {
   "$kubelet" container "$pod" first -- sleep 1000 > /dev/null
   kill -KILL "$(jq -r .members[0].pid "$live"/*.json)"
   "$kubelet" stop-pod "$pod"
-  until_true 60 whole
+  settles
   # The second attempt of a pod gets the NICs again.
   "$kubelet" remove-pod "$pod"
   pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
@@ -123,7 +131,7 @@ case_a_pause_that_is_killed() {
   ready one first
   check_payload /tmp/ctr/first.out env
   "$kubelet" stop-pod "$pod"
-  until_true 60 whole
+  settles
 }
 
 # What a device plugin or a DRA driver names: in any pod, of any handler.
@@ -141,7 +149,7 @@ case_devices_of_a_plain_pod() {
   "$kubelet" remove "$made"
   equal "what is held after the container" "No container holds a NIC." "$(rdmaprep status)"
   "$kubelet" stop-pod "$pod"
-  until_true 60 whole
+  settles
 }
 
 # The hook in a container of a handler that passes no annotations on: that is what the doctor says.
