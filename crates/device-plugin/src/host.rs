@@ -1,0 +1,209 @@
+//! The machine as rails: those of the CDI file, where they are now, and whether a container can have them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+use ipnet::IpNet;
+use nccl_rules::levels::{Distance, Levels};
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::ids::{BusId, HcaName};
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Netdev, Port, Snapshot};
+use rdma_model::step::Side;
+use rdmaprep::cdi::{ALL, RailName, Spec};
+use rdmaprep::journal::Record;
+use rdmaprep::kernel::host::files;
+use rdmaprep::kernel::netns::Netns;
+use rdmaprep::kernel::records::Records;
+use rdmaprep::kernel::store::Store;
+use rdmaprep::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
+
+use crate::node::{Inventory, Rail};
+
+pub struct Host {
+    pub cdi: PathBuf,
+    pub store: Store,
+    pub machine: ThisMachine,
+    /// By the namespace of a record, whether a pod made it; decided while a container of it lives.
+    pods: Mutex<BTreeMap<u64, bool>>,
+}
+
+impl Host {
+    pub fn new(cdi: PathBuf, store: Store) -> Result<Host> {
+        Ok(Host { cdi, store, machine: ThisMachine::new()?, pods: Mutex::default() })
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let path = self.cdi.display();
+        let text = files::read_through(&self.cdi).class(ErrorClass::Usage, format!("reading {path}"))?;
+        let missing = || ErrorClass::Usage.error(format!("there is no {path}; `rdmaprep cdi generate` writes it"));
+        Spec::parse(&text.ok_or_else(missing)?).map_err(|e| ErrorClass::of(&e).error(format!("{path}: {e:#}")))
+    }
+
+    /// Whether the kubelet counts the holder of these NICs. It never says when a pod has ended, and asks for no rail again when a
+    /// container of a pod starts again, so what Allocate gave does not say who has a rail now; the cgroup of the record's
+    /// containers does, also after a restart of this program. A rail that a pod has stays healthy: the kubelet subtracts what its
+    /// pods have from the healthy ones, and would count it twice. It stays so while its containers have ended and it is not back,
+    /// for else the next pod would be refused for good (UnexpectedAdmissionError) instead of started a second later: the create
+    /// hook waits, or fails and is tried again.
+    fn is_pods(&self, record: &Record) -> bool {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(member) = record.members.iter().find(|m| self.machine.is_alive(m)) {
+            let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", member.pid)).unwrap_or_default();
+            let is = record.hold.is_none() && is_kubernetes(&cgroup);
+            pods.insert(record.netns, is);
+            return is;
+        }
+        pods.get(&record.netns).copied().unwrap_or(false)
+    }
+
+    fn held(&self, rail: &RailName, records: &Records) -> Option<Held> {
+        let record = records.current().find(|record| record_has(record, rail))?;
+        let nic =
+            record.held.iter().find(|h| matches!(rail, RailName::Netdev(n) if *n == h.nic.identity.name)).cloned();
+        let why = match (record.held_back.is_empty(), self.is_pods(record)) {
+            (false, _) => Some("it did not return whole: see `rdmaprep status`".to_owned()),
+            (true, true) => None,
+            (true, false) => {
+                let by = record.members.first().map(|m| m.id.chars().take(12).collect::<String>());
+                Some(format!("held by container {}", by.unwrap_or_default()))
+            }
+        };
+        Some(Held { nic: nic.map(Box::new), why })
+    }
+}
+
+struct Held {
+    nic: Option<Box<MovedNic>>,
+    why: Option<String>,
+}
+
+fn record_has(record: &Record, rail: &RailName) -> bool {
+    match rail {
+        RailName::Netdev(name) => record.held.iter().any(|h| h.nic.identity.name == *name),
+        RailName::Hca(name) => record.given.iter().any(|plan| plan.ib.contains(name)),
+    }
+}
+
+/// Whether a path of /proc/PID/cgroup is below the kubelet's root (`kubepods`, `kubepods.slice`), or a pod's, seen from a pod's own
+/// cgroup namespace (`/../podUID/…`).
+fn is_kubernetes(cgroup: &str) -> bool {
+    let pod = |part: &str| {
+        let uid = part.strip_prefix("pod").unwrap_or_default();
+        uid.len() == 36 && uid.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+    };
+    cgroup.lines().flat_map(|line| line.split('/')).any(|part| part.starts_with("kubepods") || pod(part))
+}
+
+impl Inventory for Host {
+    fn look(&self) -> Result<Vec<Rail>> {
+        let spec = self.spec()?;
+        // Records first: one that is written meanwhile is of a NIC that is still seen, and wakes us.
+        let records = Records::read(&self.store, self.machine.boot_id())?;
+        let seen = Kernel::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+        let levels = Levels::new(&seen);
+        let mut rails = Vec::new();
+        for device in spec.devices.iter().filter(|d| d.name != ALL) {
+            let Some(name) = device.rails().into_iter().next() else { continue };
+            let held = self.held(&name, &records);
+            rails.push(rail(&device.name, &name, device.hca(&name), held.as_ref(), &seen, &levels));
+        }
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.retain(|netns, _| records.of_netns(*netns).is_some());
+        Ok(rails)
+    }
+}
+
+/// `hca` is `HCA:port`, or `HCA` where there is one port.
+fn rail(
+    device: &str,
+    name: &RailName,
+    hca: Option<&str>,
+    held: Option<&Held>,
+    seen: &Snapshot,
+    levels: &Levels,
+) -> Rail {
+    let netdev = match name {
+        RailName::Netdev(name) => seen.netdev(name),
+        RailName::Hca(_) => None,
+    };
+    let nic = held.and_then(|h| h.nic.as_deref());
+    let hca_name: Option<HcaName> = hca.and_then(|hca| hca.split(':').next()?.parse().ok());
+    let number: Option<u32> = hca.and_then(|hca| hca.split_once(':')?.1.parse().ok());
+    let its = hca_name.as_ref().and_then(|name| seen.hca(name));
+    let port = its.and_then(|h| h.ports.iter().find(|p| number.is_none_or(|n| n == p.number)));
+    let pci = netdev.and_then(|n| n.pci).or(its.and_then(|h| h.pci)).or(nic.and_then(|n| n.nic.identity.pci));
+    let numa = pci.map(|at| levels.numa(at)).filter(|n| *n >= 0);
+    let numa = numa.or(its.and_then(|h| h.numa)).or(nic.and_then(|n| n.nic.numa)).filter(|n| *n >= 0);
+    let unhealthy = match held {
+        Some(held) => held.why.clone(),
+        None => fault(name, netdev, hca, port),
+    };
+    Rail {
+        name: device.to_owned(),
+        numa: numa.map(i64::from),
+        speed_gbps: port
+            .and_then(|p| p.rate.as_deref()?.split(' ').next()?.parse::<f64>().ok())
+            .map(|rate| rate as u32),
+        addresses: addresses(netdev.or(nic.map(|n| &n.before.netdev))),
+        distances: pci.map(|at| distances(at, seen, levels)).unwrap_or_default(),
+        unhealthy,
+    }
+}
+
+/// What keeps a rail that no container has from working.
+fn fault(name: &RailName, netdev: Option<&Netdev>, hca: Option<&str>, port: Option<&Port>) -> Option<String> {
+    match (name, netdev) {
+        (RailName::Netdev(_), None) => return Some("not on this host".to_owned()),
+        (_, Some(netdev)) if !netdev.up => return Some("the link is down".to_owned()),
+        (_, Some(netdev)) if !netdev.running => return Some("no carrier".to_owned()),
+        _ => {}
+    }
+    let hca = hca?;
+    match port.map(|p| p.state.as_deref()) {
+        None => Some(format!("{hca} is not on this host")),
+        Some(Some("ACTIVE") | None) => None,
+        Some(Some(state)) => Some(format!("port {hca} is {state}")),
+    }
+}
+
+fn addresses(netdev: Option<&Netdev>) -> Vec<IpNet> {
+    let all = netdev.iter().flat_map(|n| &n.addresses);
+    all.filter_map(|a| IpNet::new(a.address, a.prefix).ok()).collect()
+}
+
+fn distances(nic: BusId, seen: &Snapshot, levels: &Levels) -> Vec<u8> {
+    let rank = |gpu| match levels.between(nic, gpu).0 {
+        Distance::Pix => 0,
+        Distance::Pxb => 1,
+        Distance::Phb => 2,
+        Distance::Sys => 3,
+    };
+    seen.gpus().map(|gpu| rank(gpu.address)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_kubernetes;
+
+    #[test]
+    fn a_pods_cgroup() {
+        let uid = "0f1e2d3c-0123-4567-89ab-0123456789ab";
+        let slice = uid.replace('-', "_");
+        let pods = [
+            format!(
+                "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{slice}.slice/cri-containerd-1.scope"
+            ),
+            format!("0::/kubepods/burstable/pod{uid}/123"),
+            format!("12:cpu:/kubelet/kubepods/pod{uid}/123\n0::/"),
+            format!("0::/../../pod{uid}/123"),
+        ];
+        pods.iter().for_each(|text| assert!(is_kubernetes(text), "{text}"));
+        for other in ["0::/system.slice/docker-1.scope", "0::/machine.slice/libpod-1.scope", "", "0::/pods/podium"] {
+            assert!(!is_kubernetes(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The config file: resources, and the rails that each has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use ipnet::IpNet;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdmaprep::cdi::KIND;
+use rdmaprep::kernel::host::files;
+use serde::Deserialize;
+
+use crate::node::{Rail, Shown};
+
+/// Read unless `--config` names another; this one may be absent.
+pub const CONFIG: &str = "/etc/rdmaprep/device-plugin.toml";
+
+/// What is given has to fit, all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resource {
+    /// `DOMAIN/NAME`, as a pod's limits name it.
+    pub name: String,
+    /// By name.
+    pub rails: Option<Vec<String>>,
+    /// One of its addresses is in one of these.
+    pub subnets: Option<Vec<IpNet>>,
+    pub numa: Option<Vec<i64>>,
+    /// Speeds of the port in Gb/s.
+    pub speed_gbps: Option<Vec<u32>>,
+}
+
+impl Resource {
+    fn has(&self, rail: &Rail) -> bool {
+        let within = |nets: &Vec<IpNet>| nets.iter().any(|n| rail.addresses.iter().any(|a| n.contains(&a.addr())));
+        self.rails.as_ref().is_none_or(|names| names.contains(&rail.name))
+            && self.subnets.as_ref().is_none_or(within)
+            && self.numa.as_ref().is_none_or(|nodes| rail.numa.is_some_and(|n| nodes.contains(&n)))
+            && self.speed_gbps.as_ref().is_none_or(|speeds| rail.speed_gbps.is_some_and(|s| speeds.contains(&s)))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    resource: Vec<Resource>,
+}
+
+#[derive(Debug)]
+pub struct Pools {
+    resources: Vec<Resource>,
+    /// The resource that a rail was given to: it stays there while the CDI file has the rail. A rail that is down has no speed and
+    /// may have no address; it has to be unhealthy where it was, not absent.
+    given: BTreeMap<String, usize>,
+}
+
+impl Pools {
+    pub fn new(resources: Vec<Resource>) -> Result<Pools> {
+        let default = || vec![Resource { name: KIND.to_owned(), ..Resource::default() }];
+        let resources = if resources.is_empty() { default() } else { resources };
+        let mut names = BTreeSet::new();
+        for resource in &resources {
+            let name = &resource.name;
+            if let Some(why) = misnamed(name) {
+                return Err(ErrorClass::Usage.error(format!("{name:?} is no name for a resource: {why}")));
+            }
+            ensure!(names.insert(name), ErrorClass::Usage.error(format!("two resources are named {name}")));
+        }
+        Ok(Pools { resources, given: BTreeMap::new() })
+    }
+
+    pub fn parse(text: &str) -> Result<Pools> {
+        let file: Result<File, _> = toml::from_str(text);
+        let file = file.map_err(|e| {
+            let line = e.span().map(|at| text.bytes().take(at.start).filter(|b| *b == b'\n').count() + 1);
+            let line = line.map(|n| format!("line {n}: ")).unwrap_or_default();
+            ErrorClass::Usage.error(format!("{line}{}", e.message().replace('\n', " ")))
+        })?;
+        Pools::new(file.resource)
+    }
+
+    pub fn read(named: Option<&Path>) -> Result<Pools> {
+        let path = named.unwrap_or(Path::new(CONFIG));
+        let doing = || format!("reading {}", path.display());
+        match files::read_through(path).class(ErrorClass::Usage, doing())? {
+            Some(text) => {
+                Pools::parse(&text).map_err(|e| ErrorClass::of(&e).error(format!("{}: {e:#}", path.display())))
+            }
+            None if named.is_none() => Pools::new(Vec::new()),
+            None => Err(ErrorClass::Usage.error(format!("the config file {} does not exist", path.display()))),
+        }
+    }
+
+    /// What is wrong with the config on this node; only at the start, since rails come and go later.
+    pub fn check(&self, rails: &[Rail]) -> Result<()> {
+        for resource in &self.resources {
+            let name = &resource.name;
+            let unknown = |wanted: &&String| !rails.iter().any(|r| r.name == **wanted);
+            if let Some(rail) = resource.rails.iter().flatten().find(unknown) {
+                return Err(ErrorClass::Usage.error(format!("{name} lists {rail}, which the CDI file does not have")));
+            }
+            ensure!(
+                rails.iter().any(|rail| resource.has(rail)),
+                ErrorClass::Nothing.error(format!("{name} fits none of the {} rails of this node", rails.len()))
+            );
+        }
+        Ok(())
+    }
+
+    /// Each rail to its resource. [`ErrorClass::Usage`]: a rail fits two; then none is sorted.
+    pub fn sort(&mut self, rails: Vec<Rail>) -> Result<Shown> {
+        let mut given = BTreeMap::new();
+        for rail in &rails {
+            let mut fit = (0..self.resources.len()).filter(|at| self.resources[*at].has(rail));
+            let (first, second) = (fit.next(), fit.next());
+            if let (Some(first), Some(second)) = (first, second) {
+                let (one, other) = (&self.resources[first].name, &self.resources[second].name);
+                return Err(ErrorClass::Usage.error(format!("{one} and {other} share the rail {}", rail.name)));
+            }
+            if let Some(at) = self.given.get(&rail.name).copied().or(first) {
+                given.insert(rail.name.clone(), at);
+            }
+        }
+        self.given = given;
+        let of = |at: usize| rails.iter().filter(|r| self.given.get(&r.name) == Some(&at)).cloned().collect();
+        Ok(self.resources.iter().enumerate().map(|(at, resource)| (resource.name.clone(), of(at))).collect())
+    }
+}
+
+/// Why the kubelet would not count it (IsExtendedResourceName in pkg/apis/core/v1/helper/helpers.go).
+fn misnamed(name: &str) -> Option<&'static str> {
+    let ends = |s: &str| {
+        s.starts_with(|c: char| c.is_ascii_alphanumeric()) && s.ends_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    let label = |s: &str| {
+        s.len() <= 63 && ends(s) && s.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let Some((domain, own)) = name.split_once('/') else { return Some("it has to be DOMAIN/NAME") };
+    // `requests.` goes before it in a quota.
+    let long = "requests.".len() + domain.len() > 253 || own.len() > 63;
+    match () {
+        () if domain == "kubernetes.io" || domain.ends_with(".kubernetes.io") => Some("that domain is Kubernetes' own"),
+        () if domain.starts_with("requests.") => Some("a quota's names begin with requests."),
+        () if long => Some("it is too long"),
+        () if !domain.split('.').all(label) => Some("DOMAIN is lower-case labels between dots"),
+        () if !(ends(own) && own.chars().all(inner)) => {
+            Some("NAME is letters, digits, '-', '_', '.', the first and last none of these signs")
+        }
+        () => None,
+    }
+}
