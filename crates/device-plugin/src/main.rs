@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<()> {
 
 async fn serve(args: &Args, node: &Arc<Node>, records: [PathBuf; 2]) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let cdi = args.cdi.parent().unwrap_or(Path::new("/"));
+    let cdi = args.cdi.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let files = Wakes::of_folders(records.iter().map(PathBuf::as_path).chain([cdi]))?;
     let (links, devices) = (Wakes::of_links()?, Wakes::of_devices()?);
     let look = async {

@@ -88,3 +88,40 @@ fn help_has_an_example_within_100_columns() {
         assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
     }
 }
+
+/// In namespaces of its own: a veth whose peer is its carrier. Each line is waited for.
+#[test]
+fn the_kernel_says_when_a_link_changes() {
+    let tree = Tree::new("");
+    fs::write(tree.0.path().join("cdi.json"), CDI.replace("mlx5_900", "")).unwrap();
+    let script = r#"
+        set -e
+        expect() { for _ in {1..200}; do tail -n 1 log | grep -qF "$1" && return; sleep 0.05; done; cat log; echo "no: $1"; exit 1; }
+        ip link add nowhere0 type veth peer name peer0
+        ip link set nowhere0 up
+        ip link set peer0 up
+        "$PLUGIN" --config config.toml --cdi cdi.json --run-dir run --state-dir state --kubelet-dir kubelet 2> log &
+        expect 'waiting for the kubelet: there is no kubelet/kubelet.sock'
+        ip link set peer0 down
+        expect 'nowhere0 is unhealthy: no carrier'
+        ip link set peer0 up
+        expect 'nowhere0 is healthy'
+        ip link set nowhere0 down
+        expect 'nowhere0 is unhealthy: the link is down'
+        ip link del nowhere0
+        expect 'nowhere0 is unhealthy: not on this host'
+        kill $!
+        wait $!
+        [ ! -e kubelet/rdmaprep.io_rail.sock ]
+    "#;
+    let mut inside = Command::new("unshare");
+    inside.args(["--net", "--mount", "--user", "--map-root-user", "--", "bash", "-c", script]);
+    inside.current_dir(tree.0.path()).env("PLUGIN", env!("CARGO_BIN_EXE_rdmaprep-device-plugin"));
+    let done = inside.output().expect("unshare (util-linux) is needed");
+    assert!(
+        done.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
