@@ -64,6 +64,9 @@ ready() {
 settles() {
   local tries
   for ((tries = 0; tries < 120; tries++)); do
+    # The pod network has set it, on each link.
+    echo 1 > /proc/sys/net/ipv4/ip_forward
+    echo 0 > /proc/sys/net/ipv4/ip_forward
     (clean) > /dev/null 2>&1 && return
     sleep 0.5
   done
