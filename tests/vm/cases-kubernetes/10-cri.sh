@@ -173,3 +173,38 @@ CDI
   says "gets no annotation of the pod"
   "$kubelet" stop-pod "$pod"
 }
+
+# The whole chain: a plugin that counts rails, a kubelet that asks it for two of three, containerd that gives these by CDI.
+case_devices_that_a_plugin_allocates() {
+  local pod plugin given
+  plan default "v0 rdma0 v1"
+  node_is_ready
+  rdmaprep cdi generate --hook-timeout 600 > /tmp/ctr/generated
+  mkdir -p /var/lib/kubelet/device-plugins
+  rdmaprep-device-plugin > /run/cases/plugin 2>&1 &
+  plugin=$!
+  equal "devices" "rdma0 Healthy v0 Healthy v1 Healthy " "$("$kubelet" devices rdmaprep.io/rail | tr '\n' ' ')"
+  # A kubelet that was started again: the plugin registers itself again.
+  mapfile -t given < <("$kubelet" allocate rdmaprep.io/rail 2)
+  equal "rails that belong together" "rdmaprep.io/rail=rdma0 rdmaprep.io/rail=v0" "${given[*]}"
+  pod=$("$kubelet" pod plain runc)
+  "$kubelet" container "$pod" first "${given[@]}" -- sh -c "$tells" > /dev/null
+  ready plain first
+  check_payload /tmp/ctr/first.out conf
+  "$kubelet" stop-pod "$pod"
+  equal "what is held after the pod" "No container holds a NIC." "$(rdmaprep status)"
+
+  # What a container outside Kubernetes has is not offered.
+  bundle other sleep 1000
+  prepare other v1
+  start runc other
+  until_true 20 unhealthy v1
+  stop runc other "$runner"
+  until_true 20 healthy v1
+  kill "$plugin"
+  wait "$plugin" || true
+  settles
+}
+
+unhealthy() { "$kubelet" devices rdmaprep.io/rail | grep -qx "$1 Unhealthy"; }
+healthy() { "$kubelet" devices rdmaprep.io/rail | grep -qx "$1 Healthy"; }
