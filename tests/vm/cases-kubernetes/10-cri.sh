@@ -172,6 +172,7 @@ CDI
   said=$(jq -r '.findings[] | select(.check == "pod_annotations") | .seen' <<< "$said")
   says "gets no annotation of the pod"
   "$kubelet" stop-pod "$pod"
+  settles
 }
 
 # The whole chain: a plugin that counts rails, a kubelet that asks it for two of three, containerd that gives these by CDI.
