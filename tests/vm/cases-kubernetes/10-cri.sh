@@ -124,6 +124,7 @@ case_a_pause_that_is_killed() {
   node_is_ready
   pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
   "$kubelet" container "$pod" first -- sleep 1000 > /dev/null
+  # shellcheck disable=SC2154 # of node.sh
   kill -KILL "$(jq -r .members[0].pid "$live"/*.json)"
   "$kubelet" stop-pod "$pod"
   settles

@@ -285,6 +285,7 @@ case_what_the_host_allows() {
 }
 
 named() { [ "$(cat "/proc/$pid/comm")" = "$1" ]; }
+# shellcheck disable=SC2154 # of node.sh
 attaching() { grep -q '"phase":"attaching"' "$live"/*.json; }
 
 case_what_is_left() {
