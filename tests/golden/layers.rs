@@ -16,7 +16,12 @@ fn check(dir: &Path) -> Output {
 /// A copy of the sources with a line more in that file; what the check says of it.
 fn planted(file: &str, line: &str) -> String {
     let copy = tempfile::tempdir().unwrap();
-    let copied = Command::new("cp").arg("-r").args(["src", "scripts"]).arg(copy.path()).current_dir(ROOT).status();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .args(["src", "scripts", "device-plugin"])
+        .arg(copy.path())
+        .current_dir(ROOT)
+        .status();
     assert!(copied.unwrap().success());
     let path = copy.path().join(file);
     fs::write(&path, format!("{line}\n{}", fs::read_to_string(&path).unwrap())).unwrap();
@@ -61,6 +66,12 @@ fn import_from_a_floor_above_is_found() {
 }
 
 #[test]
+fn circle_inside_a_crate_is_found() {
+    let said = planted("device-plugin/src/rail.rs", "use crate::pools::Pools;");
+    assert!(said.contains("device-plugin/src: circle of 2: pools rail"), "{said}");
+}
+
+#[test]
 fn room_that_touches_the_machine_is_found() {
     let said = planted("src/select/rules.rs", "use std::fs::File;");
     assert!(said.contains("select::rules touches the machine"), "{said}");
@@ -81,7 +92,12 @@ fn lowest_floor_imports_nothing() {
 #[test]
 fn allowed_line_that_is_not_needed_is_found() {
     let copy = tempfile::tempdir().unwrap();
-    let copied = Command::new("cp").arg("-r").args(["src", "scripts"]).arg(copy.path()).current_dir(ROOT).status();
+    let copied = Command::new("cp")
+        .arg("-r")
+        .args(["src", "scripts", "device-plugin"])
+        .arg(copy.path())
+        .current_dir(ROOT)
+        .status();
     assert!(copied.unwrap().success());
     let rules = copy.path().join("scripts/layers.toml");
     let text = fs::read_to_string(&rules).unwrap();

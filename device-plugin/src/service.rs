@@ -13,8 +13,9 @@ use tonic::Status;
 use tonic::body::Body;
 
 use crate::api;
-use crate::node::{Node, Rail, Shown};
+use crate::node::Node;
 use crate::preferred::preferred;
+use crate::rail::{Rail, Shown};
 
 pub const OPTIONS: api::Options = api::Options { pre_start_required: false, get_preferred_allocation_available: true };
 

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
-use rdmaprep_device_plugin::node::{Inventory, Node, Rail};
+use rdmaprep_device_plugin::node::{Inventory, Node};
 use rdmaprep_device_plugin::pools::Pools;
+use rdmaprep_device_plugin::rail::Rail;
 use rdmaprep_device_plugin::{api, session};
 use tempfile::TempDir;
 use tokio::net::UnixListener;

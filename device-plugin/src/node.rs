@@ -4,36 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use ipnet::IpNet;
-use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::pools::Pools;
-
-/// A rail as the CDI file names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Rail {
-    pub name: String,
-    /// Absent where the platform does not say.
-    pub numa: Option<i64>,
-    /// Of its port; absent where that is not known.
-    pub speed_gbps: Option<u32>,
-    pub addresses: Vec<IpNet>,
-    /// To each GPU of the node, in their order; 0 is the nearest kind.
-    #[serde(skip)]
-    pub distances: Vec<u8>,
-    /// Why no container can have it now.
-    pub unhealthy: Option<String>,
-}
+use crate::rail::{Rail, Shown};
 
 /// Where rails are looked up: the machine, or a test.
 pub trait Inventory: Send + Sync {
     /// All rails of the CDI file, in its order, which is that of rails.
     fn look(&self) -> Result<Vec<Rail>>;
 }
-
-/// By resource, in the order of the config file, its rails in the order of rails.
-pub type Shown = Vec<(String, Vec<Rail>)>;
 
 pub struct Node {
     inventory: Arc<dyn Inventory>,

@@ -21,7 +21,8 @@ use rdmaprep::kernel::records::Records;
 use rdmaprep::kernel::store::Store;
 use rdmaprep::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
 
-use crate::node::{Inventory, Rail};
+use crate::node::Inventory;
+use crate::rail::Rail;
 
 pub struct Host {
     pub cdi: PathBuf,

@@ -8,6 +8,7 @@
 //! service, preferred         the five calls of kubelet's; which rails belong together
 //! node                       rails and their resources, as they are now
 //!   pools, host              the config file; the machine, by rdmaprep's library
+//!     rail                   a rail, as all of these know it
 //! api                        kubelet's messages
 //! ```
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ pub mod host;
 pub mod node;
 pub mod pools;
 pub mod preferred;
+pub mod rail;
 pub mod service;
 pub mod session;
 pub mod watch;

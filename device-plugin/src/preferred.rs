@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::node::Rail;
+use crate::rail::Rail;
 
 /// `size` names of `available`, with all of `must` among them, in the order of rails. The same question has the same answer.
 /// Fewer where there are not enough: the kubelet then chooses the rest itself.

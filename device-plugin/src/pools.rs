@@ -10,7 +10,7 @@ use rdmaprep::cdi::KIND;
 use rdmaprep::kernel::host::files;
 use serde::Deserialize;
 
-use crate::node::{Rail, Shown};
+use crate::rail::{Rail, Shown};
 
 /// Read unless `--config` names another; this one may be absent.
 pub const CONFIG: &str = "/etc/rdmaprep/device-plugin.toml";
