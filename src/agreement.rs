@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 use rail_agreement::{BareHca, Device, DroppedRail, Match, Offer, Policy, Rail, RailKey};
 use rdma_model::ids::{HcaName, IfName};
+use rdma_model::natural;
 use rdma_model::snapshot::Snapshot;
 
 use crate::plan::Plan;
 use crate::select::candidates::counts;
-use crate::select::{DropCode, Selection, Verdict, natural};
+use crate::select::{DropCode, Selection, Verdict};
 
 pub struct RailNames<'a> {
     policy: Policy,
@@ -32,7 +33,7 @@ impl<'a> RailNames<'a> {
             Some(drop) => v.hca.is_some() && drop.code != DropCode::Child,
         };
         let mut all: Vec<&Verdict> = selection.verdicts.iter().filter(own).collect();
-        let label = |v: &Verdict| natural(&v.label());
+        let label = |v: &Verdict| natural::key(&v.label());
         all.sort_by_cached_key(|v| (v.pci.is_none(), v.pci, label(v)));
         let places = all.into_iter().filter_map(|v| v.netdev.as_ref()).collect();
         RailNames { policy, labels, seen, places }

@@ -7,7 +7,7 @@ use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{Hca, Snapshot};
 use serde::Serialize;
 
-use crate::select::{self, Drop, DropCode, Selection};
+use crate::select::{Drop, DropCode, Selection};
 
 mod canvas;
 mod svg;
@@ -117,7 +117,7 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
         gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at), shares: None }).collect();
     let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, fates)).collect();
     // Rail order, as the selection has it.
-    let rail = |n: &Nic| (n.place.is_none(), n.place.as_ref().map(|p| p.address), select::natural(n.hca.as_str()));
+    let rail = |n: &Nic| (n.place.is_none(), n.place.as_ref().map(|p| p.address), n.hca.clone());
     nics.sort_by_cached_key(rail);
     let kept = nics.iter_mut().filter(|n| n.dropped.is_none());
     kept.enumerate().for_each(|(rail, nic)| nic.rail = Some(rail));

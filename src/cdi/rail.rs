@@ -1,3 +1,4 @@
+use rdma_model::natural;
 use rdma_model::nic::Nic;
 use std::collections::HashSet;
 use std::fmt;
@@ -9,7 +10,6 @@ use rdma_model::snapshot::{CharDevice, Snapshot};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
-use crate::select::natural;
 use rdma_model::upper_lower;
 
 /// How the name of an HCA without a netdev begins in a hook's argument: no netdev's name has a colon.
@@ -98,6 +98,6 @@ impl Rail {
     }
 
     pub fn rank(&self) -> impl Ord + use<> {
-        (self.pci.is_none(), self.pci, natural(self.name.as_str()), self.name.clone())
+        (self.pci.is_none(), self.pci, natural::key(self.name.as_str()), self.name.clone())
     }
 }

@@ -83,8 +83,8 @@ pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Option
     if ports::are_ipv6(nics) {
         ours("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6);
     }
-    if let Some(hca) = ports::misplaced(nics, ib, seen) {
-        ours("NCCL_IB_MERGE_VFS", "0", &format!("{hca} shares its bus with other cards, and would be taken for one"));
+    if let Some(why) = ports::misplaced(nics, ib, seen) {
+        ours("NCCL_IB_MERGE_VFS", "0", &why);
     }
     if options.agreed {
         ours(

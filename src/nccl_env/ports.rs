@@ -44,20 +44,26 @@ pub(super) fn are_ipv6(nics: &[Nic]) -> bool {
     gids.peek().is_some() && gids.all(|g| g.ip().is_ipv6())
 }
 
-/// An HCA that NCCL would take for another card's. It sets the device number of each HCA's address to 0, so that the VFs of a
+/// Where NCCL would look for an HCA, and that is not its card; as a clause. It sets the device number of each HCA's address to 0, so that the VFs of a
 /// card become one (src/transport/net_ib/init.cc:69 in 2.30.7): wrong for what sits on a bus beside other cards.
-pub(super) fn misplaced<'a>(nics: &'a [Nic], ib: &'a [HcaName], seen: &'a Snapshot) -> Option<&'a HcaName> {
+pub(super) fn misplaced(nics: &[Nic], ib: &[HcaName], seen: &Snapshot) -> Option<String> {
     let function = |id: BusId| seen.pci.iter().find(|f| f.address == id);
+    let merged = |id: BusId| BusId { device: 0, function: 0, ..id };
     let is_wrong = |id: BusId| {
-        let (first, merged) = (BusId { function: 0, ..id }, BusId { device: 0, function: 0, ..id });
+        let first = BusId { function: 0, ..id };
         let card = function(id).and_then(|f| f.physfn).map(|pf| BusId { function: 0, ..pf });
         let is_card = |f: &PciFunction| {
             let pf = f.physfn.map(|pf| BusId { function: 0, ..pf });
             Some(f.address) == card || (pf.is_some() && pf == card)
         };
-        merged != first && !function(merged).is_some_and(is_card)
+        merged(id) != first && !function(merged(id)).is_some_and(is_card)
     };
     let moved = nics.iter().filter(|n| !n.rxe).filter_map(|n| Some((n.hca.as_ref()?, n.identity.pci?)));
     let fixed = ib.iter().filter_map(|h| Some((h, seen.hca(h)?.pci?)));
-    moved.chain(fixed).find(|(_, id)| is_wrong(*id)).map(|(hca, _)| hca)
+    let (hca, id) = moved.chain(fixed).find(|(_, id)| is_wrong(*id))?;
+    let place = merged(id);
+    Some(match function(place) {
+        Some(_) => format!("{hca} would be taken for the card at {place}, on whose bus it is"),
+        None => format!("NCCL would look for {hca} at {place}, where no card is"),
+    })
 }

@@ -112,6 +112,14 @@ fn cards_that_share_a_bus_are_kept_apart() {
     // A virtual machine's root bus.
     assert!(!merged(&[("a", "0000:00:05.0", None), ("b", "0000:00:06.0", None)]));
     assert!(!merged(&[("a", "0000:00:05.0", None)]));
+    let why = |cards: &[Card]| {
+        let (nics, seen) = host(cards);
+        build_env(&nics, &[], &seen, &options(&[])).env.into_iter().find(|v| v.name == "NCCL_IB_MERGE_VFS").unwrap().why
+    };
+    let alone = "NCCL would look for a at 0000:00:00.0, where no card is";
+    assert_eq!(why(&[("a", "0000:00:05.0", None, V4)]), alone);
+    let beside = "b would be taken for the card at 0000:05:00.0, on whose bus it is";
+    assert_eq!(why(&[("a", "0000:05:00.0", None, V4), ("b", "0000:05:02.0", None, V4)]), beside);
     // Two functions of a card; VFs beside their PF; VFs on a bus of their own, of which the first stands for the card.
     assert!(merged(&[("a", "0000:05:00.0", None), ("b", "0000:05:00.1", None)]));
     assert!(merged(&[("a", "0000:05:00.0", None), ("b", "0000:05:01.3", Some("0000:05:00.0"))]));

@@ -55,6 +55,9 @@ pub fn decide(wish: ArpChoice, numbers: TableRange, rails: &[NicState]) -> (Opti
     let one_wire = groups.iter().any(|g| matches!(g.why, Why::Subnet(_)));
     let what = match (groups.is_empty(), wanted) {
         (true, _) => "no two rails share a subnet or a destination",
+        (false, true) if made.is_empty() && rails.iter().all(|s| s.rules.is_empty()) => {
+            "no rail has a route for a table of its own"
+        }
         (false, true) if made.is_empty() => "the rails' own rules come along",
         (false, true) => "a routing table and rules for each rail",
         (false, false) if one_wire && arp.is_some_and(|a| a.asks_for_routes()) => {

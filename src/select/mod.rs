@@ -9,6 +9,7 @@ use std::fmt;
 use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
+use rdma_model::natural;
 use rdma_model::snapshot::{Gid, Netdev, Snapshot};
 use rdma_model::upper_lower;
 pub use rdma_model::verdict::DropCode;
@@ -170,24 +171,7 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
         (None, hca) => hca.as_ref().and_then(agreed_ib),
     };
     let agreed = agreed.unwrap_or(usize::MAX);
-    (agreed, placeholder, verdict.pci.is_none(), verdict.pci, natural(&label), label)
-}
-
-pub(crate) fn natural(label: &str) -> String {
-    let mut natural = String::new();
-    let mut digits = String::new();
-    for c in label.chars().chain(['\0']) {
-        if c.is_ascii_digit() {
-            digits.push(c);
-            continue;
-        }
-        if !digits.is_empty() {
-            natural.push_str(&format!("{digits:0>15}"));
-            digits.clear();
-        }
-        natural.push(c);
-    }
-    natural
+    (agreed, placeholder, verdict.pci.is_none(), verdict.pci, natural::key(&label), label)
 }
 
 /// A name that does not exist is a mistake, and the list of what does exist its cure.

@@ -134,6 +134,18 @@ fn altnames_that_are_no_text_are_deleted() {
     });
 }
 
+#[test]
+fn link_name_with_a_question_mark_is_shown() {
+    alone(|host| {
+        let index = |name: &str| sh(&format!("ip -o link show dev '{name}' | cut -d: -f1")).trim().to_owned();
+        sh("ip link add name 'a?b' type veth peer name '?3'; ip link add name '?' type veth peer name x");
+        let seen = host.normal();
+        let is_there = |name: &str| seen.lines().any(|l| l.starts_with(&format!("{name} ")));
+        // One that looks like ours for a link without a name goes by its index as well.
+        assert!(is_there("a?b") && is_there("?") && is_there(&format!("?{}", index("?3"))), "{seen}");
+    });
+}
+
 /// The host's own, as bytes.
 #[test]
 fn host_names_that_are_no_text_come_back() {

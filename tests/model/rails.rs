@@ -434,6 +434,16 @@ fn prepare_says_what_it_chose() {
     let recipe =
         "ARP profile 2/1/1/1 (as asked): no routing tables: of rails that share a subnet, one can resolve its peers";
     assert_eq!(said("2/1/1/1")[0], recipe);
+    // A recording without routes.
+    let state = |name: &str, address: &str| NicState {
+        netdev: netdev(name, true, &[address]),
+        routes: Vec::new(),
+        nexthops: Vec::new(),
+        rules: Vec::new(),
+    };
+    let bare = [state("rail0", "10.0.0.1/24"), state("rail1", "10.0.0.2/24")];
+    let said = rails::decide(ArpChoice::Auto, "300-400".parse().unwrap(), &bare).1.notes;
+    assert_eq!(said[0], "ARP profile 2/1/1/1 (strict): no rail has a route for a table of its own");
     let apart = testkit::fake_kernel::hosts::three();
     let said = plan(&apart, 3, ArpChoice::Auto, "300-400").rails.notes;
     assert_eq!(said, ["ARP profile 2/1/1/1 (strict): no two rails share a subnet or a destination"]);

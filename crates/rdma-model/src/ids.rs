@@ -1,12 +1,13 @@
 //! The identifiers of this field as types that cannot hold nonsense: each is validated when it is parsed or deserialized.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::{checked_text, serde_as_text};
+use crate::{checked_text, natural, serde_as_text};
 
 checked_text! {
     /// A network interface's name: 1 to 15 bytes, no `/`, no `:`, no white space, neither `.` nor `..`
@@ -28,6 +29,18 @@ checked_text! {
         let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
         ensure!(!s.is_empty() && s.len() < 64 && s.chars().all(good), "{s:?} is no RDMA device name");
         ensure!(s != "." && s != "..", "{s:?} is no RDMA device name");
+    }, ordered elsewhere
+}
+
+impl Ord for HcaName {
+    fn cmp(&self, other: &HcaName) -> Ordering {
+        natural::order(self.as_str(), other.as_str())
+    }
+}
+
+impl PartialOrd for HcaName {
+    fn partial_cmp(&self, other: &HcaName) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -7,6 +7,7 @@ pub mod error_class;
 pub mod escape;
 pub mod ids;
 pub mod moved_nic;
+pub mod natural;
 mod newtype;
 pub mod nic;
 pub mod snapshot;

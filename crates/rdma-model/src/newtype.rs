@@ -20,12 +20,19 @@ macro_rules! serde_as_text {
 }
 
 /// A newtype of a `String` that was checked: `checked_text! { /// Docs. Name(text) { ensure!(…) } }`. The crate that names it depends
-/// on anyhow and serde.
+/// on anyhow and serde. With `, ordered elsewhere` at the end it has no order of its own.
 #[macro_export]
 macro_rules! checked_text {
     ($(#[$meta:meta])* $name:ident($text:ident) $check:block) => {
+        $crate::checked_text! {
+            #[derive(PartialOrd, Ord)]
+            $(#[$meta])*
+            $name($text) $check, ordered elsewhere
+        }
+    };
+    ($(#[$meta:meta])* $name:ident($text:ident) $check:block, ordered elsewhere) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name(String);
 

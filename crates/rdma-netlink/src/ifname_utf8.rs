@@ -18,6 +18,8 @@ pub const IFLA_IFALIAS: u16 = 20;
 pub const IFLA_PROP_LIST: u16 = 52;
 /// An alternative name: bytes and a zero.
 pub const IFLA_ALT_IFNAME: u16 = 53;
+/// What no name of a link holds (dev_valid_name()), for bytes of one that is no text.
+const NO_NAME: u8 = b'/';
 /// NLA_TYPE_MASK (include/uapi/linux/netlink.h).
 const TYPE: u16 = 0x3fff;
 
@@ -78,15 +80,15 @@ struct Names {
 fn names(attributes: &mut [u8]) -> Names {
     let mut found = Names::default();
     each(attributes, &mut |kind, value| match kind {
-        IFLA_IFNAME => mend(value),
+        IFLA_IFNAME => mend(value, NO_NAME),
         IFLA_IFALIAS => {
             found.alias = text(value);
-            mend(value);
+            mend(value, b'?');
         }
         IFLA_PROP_LIST => each(value, &mut |kind, name| {
             if kind == IFLA_ALT_IFNAME {
                 found.altnames.push(text(name));
-                mend(name);
+                mend(name, b'?');
             }
         }),
         _ => {}
@@ -109,9 +111,9 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn mend(bytes: &mut [u8]) {
+fn mend(bytes: &mut [u8], with: u8) {
     if std::str::from_utf8(bytes).is_err() {
-        bytes.iter_mut().filter(|b| !b.is_ascii()).for_each(|b| *b = b'?');
+        bytes.iter_mut().filter(|b| !b.is_ascii()).for_each(|b| *b = with);
     }
 }
 
@@ -148,6 +150,9 @@ mod tests {
         let altnames = [attribute(IFLA_ALT_IFNAME, b"?y\0"), attribute(IFLA_ALT_IFNAME, b"ok\0")].concat();
         let mended = [attribute(IFLA_IFALIAS, b"?x\0"), list(&altnames), attribute(1, b"\xff\xfe")].concat();
         assert_eq!(link, mended, "a link-layer address is no text");
+        let mut link = [attribute(IFLA_IFNAME, b"a?b\0"), attribute(IFLA_IFNAME, b"\xffb\0")].concat();
+        names(&mut link);
+        assert_eq!(link, [attribute(IFLA_IFNAME, b"a?b\0"), attribute(IFLA_IFNAME, b"/b\0")].concat());
     }
 
     #[test]

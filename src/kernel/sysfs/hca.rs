@@ -45,6 +45,7 @@ pub(super) fn hcas(root: &Root, with_gids: bool, warnings: &mut Vec<String>) -> 
         }
         found.push(one);
     }
+    found.sort_by(|a, b| a.hca.name.cmp(&b.hca.name));
     found
 }
 

@@ -25,9 +25,12 @@ pub(super) fn enslaved(context: &Context, candidate: &Candidate) -> Option<Drop>
     let kind = netdev.kind.as_deref().filter(|k| matches!(*k, "bond" | "bridge" | "team" | "vrf" | "openvswitch"));
     let has_members = context.snapshot.netdevs.iter().any(|n| n.master.as_ref() == Some(&netdev.name));
     let kind = kind.or(has_members.then_some("master of other interfaces"))?;
-    let why = format!("{} is a {kind}, which cannot change namespace", netdev.name);
+    let why = format!("{} is {}, which cannot change namespace", netdev.name, with_article(kind));
     let fix = match (kind, upper_lower::is_bond(netdev)) {
         ("bond", true) => "name it in --ifaces: rdmaprep dissolves it here and re-creates it inside, with its members",
+        // A captured /sys does not show what a bond was made from; netlink does, unless it has a primary member (`of_bond` in
+        // rdma-netlink's link_info.rs).
+        ("bond", false) if context.snapshot.netns.is_none() => "dissolve it and use its members",
         ("bond", false) => "dissolve it and use its members: rdmaprep cannot re-create a bond with a primary member",
         _ if netdev.kind.as_deref() == Some("hsr") => "delete it, and use its ports",
         _ => "remove its members from it, and use them",
@@ -45,6 +48,11 @@ fn freeing(context: &Context, netdev: &Netdev, master: &IfName) -> String {
     }
 }
 
+fn with_article(noun: &str) -> String {
+    let article = if noun.starts_with(['a', 'e', 'i', 'o']) { "an" } else { "a" };
+    format!("{article} {noun}")
+}
+
 pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let netdev = candidate.netdev.filter(|_| !candidate.named(context))?;
     let kind = netdev.kind.as_deref();
@@ -55,9 +63,9 @@ pub(super) fn child(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let stacked = matches!(kind, Some("vlan" | "macvlan" | "macvtap" | "ipvlan" | "ipvtap" | "macsec"));
     let lower = upper_lower::lower(context.snapshot, netdev);
     let why = format!(
-        "{} is a {} on top of {}",
+        "{} is {} on top of {}",
         netdev.name,
-        kind.unwrap_or("netdev"),
+        with_article(kind.unwrap_or("netdev")),
         lower.map_or("another", |d| d.name.as_str())
     );
     (stacked || lower.is_some()).then(|| because(DropCode::Child, why, "name it in --ifaces to take it"))?

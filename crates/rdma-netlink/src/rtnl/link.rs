@@ -11,15 +11,15 @@ use rdma_model::snapshot::{LinkOptions, Netdev, Program, ProgramHook, Stranger};
 use super::{Names, bytes};
 use crate::{link_info, lower_link};
 
-/// The index in a link message, and its name. One that is no text, or none that we take, is called `?INDEX` instead, and is
-/// addressed by that index: whatever a container calls a NIC, it must not lose it for us.
+/// The index in a link message, and its name. One that is no text, or none that we take, or looks like this, is called `?INDEX`
+/// instead, and is addressed by that index: whatever a container calls a NIC, it must not lose it for us.
 pub fn link_name(message: &LinkMessage) -> Option<(u32, IfName)> {
     let index = message.header.index;
     let text = message.attributes.iter().find_map(|a| match a {
         LinkAttribute::IfName(n) => Some(n),
         _ => None,
     })?;
-    let usable = text.parse().ok().filter(|_| !text.contains('?'));
+    let usable = text.parse().ok().filter(|name| nameless(name).is_none());
     Some((index, usable.or_else(|| format!("?{index}").parse().ok())?))
 }
 
