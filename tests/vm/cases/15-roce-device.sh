@@ -68,6 +68,23 @@ case_verbs_open_it() {
   says "PORT_DOWN (1)"
 }
 
+# What gVisor takes a device by; nothing else of the function changes, and other NICs of its driver keep theirs.
+case_another_driver_in_the_uevent() {
+  local function other
+  function=$(readlink -f "/sys/class/net/${roce_nics[0]}/device")
+  other=$(readlink -f "/sys/class/net/${roce_nics[2]}/device")
+  roce "netdevs=${roce_nics[0]},${roce_nics[1]}" driver=mlx5_core driver_id=1
+  equal "DRIVER" DRIVER=mlx5_core "$(grep ^DRIVER "$function/uevent")"
+  equal "DRIVER of another one" DRIVER=e1000e "$(grep ^DRIVER "$other/uevent")"
+  equal "its driver" e1000e "$(basename "$(readlink "$function/driver")")"
+  roce_up 0
+  roce_is ACTIVE roce0
+  said=$(ibv_devinfo -d roce0)
+  says "PORT_ACTIVE (4)"
+  rmmod roce
+  equal "DRIVER afterwards" DRIVER=e1000e "$(grep ^DRIVER "$function/uevent")"
+}
+
 case_several_ports() {
   roce "netdevs=${roce_nics[0]},${roce_nics[2]}+${roce_nics[3]}" names=one,two%d
   roce_up 2 3

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * RDMA devices without a data path, for tests, with the habits that soft-RoCE lacks and mlx5 has: they sit on a PCI
- * function, outlive their netdev's move into another network namespace, letting go of it at NETDEV_UNREGISTER and
+ * function, pin the memory that is registered, outlive their netdev's move into another network namespace, letting go of it at NETDEV_UNREGISTER and
  * taking it back at NETDEV_REGISTER, wherever that is, and can be moved themselves in the exclusive RDMA namespace
  * mode. ib_core keeps their RoCE v1 and v2 GID tables as it does for hardware.
  *
  *   modprobe roce netdevs=eth4,eth5+eth6 [names=roce%d] [link_layers=ethernet,infiniband] [down=0,1] [gids=16]
+ *                [driver=mlx5_core driver_id=1]
  *
  * One device for each entry of netdevs (names in the initial network namespace, each on a PCI function), with one
  * port for each netdev joined by "+"; its PCI function is the first one's. names, link_layers and down have an entry for
- * each device, too; the last entry given goes on for those that follow.
+ * each device, too; the last entry given goes on for those that follow. driver is what the uevent file of their PCI
+ * functions names as DRIVER while the module is loaded; the functions keep theirs.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -19,8 +21,10 @@
 #include <linux/netdevice.h>
 #include <linux/pci.h>
 #include <linux/rtnetlink.h>
+#include <linux/version.h>
 #include <net/addrconf.h>
 #include <rdma/ib_addr.h>
+#include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
 
 #define MAX_DEVICES 64
@@ -62,6 +66,10 @@ static unsigned int abi = 1;
 module_param(abi, uint, 0444);
 MODULE_PARM_DESC(abi, "version of the provider's ABI");
 
+static char *driver;
+module_param(driver, charp, 0444);
+MODULE_PARM_DESC(driver, "DRIVER in the uevent of the PCI functions");
+
 struct roce_port {
 	struct device *parent;		/* with dev_port what the netdev is recognised by */
 	unsigned short dev_port;
@@ -77,6 +85,8 @@ struct roce_device {
 	bool infiniband;
 	bool inert;
 	__be64 card;			/* system image GUID: one for all functions of a card */
+	struct device_driver *driver;	/* of the PCI function, while it shows the copy; under its lock */
+	struct pci_driver copy;
 	unsigned int ports;
 	struct roce_port port[MAX_PORTS];
 };
@@ -87,6 +97,11 @@ struct roce_ucontext {
 
 struct roce_pd {
 	struct ib_pd ib;
+};
+
+struct roce_mr {
+	struct ib_mr ib;
+	struct ib_umem *umem;
 };
 
 static LIST_HEAD(roce_devices);
@@ -232,6 +247,38 @@ static int roce_dealloc_pd(struct ib_pd *pd, struct ib_udata *udata)
 	return 0;
 }
 
+/* Pins the memory, within RLIMIT_MEMLOCK: all that a device without a data path can do with it. */
+static struct ib_mr *roce_reg_user_mr(struct ib_pd *pd, u64 start, u64 length, u64 virt, int access,
+#if LINUX_VERSION_CODE >= KERNEL_VERSION(6, 17, 0)
+				      struct ib_dmah *dmah,
+#endif
+				      struct ib_udata *udata)
+{
+	static atomic_t keys;
+	struct roce_mr *mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+	struct ib_umem *umem;
+
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	umem = ib_umem_get(pd->device, start, length, access);
+	if (IS_ERR(umem)) {
+		kfree(mr);
+		return ERR_CAST(umem);
+	}
+	mr->umem = umem;
+	mr->ib.lkey = mr->ib.rkey = atomic_inc_return(&keys) << 8;
+	return &mr->ib;
+}
+
+static int roce_dereg_mr(struct ib_mr *ib, struct ib_udata *udata)
+{
+	struct roce_mr *mr = container_of(ib, struct roce_mr, ib);
+
+	ib_umem_release(mr->umem);
+	kfree(mr);
+	return 0;
+}
+
 static ssize_t hw_rev_show(struct device *dev, struct device_attribute *attr, char *text)
 {
 	return sysfs_emit(text, "0\n");
@@ -278,6 +325,8 @@ static struct ib_device_ops roce_ops = {
 	.disassociate_ucontext = roce_disassociate_ucontext,
 	.alloc_pd = roce_alloc_pd,
 	.dealloc_pd = roce_dealloc_pd,
+	.reg_user_mr = roce_reg_user_mr,
+	.dereg_mr = roce_dereg_mr,
 	INIT_RDMA_OBJ_SIZE(ib_ucontext, roce_ucontext, ib),
 	INIT_RDMA_OBJ_SIZE(ib_pd, roce_pd, ib),
 };
@@ -349,11 +398,42 @@ static int roce_event(struct notifier_block *block, unsigned long event, void *i
 /* Before ib_core's own, whose work for NETDEV_REGISTER asks for the netdev of each port. */
 static struct notifier_block roce_notifier = { .notifier_call = roce_event, .priority = 1 };
 
+/*
+ * dev_uevent() prints the name of the function's driver: it gets a copy of that, with another name. Functions that are
+ * not ours keep theirs.
+ */
+static void roce_show_driver(struct roce_device *dev)
+{
+	struct device *parent = dev->ib.dev.parent;
+
+	device_lock(parent);
+	if (parent->driver) {
+		dev->driver = parent->driver;
+		dev->copy = *to_pci_driver(parent->driver);
+		dev->copy.driver.name = driver;
+		parent->driver = &dev->copy.driver;
+	}
+	device_unlock(parent);
+}
+
+static void roce_put_driver_back(struct roce_device *dev)
+{
+	struct device *parent = dev->ib.dev.parent;
+
+	if (!dev->driver)
+		return;
+	device_lock(parent);
+	if (parent->driver == &dev->copy.driver)
+		parent->driver = dev->driver;
+	device_unlock(parent);
+}
+
 static void roce_free(struct roce_device *dev)
 {
 	struct device *parent = dev->ib.dev.parent;
 	u32 i;
 
+	roce_put_driver_back(dev);
 	for (i = 0; i < dev->ports; i++) {
 		roce_put_behind(&dev->port[i], NULL);
 		put_device(dev->port[i].parent);
@@ -445,6 +525,8 @@ static int roce_add(int i)
 		roce_free(dev);
 		return err;
 	}
+	if (driver)
+		roce_show_driver(dev);
 	ib_set_device_ops(&dev->ib, &roce_ops);
 	dev->ib.node_type = RDMA_NODE_IB_CA;
 	dev->ib.phys_port_cnt = dev->ports;
@@ -467,8 +549,9 @@ static void roce_exit(void)
 {
 	struct roce_device *dev, *next;
 
-	/* With an empty list the replay of NETDEV_UNREGISTER for each netdev finds nothing to do. */
-	list_for_each_entry_safe(dev, next, &roce_devices, list)
+	/* With an empty list the replay of NETDEV_UNREGISTER for each netdev finds nothing to do. The last one first: of two on
+	 * one function, the second has copied the first one's copy of its driver. */
+	list_for_each_entry_safe_reverse(dev, next, &roce_devices, list)
 		roce_remove(dev);
 	unregister_netdevice_notifier(&roce_notifier);
 }
