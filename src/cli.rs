@@ -183,6 +183,13 @@ pub struct PrepareArgs {
     /// Edit the config.json of this bundle
     #[arg(long, env = "RDMAPREP_BUNDLE", value_name = "DIR")]
     pub bundle: Option<PathBuf>,
+    /// The runtime: a command line, or a name
+    ///
+    /// For gVisor: `runsc --rdmaproxy`, or the name of a runtime in Docker's or containerd's configuration, such as
+    /// `runsc`. It decides what `--sysfs auto` means.
+    #[arg(long, env = "RDMAPREP_RUNTIME", value_name = "COMMAND")]
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pub runtime: Option<String>,
     /// Timeout of each hook [default: 60 or more]
     // More for more than 225 NICs.
     #[arg(long, env = "RDMAPREP_HOOK_TIMEOUT", value_name = "SECONDS")]

@@ -4,9 +4,7 @@
 pub mod exec;
 mod runtime_args;
 
-use crate::config::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
@@ -99,20 +97,6 @@ pub fn choose_runtime(named: Option<&str>, configured: Option<&str>) -> Result<R
 /// Whether a runtime's process can keep a file open for its hooks without passing it to other processes of the container.
 pub fn is_discreet(program: &Path) -> bool {
     DISCREET.iter().any(|name| program.file_name() == Some(OsStr::new(name)))
-}
-
-/// What [`SysfsMode::Auto`] means for the containers of that program, if the program decides it: gVisor's kernel has a /sys of
-/// its own, which its RDMA proxy builds itself.
-pub fn sysfs(program: &Path, args: &[OsString]) -> Option<SysfsMode> {
-    let name = program.file_name()?.as_bytes();
-    // Go's flag package takes these for true.
-    let is_proxy = |word: &OsString| {
-        let flag = word.to_str().and_then(|word| word.strip_prefix("--").or(word.strip_prefix('-')));
-        let value = flag.and_then(|flag| flag.strip_prefix("rdmaproxy"));
-        value.is_some_and(|value| matches!(value, "" | "=1" | "=t" | "=T" | "=true" | "=TRUE" | "=True"))
-    };
-    let sysfs = if args.iter().any(is_proxy) { SysfsMode::Off } else { SysfsMode::Snapshot };
-    name.starts_with(b"runsc").then_some(sysfs)
 }
 
 /// Where a program of these names may be: the absolute folders of `path`, one name after the other.

@@ -83,7 +83,7 @@ pub fn of_plan(
 ) -> Option<Tree> {
     let keep = Keep { functions: others, ..Keep::for_plan(plan) };
     match plan.sysfs {
-        SysfsMode::Off => None,
+        SysfsMode::Off | SysfsMode::Proxy | SysfsMode::ProxyWarn => None,
         SysfsMode::Auto | SysfsMode::Live => Some(live(&keep, seen, &links())),
         SysfsMode::Snapshot => Some(snapshot(&keep, seen, whole())),
     }

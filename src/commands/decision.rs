@@ -14,12 +14,13 @@ use rdma_model::tree::Tree;
 
 use super::{busy_nics, recorded, warn};
 use crate::config::request::Request;
+use crate::config::sandbox::{self, Sandbox};
 use crate::config::sysfs_mode::SysfsMode;
 use crate::kernel::netns::Netns;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
 use crate::oci::edit;
-use crate::plan::Plan;
+use crate::plan::{Plan, rdma_proxy};
 use crate::planner::{check_agreed, inside, moved_away, observe_host, options, plan_with, view_of};
 use crate::select::Selection;
 use crate::select::protected_ifaces;
@@ -145,6 +146,7 @@ impl<'a> DraftInputs<'a> {
             warn(&self.seen.warnings);
         }
         warn(&selection.warnings);
+        warn(&rdma_proxy::judge(&plan, &self.seen)?);
         warn(&missing_topology(self.request));
         warn(&moved_away(&plan, &request, &self.seen).into_iter().collect::<Vec<_>>());
         let (host, pod) = (self.seen.clone(), self.pod.clone());
@@ -170,7 +172,7 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     }
     check_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
-    let (sysfs, _) = plan.sysfs.for_annotations(&edit::annotations(text));
+    let (sysfs, _) = plan.sysfs.within(Sandbox::of_annotations(&edit::annotations(text)));
     let serves = sysfs == plan.sysfs && sysfs != SysfsMode::Snapshot && pod.is_none();
     let name = plan.view.clone().filter(|_| serves);
     let view = name.as_ref().and_then(|name| store.view(name).ok().flatten());
@@ -179,17 +181,27 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
         return Ok(Decision { plan, selection, view, pod, host: seen, recorded: false });
     }
     let host = live.observe(Side::Host, &Scope::full())?;
+    warn(&rdma_proxy::judge(&plan, &host)?);
     Decision { plan, selection, view: None, pod, host, recorded: false }.shown(Some(text), &mut live)
 }
 
-/// A request with what the container's annotations take away, and what they show of its runtime.
-pub(super) fn narrowed(request: Request, config: &str) -> Result<Request> {
+/// A request with what the container's annotations take away, and what they and its runtime, where it is known, show of /sys.
+pub(super) fn narrowed(request: Request, config: &str, runtime: Option<Sandbox>) -> Result<Request> {
     let annotations = edit::annotations(config);
     let mut request = request.narrow(&annotations)?;
-    let (sysfs, why) = request.select.sysfs.for_annotations(&annotations);
+    let said = Sandbox::of_annotations(&annotations);
+    show_within(&mut request, runtime.max(said));
+    if said == Some(Sandbox::RdmaProxy) && runtime != said {
+        warn(&[sandbox::REFUSED.to_owned()]);
+    }
+    Ok(request)
+}
+
+/// Chooses the /sys of a container in that sandbox, where none was asked for.
+pub(super) fn show_within(request: &mut Request, sandbox: Option<Sandbox>) {
+    let (sysfs, why) = request.select.sysfs.within(sandbox);
     request.select.sysfs = sysfs;
     warn(&why.map(|why| format!("--sysfs: {why}")).into_iter().collect::<Vec<_>>());
-    Ok(request)
 }
 
 /// The namespace that a container joins (a pod's), where it exists before the container.

@@ -28,7 +28,7 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
 
 fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> Result<Vec<EnvVar>> {
     let text = read_config(bundle)?;
-    let request = narrowed(request, &text)?;
+    let request = narrowed(request, &text, None)?;
     let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
     let decision = match stored {
         Some(plan) => for_container(plan, &request, &text, store)?,

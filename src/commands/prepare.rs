@@ -1,6 +1,7 @@
 //! `rdmaprep prepare`: before the runtime reads config.json, the plan, what its container sees of /sys, and the edit.
 
 mod draft;
+mod runtime;
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use serde::Serialize;
 
-use super::decision::{Decision, DraftInputs, narrowed};
+use super::decision::{Decision, DraftInputs, narrowed, show_within};
 use super::{peers, request, say, store, warn};
 use crate::cli::{Global, PrepareArgs};
 use crate::config::request::Request;
@@ -65,10 +66,12 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
 fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String>)> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let config = args.bundle.as_deref().map(read_config).transpose()?;
-    let request = match &config {
-        Some(text) => narrowed(request, text)?,
+    let runtime = args.runtime.as_deref().map(runtime::sandbox).transpose()?.flatten();
+    let mut request = match &config {
+        Some(text) => narrowed(request, text, runtime)?,
         None => request,
     };
+    show_within(&mut request, runtime);
     Ok((request, config))
 }
 

@@ -1,6 +1,6 @@
 //! `rdmaprep-runtime`: what `spec` does, for engines whose only hook is the path of a runtime.
 
-use crate::config::sysfs_mode::SysfsMode;
+use crate::config::sandbox::Sandbox;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -47,7 +47,7 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     aside();
     let done = known.and_then(|(own, config, program, depth)| {
         let global = Global { config, ..global.clone() };
-        let edited = edited(&global, &own, &asked, shim::sysfs(&program, &call.args))?;
+        let edited = edited(&global, &own, &asked, Sandbox::of_command(&program, &call.args))?;
         let begun = run(&program, call, depth, edited.as_ref(), || mention(&own, &asked));
         let Err(e) = begun else { return Ok(()) };
         match edited.map(|edited| edited.undo()) {
@@ -80,7 +80,7 @@ fn edited(
     global: &Global,
     own: &ShimConfig,
     asked: &RuntimeCommand,
-    auto: Option<SysfsMode>,
+    sandbox: Option<Sandbox>,
 ) -> Result<Option<Edited>> {
     let Some(path) = &asked.config else { return Ok(None) };
     // A container that asks must not start without its NICs, so an unreadable config.json is an error. A missing one is for
@@ -91,7 +91,7 @@ fn edited(
     if !asks && !given {
         return Ok(None);
     }
-    match edit(global, path, before, auto) {
+    match edit(global, path, before, sandbox) {
         Err(e) if !asks => {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
             Ok(None)
@@ -100,14 +100,14 @@ fn edited(
     }
 }
 
-fn edit(global: &Global, path: &Path, before: String, auto: Option<SysfsMode>) -> Result<Option<Edited>> {
+fn edit(global: &Global, path: &Path, before: String, sandbox: Option<Sandbox>) -> Result<Option<Edited>> {
     let (spec_global, args) = spec()?;
     let global = Global {
         config: global.config.clone(),
         state_dir: global.state_dir.clone().or(spec_global.state_dir),
         run_dir: global.run_dir.clone().or(spec_global.run_dir),
     };
-    let Some(ready) = spec::ready_before(auto, &global, &args, &before)? else { return Ok(None) };
+    let Some(ready) = spec::ready_before(sandbox, &global, &args, &before)? else { return Ok(None) };
     let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
     if edited.ready.json() != edited.before {
         files::replace_keeping_attributes(path, edited.ready.json().as_bytes())?;

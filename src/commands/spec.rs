@@ -1,5 +1,6 @@
 //! `rdmaprep spec`, and what a decision makes of a config.json.
 
+use crate::config::sandbox::Sandbox;
 use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::nic::EnvVar;
 use std::collections::BTreeSet;
@@ -103,15 +104,15 @@ pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Opti
     ready_before(None, global, args, text)
 }
 
-/// The same before a runtime for which [`SysfsMode::Auto`] means that, whatever the container says of itself.
+/// The same before a runtime that is known: whether it is gVisor's.
 pub(super) fn ready_before(
-    auto: Option<SysfsMode>,
+    runtime: Option<Sandbox>,
     global: &Global,
     args: &SpecArgs,
     text: &str,
 ) -> Result<Option<Ready>> {
     let request = request(global, args.plan.as_deref(), &args.select)?;
-    let mine = narrowed(request.clone(), text)?;
+    let mine = narrowed(request.clone(), text, None)?;
     let Some(name) = mine.plan().cloned() else { return Ok(None) };
     if DeviceRequest::any(text) {
         warn(&[
@@ -128,22 +129,22 @@ pub(super) fn ready_before(
         Some(plan) => plan,
         None => decide(&request, &name, None, None, &store)?.plan,
     };
-    let plan = for_sandbox(plan, auto, text)?;
+    let plan = for_sandbox(plan, runtime, text)?;
     let decision = for_container(plan, &mine, text, &store)?;
     let flags = if unprepared { flags(&args.select, &decision.plan) } else { Vec::new() };
-    let start = Start { timeout: args.hook_timeout, flags: &flags, sandboxed: auto.is_some() };
+    let start = Start { timeout: args.hook_timeout, flags: &flags, runtime };
     let edited = edit_with(text, &decision, &store, &mine, &start)?;
     warn(&decision.traps(&edit::environment(&edited.injected.json), &mine)?);
     Ok(Some(Ready { decision, edited, store }))
 }
 
 /// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
-fn for_sandbox(plan: Plan, auto: Option<SysfsMode>, text: &str) -> Result<Plan> {
-    let (by_annotations, _) = plan.sysfs.for_annotations(&edit::annotations(text));
-    let Some(sysfs) = auto.filter(|_| plan.sysfs == SysfsMode::Auto && by_annotations != SysfsMode::Off) else {
+fn for_sandbox(plan: Plan, runtime: Option<Sandbox>, text: &str) -> Result<Plan> {
+    let (sysfs, _) = plan.sysfs.within(runtime.max(Sandbox::of_annotations(&edit::annotations(text))));
+    if sysfs == plan.sysfs {
         return Ok(plan);
-    };
-    let takes_it = sysfs == SysfsMode::Off || edit::no_mounts(text)?.is_none();
+    }
+    let takes_it = sysfs.is_proxy() || edit::no_mounts(text)?.is_none();
     Ok(if takes_it { plan.with_sysfs(sysfs, None) } else { plan })
 }
 
@@ -204,7 +205,7 @@ pub(super) fn edit(
     request: &Request,
     timeout: Option<u32>,
 ) -> Result<Edited> {
-    edit_with(text, decision, store, request, &Start { timeout, flags: &[], sandboxed: false })
+    edit_with(text, decision, store, request, &Start { timeout, flags: &[], runtime: None })
 }
 
 struct Start<'a> {
@@ -212,7 +213,7 @@ struct Start<'a> {
     timeout: Option<u32>,
     flags: &'a [String],
     /// Whether its runtime is gVisor's, whatever its annotations say.
-    sandboxed: bool,
+    runtime: Option<Sandbox>,
 }
 
 fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, start: &Start) -> Result<Edited> {
@@ -233,8 +234,8 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     edit.annotations.extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
-    let sandboxed = start.sandboxed || edit::annotations(text).keys().any(|key| key.starts_with("dev.gvisor."));
-    let blind = sandboxed && mounts.is_empty();
+    let sandbox = start.runtime.max(Sandbox::of_annotations(&edit::annotations(text)));
+    let blind = sandbox == Some(Sandbox::Plain) && mounts.is_empty() && !decision.plan.sysfs.is_proxy();
     let by = Circumstances { own: set.map(String::as_str), asked: request.select.topo, blind };
     let mut topology = None;
     if let Some((tree, why)) = topology_file(text, decision, by)? {

@@ -5,5 +5,6 @@ pub mod options;
 pub mod pattern;
 pub mod policy;
 pub mod request;
+pub mod sandbox;
 pub mod select_args;
 pub mod sysfs_mode;

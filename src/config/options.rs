@@ -137,10 +137,11 @@ pub struct SelectOptions {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub default_route: bool,
-    /// /sys: live, snapshot, off [default: auto]
+    /// What /sys shows [default: auto]
     ///
     /// live: the kernel's, without the other NICs. snapshot: a tree of files, for sandboxes with a kernel of their own.
-    /// off: all of the host's. auto: what the container can have.
+    /// off: all of the host's. proxy: that of gVisor's RDMA proxy (runsc --rdmaproxy), which must be able to serve the
+    /// NICs; proxy=warn: the same, with a warning where it is not. auto: what the container can have.
     #[arg(long, env = "RDMAPREP_SYSFS", value_name = "MODE")]
     #[arg(value_parser = SysfsMode::from_str)]
     pub sysfs: SysfsMode,

@@ -1,9 +1,10 @@
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use super::sandbox::Sandbox;
 
 /// How a view reaches a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -28,6 +29,12 @@ pub enum SysfsMode {
     Snapshot,
     /// All that the host has
     Off,
+    /// What gVisor's RDMA proxy (`runsc --rdmaproxy`) shows, or the container does not start
+    Proxy,
+    /// The same, where reasons for which the sandbox would have no RDMA are warnings
+    #[value(name = "proxy=warn")]
+    #[serde(rename = "proxy=warn")]
+    ProxyWarn,
 }
 
 impl FromStr for SysfsMode {
@@ -35,25 +42,27 @@ impl FromStr for SysfsMode {
 
     fn from_str(text: &str) -> Result<SysfsMode> {
         <SysfsMode as ValueEnum>::from_str(text, false)
-            .map_err(|_| anyhow!("{text:?} is none of auto, live, snapshot, off"))
+            .map_err(|_| anyhow!("{text:?} is none of auto, live, snapshot, off, proxy, proxy=warn"))
     }
 }
 
 impl SysfsMode {
-    /// What of it a container gets that gVisor will run, as its annotations show, and why not the rest. gVisor's own proxy for
-    /// RDMA builds a /sys of the device nodes that config.json lists (runsc/boot/vfs.go); without it nothing below the sandbox's
-    /// own /sys leads anywhere, so that links alone are of no use.
-    pub fn for_annotations(self, annotations: &BTreeMap<String, String>) -> (SysfsMode, Option<&'static str>) {
-        let gvisor = annotations.keys().any(|key| key.starts_with("dev.gvisor."));
-        let proxy = annotations.get("dev.gvisor.flag.rdmaproxy").is_some_and(|value| value == "true");
-        match self {
-            SysfsMode::Auto if proxy => {
-                (SysfsMode::Off, Some("gVisor's RDMA proxy builds the container's /sys itself"))
+    /// What a container in that sandbox gets of it, and why. With its proxy, gVisor builds a /sys of the nodes that config.json
+    /// lists (runsc/boot/vfs.go); without it nothing below the sandbox's own /sys leads anywhere, so that links alone are of no
+    /// use.
+    pub fn within(self, sandbox: Option<Sandbox>) -> (SysfsMode, Option<&'static str>) {
+        match (self, sandbox) {
+            (SysfsMode::Auto, Some(Sandbox::RdmaProxy)) => {
+                (SysfsMode::Proxy, Some("gVisor's RDMA proxy builds the container's /sys itself"))
             }
-            SysfsMode::Auto if gvisor => {
+            (SysfsMode::Auto, Some(Sandbox::Plain)) => {
                 (SysfsMode::Snapshot, Some("gVisor has a /sys of its own: it gets a tree of files"))
             }
-            other => (other, None),
+            (other, _) => (other, None),
         }
+    }
+
+    pub fn is_proxy(self) -> bool {
+        matches!(self, SysfsMode::Proxy | SysfsMode::ProxyWarn)
     }
 }

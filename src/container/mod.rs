@@ -3,4 +3,5 @@ mod mount_point;
 pub mod mounts;
 mod nccl_conf;
 pub mod running_setup;
+pub mod sandbox;
 pub mod setup;

@@ -17,6 +17,7 @@ use rdma_model::step::Side;
 use rdma_model::tree::{Node, Tree};
 
 use crate::container::mounts::ContainerMounts;
+use crate::container::sandbox;
 use crate::kernel::host::files;
 use crate::kernel::process::pidfd;
 use crate::kernel::store::Store;
@@ -100,7 +101,7 @@ impl Draft<'_> {
         let bundle = Bundle::parse(&text, &dir, pid, views.to_str().unwrap_or_default())
             .class(ErrorClass::State, format!("reading {}", dir.join("config.json").display()))?;
         // gVisor's gofer has gone to its root before this moment, and its sentry has a /sys of its own.
-        let sandboxed = pidfd::parent_program().is_some_and(|name| name.starts_with("runsc"));
+        let sandboxed = sandbox::of_hook(self.context.state).is_some();
         if let Some(name) = &bundle.topology {
             self.check_topology(name)?;
         }
@@ -110,6 +111,10 @@ impl Draft<'_> {
                 Vec::new()
             }
             None if plan.sysfs == SysfsMode::Off => Vec::new(),
+            None if plan.sysfs.is_proxy() => {
+                self.notes.sysfs = sandboxed.then(|| "by gVisor's RDMA proxy".to_owned());
+                Vec::new()
+            }
             None if sandboxed => {
                 self.leave_sysfs("the sandbox has a /sys of its own, which is settled before hooks run")?;
                 Vec::new()
@@ -149,6 +154,10 @@ impl Draft<'_> {
         let is_file = |(path, node): (&str, &Node)| path.starts_with("devices/") && matches!(node, Node::File(_));
         let has_no_files = !view.is_some_and(|view| view.iter().any(is_file));
         Ok(match sandboxed && has_no_files {
+            true if self.plan.sysfs.is_proxy() => {
+                "config.json mounts links over the /sys of gVisor's RDMA proxy: prepare it with --sysfs proxy"
+                    .to_owned()
+            }
             true => {
                 "config.json mounts links, which lead nowhere in a sandbox: prepare it with --sysfs snapshot".to_owned()
             }
@@ -186,7 +195,7 @@ impl Draft<'_> {
     /// Without a view; an error where one was asked for, and not only tried.
     fn leave_sysfs(&mut self, why: &str) -> Result<()> {
         match self.plan.sysfs {
-            SysfsMode::Off => {}
+            SysfsMode::Off | SysfsMode::Proxy | SysfsMode::ProxyWarn => {}
             SysfsMode::Auto => self.notes.sysfs = Some(format!("off: {why}")),
             SysfsMode::Live | SysfsMode::Snapshot => {
                 return Err(ErrorClass::Refused.error(format!("--sysfs: {why}")));

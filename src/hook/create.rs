@@ -13,7 +13,9 @@ use rdma_model::step::{Side, Step};
 use crate::apply::apply;
 use crate::attach::{Attach, attach};
 use crate::config::request::Request;
+use crate::config::sandbox::Sandbox;
 use crate::container::running_setup::RunningSetup;
+use crate::container::sandbox;
 use crate::container::setup::{SetupContext, SetupPlan, plan_setup};
 use crate::journal::{Member, Phase, Record, SCHEMA};
 use crate::kernel::netns::pins;
@@ -110,6 +112,7 @@ impl<'a> Create<'a> {
         let hook = self.hook;
         let netns = attempt.container.netns();
         let (plan, host) = choose(hook, self.request, name, &mut attempt)?;
+        let plan = self.plan_within(plan, Some(&host))?;
         planner::check_unclaimed(&attempt.records, netns, &plan)?;
         let within = attempt.world.observe(Side::Inside, &Scope::links())?;
         self.outcome.watch.lap(PhaseName::Observe);
@@ -138,6 +141,16 @@ impl<'a> Create<'a> {
         };
         self.outcome.nics = nic_names(&record.held);
         self.carry_out(attempt, record, &steps, setup)
+    }
+
+    /// The plan in the container's sandbox, where it has one. A namespace without a container has none.
+    fn plan_within(&mut self, plan: Plan, host: Option<&Snapshot>) -> Result<Plan> {
+        if self.hook.keeper.is_some() {
+            return Ok(plan);
+        }
+        let (plan, notes) = sandbox::plan_within(plan, self.hook.state, host)?;
+        self.outcome.notes.extend(notes);
+        Ok(plan)
     }
 
     fn plan_setup(
@@ -280,7 +293,8 @@ fn choose(hook: &Hook, request: &Request, name: &PlanName, attempt: &mut Attempt
         planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let sysfs = request.host.policy.asks_for_hardware();
+    let is_proxy = || hook.keeper.is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
+    let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
     let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
     let host = world.observe(Side::Host, &scope)?;
     let plan = request.narrowed_plan(plan, Some(&host));

@@ -5,6 +5,7 @@
 mod limits;
 pub mod rails;
 pub mod rdma_mode;
+pub mod rdma_proxy;
 pub mod sysctl_carry;
 pub mod uverbs_minors;
 
@@ -116,13 +117,14 @@ impl Plan {
             rails,
             default_route: request.select.default_route,
             agreement: None,
-            sysfs: request.select.sysfs,
+            sysfs: SysfsMode::default(),
             view: None,
             gid_timeout: request.select.gid_timeout,
             job: request.job(),
             allow_bootstrap: request.select.allow_bootstrap_iface,
             freeze_lifetimes: request.select.freeze_lifetimes,
         }
+        .with_sysfs(request.select.sysfs, None)
     }
 
     pub fn for_container(&self, env: Vec<EnvVar>, gid_index: Option<u32>) -> Plan {
@@ -130,7 +132,10 @@ impl Plan {
     }
 
     /// With that /sys, and the stored view that shows it, if there is one.
-    pub fn with_sysfs(self, sysfs: SysfsMode, view: Option<String>) -> Plan {
+    pub fn with_sysfs(mut self, sysfs: SysfsMode, view: Option<String>) -> Plan {
+        if sysfs.is_proxy() {
+            self.devices.retain(|node| node.name != rdma_proxy::RDMA_CM);
+        }
         Plan { sysfs, view, ..self }
     }
 

@@ -19,6 +19,7 @@ mod journal;
 mod layers;
 mod nccl;
 mod report;
+mod sandbox;
 mod select;
 mod settings;
 mod sysfs;

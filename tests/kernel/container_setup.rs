@@ -1,8 +1,6 @@
 //! What a container gets besides its NICs: what is left of a plan for it, what its config.json says, and what a hook does when
 //! nothing can be put into it.
 
-use rdmaprep::config::sysfs_mode::SysfsMode;
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -66,25 +64,6 @@ fn a_view_for_other_hcas_is_not_taken_for_the_right_one() {
     assert!(view::shows(&view(&["rxe0", "rxe1"]), &keep));
     for wrong in [&["rxe0"][..], &["rxe0", "rxe1", "rxe2"], &["rxe0", "rxe2"]] {
         assert!(!view::shows(&view(wrong), &keep), "{wrong:?}");
-    }
-}
-
-#[test]
-fn gvisor_is_known_by_its_annotations() {
-    let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
-        pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
-    };
-    let gvisor = map(&[("dev.gvisor.flag.debug", "true")]);
-    let proxy = map(&[("dev.gvisor.flag.rdmaproxy", "true")]);
-    for (asked, annotations, got) in [
-        (SysfsMode::Auto, &map(&[("x", "y")]), SysfsMode::Auto),
-        (SysfsMode::Auto, &gvisor, SysfsMode::Snapshot),
-        (SysfsMode::Auto, &proxy, SysfsMode::Off),
-        (SysfsMode::Live, &gvisor, SysfsMode::Live),
-        (SysfsMode::Snapshot, &proxy, SysfsMode::Snapshot),
-        (SysfsMode::Off, &gvisor, SysfsMode::Off),
-    ] {
-        assert_eq!(asked.for_annotations(annotations).0, got, "{asked:?} {annotations:?}");
     }
 }
 

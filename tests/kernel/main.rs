@@ -14,6 +14,7 @@ mod container_setup;
 mod device;
 mod doctor;
 mod faults;
+mod gvisor;
 mod handle;
 mod hold;
 mod hook;

@@ -70,7 +70,7 @@ impl Create<'_> {
         if let Some(given) = &record.given {
             let mut observe = || attempt.world.observe(Side::Host, &Scope::links());
             let host = if given.ib.is_empty() { None } else { Some(observe()?) };
-            let plan = self.request.share(given, host.as_ref());
+            let plan = self.plan_within(self.request.share(given, host.as_ref()), None)?;
             // The namespace was not observed: its netdevs are those that the plan gave.
             if let Some(setup) = self.plan_setup(&plan, None, &mut attempt)? {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;

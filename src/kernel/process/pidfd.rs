@@ -1,6 +1,6 @@
 //! Processes by pidfd: a pid alone may be reused at any time.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -45,22 +45,31 @@ pub fn name(pid: i32) -> Option<String> {
     Some(std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
-/// The file name of the program that started this one; a hook's is its runtime.
-pub fn parent_program() -> Option<String> {
-    let parent = rustix::process::getppid()?.as_raw_nonzero();
-    let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok()?;
-    Some(program.file_name()?.to_str()?.to_owned())
+/// The process that started this one; a hook's is its runtime.
+pub fn parent() -> Option<i32> {
+    Some(rustix::process::getppid()?.as_raw_nonzero().get())
+}
+
+/// The program that a process executes, whatever the process calls itself, and its arguments.
+pub fn command(pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let words = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).skip(1);
+    Some((program, words.map(|word| OsStr::from_bytes(word).to_owned()).collect()))
 }
 
 /// The `--bundle` that this program's parent, the runtime, was called with. crun 1.21 reports `/` as the bundle of a container
 /// with a user namespace.
 pub fn parent_bundle() -> Option<PathBuf> {
-    let parent = rustix::process::getppid()?.as_raw_nonzero();
-    let line = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;
-    let mut words = line.split(|byte| *byte == 0);
+    bundle(&command(parent()?)?.1)
+}
+
+/// The absolute `--bundle` among a runtime's arguments.
+pub fn bundle(args: &[OsString]) -> Option<PathBuf> {
+    let mut words = args.iter().map(|word| word.as_bytes());
     let given = words.find_map(|word| match word {
-        b"--bundle" | b"-b" => Some(None),
-        word => word.strip_prefix(b"--bundle=").map(Some),
+        b"--bundle" | b"-bundle" | b"-b" => Some(None),
+        word => word.strip_prefix(b"--bundle=").or(word.strip_prefix(b"-bundle=")).map(Some),
     })?;
     let path = PathBuf::from(OsStr::from_bytes(given.or_else(|| words.next())?));
     path.is_absolute().then_some(path)

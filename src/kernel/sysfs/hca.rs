@@ -54,7 +54,7 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
     let carrier: Option<IfName> = dir.parse("parent");
     let device = dir.sub("device");
     let pci = device.as_ref().unwrap_or(dir).pci().filter(|_| carrier.is_none());
-    let driver = device.as_ref().and_then(|d| d.link("driver"));
+    let driver = device.as_ref().and_then(|d| uevent_driver(d).or_else(|| d.link("driver")));
     // Auxiliary devices have no numa_node of their own.
     let numa = device.as_ref().and_then(|d| d.parse("numa_node"));
     let numa = numa.or_else(|| pci.as_ref().and_then(|(_, d)| d.parse("numa_node")));
@@ -74,6 +74,12 @@ fn hca(name: HcaName, dir: &Dir, with_gids: bool) -> FoundHca {
         conflicts: Vec::new(),
     };
     FoundHca { hca, device: device.map(|d| d.path().to_owned()), carrier }
+}
+
+/// The driver's name in its uevent (dev_uevent() in drivers/base/core.c); gVisor's RDMA proxy goes by it.
+fn uevent_driver(device: &Dir) -> Option<String> {
+    let text = device.attr("uevent")?;
+    text.lines().find_map(|line| line.strip_prefix("DRIVER=")).map(str::to_owned)
 }
 
 fn ports(dir: &Dir, with_gids: bool) -> Vec<Port> {

@@ -7,7 +7,6 @@ mod command_line;
 mod find;
 mod view;
 
-use rdmaprep::config::sysfs_mode::SysfsMode;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

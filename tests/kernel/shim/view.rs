@@ -61,17 +61,6 @@ fn a_runtime_that_hands_everything_on_is_given_nothing() {
 
 #[test]
 fn a_sandbox_gets_a_tree_of_files() {
-    let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
-    for (program, args, sysfs) in [
-        ("/usr/bin/runc", &["--rdmaproxy", "create"][..], None),
-        ("/usr/bin/runsc", &["--root", "/x", "create"], Some(SysfsMode::Snapshot)),
-        ("/usr/bin/runsc", &["--rdmaproxy=false", "create"], Some(SysfsMode::Snapshot)),
-        ("/usr/bin/runsc", &["--rdmaproxy-other", "create", "rdmaproxy"], Some(SysfsMode::Snapshot)),
-        ("/usr/bin/runsc", &["-rdmaproxy", "create"], Some(SysfsMode::Off)),
-        ("/opt/runsc-1", &["--rdmaproxy=true", "create"], Some(SysfsMode::Off)),
-    ] {
-        assert_eq!(shim::sysfs(Path::new(program), &words(args)), sysfs, "{program} {args:?}");
-    }
     alone(|host| {
         let rails = host.rails(1);
         host.prepare(&rails);
