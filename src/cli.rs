@@ -1,6 +1,6 @@
 //! The command line as types: every flag with its environment variable, and no logic.
 //!
-//! The options that select NICs are text here, and [`crate::config::request`] parses them: a hook runs for every container of
+//! The options that select NICs are text here, and [`crate::config::select_args`] parses them: a hook runs for every container of
 //! the host, and a stray variable in its environment must not fail containers that did not ask for a NIC.
 
 mod cdi;
@@ -280,7 +280,7 @@ impl Cli {
 }
 
 /// An empty variable counts as unset; clap takes the empty text for a path or a number. Of the options that select NICs, which are
-/// text, [`crate::config::request`] decides.
+/// text, [`crate::config::select_args`] decides.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let is_own = |name: &OsStr| name.as_encoded_bytes().starts_with(b"RDMAPREP_");

@@ -1,8 +1,9 @@
 //! Gives a container its RDMA NICs, and returns them to the host unchanged.
 //!
-//! Every decision is a value before it is carried out, and every change of the host is recorded before it is made. A room
-//! imports from its own floor and from those below it: `scripts/layers.toml` names the floors, `scripts/check-layers` checks it.
-//! From the top, an indented line being of the floor above it:
+//! Every decision is a value before it is carried out, and every change of the host is recorded before it is made. A room is a
+//! folder or a file directly below `src/`; it imports from its own floor and from those below it. `scripts/layers.toml` sorts the
+//! rooms into floors, and `scripts/check-layers` checks the imports. The floors from the top; an indented line continues the floor
+//! of the line above it, and `;` separates what its rooms hold, in their order:
 //!
 //! ```text
 //! commands, hook             a file for each command; a create, start or stop of a container, step by step

@@ -1,4 +1,4 @@
-//! The text of the host's config file, read once: all of it, or, whatever is wrong in it, what returning NICs and passing on a
+//! The text of the host's config file, parsed: all of it, or, whatever is wrong in it, what returning NICs and passing on a
 //! runtime's command line takes.
 
 use std::path::PathBuf;
