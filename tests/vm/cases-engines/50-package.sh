@@ -13,7 +13,7 @@ undo() {
 files() { find /etc /usr /var/lib -xdev -path /var/lib/dpkg -prune -o \( -type f -o -type l \) -print | sort; }
 
 case_a_package_stays_while_nics_are_away() {
-  local deb=(/repo/target/package/*.deb)
+  local deb=(/repo/target/package/rdmaprep_*.deb)
   [ -e "${deb[0]}" ] || die "there is no package: scripts/package makes it"
   files > /run/cases/before
   dpkg --install "${deb[0]}"
