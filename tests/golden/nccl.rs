@@ -130,6 +130,23 @@ fn wrong_input_is_named() {
 }
 
 #[test]
+fn a_release_is_read_as_packages_write_it() {
+    for (asked, read) in [
+        ("2.26.2.post1", "2.26.2"),
+        ("v2.30.7", "2.30.7"),
+        ("2.30.7-1", "2.30.7"),
+        ("2.21.5+cuda12.4", "2.21.5"),
+        ("2.21.5-1+cuda12.4", "2.21.5"),
+    ] {
+        let json: Value = serde_json::from_str(&explain(&["--json", "--nccl-version", asked]).ok().out).unwrap();
+        assert_eq!(json["version"], read, "{asked}");
+    }
+    for wrong in ["2.18.3.1", "2.18.3rc1", "2.18", "2.18.3.post"] {
+        explain(&["--nccl-version", wrong]).fails(2, &[wrong, "2.32.3"]);
+    }
+}
+
+#[test]
 fn settings_come_from_flags_else_from_where_nccl_finds_them() {
     alone(|host| {
         host.rails(3);

@@ -94,9 +94,20 @@ impl Default for Version {
 
 impl FromStr for Version {
     type Err = anyhow::Error;
+
+    /// As releases are written: NCCL's tags (`v2.30.7-1`), its Debian packages (`2.21.5-1+cuda12.4`), its log (`2.21.5+cuda12.4`)
+    /// and PyPI (`2.26.2.post1`). What follows the third number is another build of the same source.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || format!("{text:?} is no release of NCCL, like {}", Version::NEWEST);
-        let numbers: Vec<u16> = text.split('.').map(str::parse).collect::<Result<_, _>>().with_context(wrong)?;
+        let release = text.strip_prefix('v').unwrap_or(text);
+        let (release, build) = release.split_at(release.find(['-', '+']).unwrap_or(release.len()));
+        let (release, post) = release.split_once(".post").map_or((release, None), |(r, post)| (r, Some(post)));
+        let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let is_word = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.');
+        let builds = build.split(['-', '+']).skip(1).all(is_word);
+        let parts: Vec<&str> = release.split('.').collect();
+        ensure!(builds && post.is_none_or(is_number) && parts.iter().all(|p| is_number(p)), wrong());
+        let numbers: Vec<u16> = parts.into_iter().map(str::parse).collect::<Result<_, _>>().with_context(wrong)?;
         let [major, minor, patch] = *numbers.as_slice() else { anyhow::bail!(wrong()) };
         ensure!(major == 2, "{}: 2 is the only major number that is known", wrong());
         Ok(Version { major, minor, patch })
@@ -122,7 +133,27 @@ mod tests {
         assert_eq!((read("2.28.2").wants_running(), read("2.28.3").wants_running()), (false, true));
         assert_eq!((read("2.18.3").max_hcas(), read("2.18.5").max_hcas()), (16, 32));
         assert_eq!(serde_json::to_string(&Version::NEWEST).unwrap(), "\"2.32.3\"");
-        for wrong in ["", "2", "2.18", "2.18.3.1", "2.x.3", "3.0.0", "2.18.-3"] {
+    }
+
+    #[test]
+    fn releases_are_read_as_they_are_written() {
+        for (text, release) in [
+            ("2.30.7", "2.30.7"),
+            ("v2.30.7", "2.30.7"),
+            ("v2.30.7-1", "2.30.7"),
+            ("2.30.7-1", "2.30.7"),
+            ("2.26.2.post1", "2.26.2"),
+            ("2.21.5+cuda12.4", "2.21.5"),
+            ("2.21.5-1+cuda12.4", "2.21.5"),
+        ] {
+            assert_eq!(text.parse::<Version>().unwrap().to_string(), release, "{text}");
+        }
+        for wrong in ["", "v", "2", "2.18", "2.18.3.1", "2.x.3", "3.0.0", "2.18.-3", "2.+18.3", "vv2.18.3", "2.18.3 "] {
+            assert!(wrong.parse::<Version>().is_err(), "{wrong}");
+        }
+        for wrong in
+            ["2.18.3-", "2.18.3+", "2.18.3.post", "2.18.3.postx", "2.18.3rc1", "2.18.3+c/d", "2.18.99999", "V2.18.3"]
+        {
             assert!(wrong.parse::<Version>().is_err(), "{wrong}");
         }
     }
