@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
-use nccl_rules::explain;
+use nccl_rules::explain::{self, Trap};
 use rail_agreement::Agreement;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
@@ -60,8 +60,8 @@ impl Decision {
         Ok(Decision { plan, view, ..self })
     }
 
-    /// What NCCL makes of the container's environment, where that is not what was meant. Where the namespace is known, one that
-    /// keeps NCCL from its NICs is refused: it would end, or hang, an hour later.
+    /// What NCCL makes of the container's environment, where that is not what was meant. One on which NCCL crashes is refused, and
+    /// where the namespace is known, one that keeps NCCL from its NICs: it would end, or hang, an hour later.
     pub(super) fn traps(&self, env: &BTreeMap<String, String>, request: &Request) -> Result<Vec<String>> {
         let is_here = |name: &IfName| {
             [Some(&self.host), self.pod.as_ref()].into_iter().flatten().any(|s| s.netdev(name).is_some())
@@ -72,7 +72,8 @@ impl Decision {
         }
         let inside = inside(&self.plan, &self.host, self.pod.as_ref());
         let found = explain::check(env, &inside);
-        if let (Some(trap), Some(_)) = (found.iter().find(|w| w.fatal), &self.pod) {
+        let crashes = |trap| matches!(trap, Trap::Crash | Trap::Overrun);
+        if let Some(trap) = found.iter().find(|w| w.fatal && (self.pod.is_some() || crashes(w.trap))) {
             return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}", trap.text)));
         }
         let mut notes: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();

@@ -122,6 +122,7 @@ impl Draft<'_> {
             None => covers(plan, self.view(within, world)?),
         };
         let mut env = plan.env.clone();
+        nccl_env::fit_release(&mut env, &bundle.env, &plan.nics, &plan.ib);
         // Of a namespace that was not observed nothing is guessed.
         if within.is_some() {
             nccl_env::meet(&mut env, &bundle.env, &plan.nics, within);

@@ -9,7 +9,9 @@ pub mod topo_file;
 use rdma_model::nic::{EnvVar, Nic};
 use std::collections::BTreeMap;
 
-use nccl_rules::version::Version;
+use nccl_rules::explain::may_crash;
+use nccl_rules::settings::Settings;
+use nccl_rules::version::{self, Version};
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Address, Snapshot};
 
@@ -66,7 +68,7 @@ impl Options {
 pub fn build_env(nics: &[Nic], ib: &[HcaName], seen: &Snapshot, options: &Options) -> NcclEnv {
     let mut made = NcclEnv::default();
     let env = &mut made.env;
-    env.extend(hca_list(nics, ib));
+    env.extend(hca_list(&nics.iter().collect::<Vec<_>>(), ib));
     if options.host("NCCL_IB_GID_INDEX").is_none() {
         match ports::gid_index(nics, seen) {
             Ok(index) => made.gid_index = index,
@@ -113,7 +115,7 @@ pub fn renew(env: &mut Vec<EnvVar>, nics: &[Nic], ib: &[HcaName]) {
     if ports::are_ipv6(nics) && !env.iter().any(|v| v.name == "NCCL_IB_ADDR_FAMILY") {
         env.push(var("NCCL_IB_ADDR_FAMILY", "AF_INET6", ALL_IPV6));
     }
-    if let (Some(at), Some(list)) = (at, hca_list(nics, ib)) {
+    if let (Some(at), Some(list)) = (at, hca_list(&nics.iter().collect::<Vec<_>>(), ib)) {
         env.insert(at, list);
     }
 }
@@ -145,14 +147,14 @@ fn var(name: &str, value: &str, why: &str) -> EnvVar {
 
 /// NCCL_IB_HCA. Placeholders have no HCA and thus no part in it: a name that does not exist selects nothing, and NCCL would
 /// fall back to TCP without a word. An empty list would select everything, so there is none.
-fn hca_list(nics: &[Nic], ib: &[HcaName]) -> Option<EnvVar> {
+fn hca_list(nics: &[&Nic], ib: &[HcaName]) -> Option<EnvVar> {
     let entry = |nic: &Nic| match (&nic.hca, nic.port) {
         (Some(hca), Some(port)) if nic.ports > 1 => Some(format!("{hca}:{port}")),
         (Some(hca), _) => Some(hca.to_string()),
         (None, _) => None,
     };
     let mut names: Vec<String> = Vec::new();
-    for name in nics.iter().filter_map(entry).chain(ib.iter().map(HcaName::to_string)) {
+    for name in nics.iter().copied().filter_map(entry).chain(ib.iter().map(HcaName::to_string)) {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -192,6 +194,24 @@ pub fn meet(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>, nics: &[Nic],
     let at = env.iter().take_while(|v| v.name == "NCCL_IB_HCA").count();
     let gloo = var("GLOO_SOCKET_IFNAME", iface.as_str(), "the same one, as Gloo spells it");
     env.splice(at..at, [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo]);
+}
+
+/// Leaves soft-RoCE out of our list where the release of NCCL that the container's image names crashes on it: it has no PCI path.
+pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, nics: &[Nic], ib: &[HcaName]) {
+    let Some(release) = version::of_image(own) else { return };
+    let pairs = env.iter().map(|v| (&v.name, &v.value)).chain(own);
+    let settings = Settings::of(pairs.map(|(name, value)| (name.clone(), value.clone())), "");
+    let (soft, hard): (Vec<&Nic>, Vec<&Nic>) = nics.iter().filter(|n| n.hca.is_some()).partition(|n| n.rxe);
+    let with = hard.len() + ib.len();
+    let list = env.iter_mut().find(|v| v.name == "NCCL_IB_HCA");
+    let Some(list) = list.filter(|_| may_crash(&settings, release, with, soft.len())) else { return };
+    let kept = if with > 0 { hard } else { soft.iter().take(1).copied().collect() };
+    let left: Vec<&str> =
+        soft[if with > 0 { 0 } else { 1 }..].iter().filter_map(|n| Some(n.hca.as_ref()?.as_str())).collect();
+    if let Some(fits) = hca_list(&kept, ib) {
+        let why = format!("{}; not {}: NCCL {release} crashes on HCAs without a PCI path", fits.why, left.join(", "));
+        *list = EnvVar { why, ..fits };
+    }
 }
 
 /// Takes our word for Gloo back where the container has chosen an interface for NCCL: that is for both.

@@ -15,6 +15,9 @@ pub fn explanation_table(e: &Explanation) -> String {
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
     head.push(line("data by TCP", listed(&sockets, "no interface")));
     head.push(line("data by HCA", listed(&e.hcas, "none")));
+    head.extend(
+        e.merged.iter().map(|ports| line("one device", format!("{} (NCCL_IB_MERGE_NICS)", ports.join(" and ")))),
+    );
     let interfaces = table(&["interface", "verdict", "why"], rows(&e.interfaces, "bootstrap"), "no interfaces");
     let mut parts = vec![remarks(head), interfaces];
     if !e.ports.is_empty() {

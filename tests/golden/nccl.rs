@@ -129,6 +129,96 @@ fn wrong_input_is_named() {
     explain(&["--nccl-version", "3.0.0"]).fails(2, &["3.0.0", "2.32.3"]);
 }
 
+/// The example's node with a card beside the two of soft-RoCE.
+fn with_card() -> Value {
+    let mut node: Value = serde_json::from_str(&fs::read_to_string(SNAPSHOT).unwrap()).unwrap();
+    let mut card = node["hcas"][0].clone();
+    (card["name"], card["index"], card["pci"]) = (json!("mlx5_0"), json!(7), json!("0000:05:00.0"));
+    card["ports"][0]["netdev"] = Value::Null;
+    node["hcas"].as_array_mut().unwrap().push(card);
+    node
+}
+
+#[test]
+fn explain_says_on_what_a_release_crashes() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, with_card().to_string()).unwrap();
+    let long = format!("NCCL_IB_HCA=^{}", "x".repeat(64));
+    let listed = format!("NCCL_IB_HCA=^{}", "rxe7,".repeat(200));
+    let crash = "crashes: rxe0 has no PCI path, and it is compared with that of";
+    for (version, env, line) in [
+        ("2.27.7", &["A=b"][..], Some(format!("NCCL 2.27.7 {crash} mlx5_0"))),
+        ("2.22.3", &["NCCL_IB_HCA==rxe0,rxe1"], Some(format!("NCCL 2.22.3 {crash} rxe1"))),
+        ("2.27.7", &["NCCL_IB_HCA==rxe0,rxe1"], None),
+        ("2.32.3", &["A=b"], None),
+        ("2.32.3", &["NCCL_IB_DEVICE_PCI_ORDER=0"], Some(format!("NCCL 2.32.3 {crash} mlx5_0"))),
+        (
+            "2.30.4",
+            &[&long],
+            Some(format!(
+                "NCCL_IB_HCA: a name of more than 63 bytes does not fit ({}): NCCL 2.30.4 writes past its place, and may crash",
+                "x".repeat(64)
+            )),
+        ),
+        (
+            "2.18.3",
+            &[&listed, "NCCL_DEBUG=INFO", "NCCL_IB_MERGE_NICS=0"],
+            Some("NCCL_IB_HCA has 1001 bytes and NCCL 2.18.3 logs it with NCCL_DEBUG: it writes past a line, and may crash".into()),
+        ),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["nccl", "explain", "--json", "--nccl-version", version, "--snapshot"]).arg(file.path());
+        command.args(env.iter().flat_map(|pair| ["--env", *pair]));
+        let json: Value = serde_json::from_str(&run(&mut command, "").ok().out).unwrap();
+        let is_it = |w: &&Value| w["trap"] == "crash" || w["trap"] == "overrun";
+        let said: Vec<&Value> = json["warnings"].as_array().unwrap().iter().filter(is_it).collect();
+        assert!(said.iter().all(|w| w["fatal"] == true), "{said:?}");
+        let texts: Vec<&str> = said.iter().map(|w| w["text"].as_str().unwrap()).collect();
+        // The list of soft-RoCE that is excluded is no longer than that of 2.18.3's places.
+        assert_eq!(texts.first().copied(), line.as_deref(), "{version} {env:?}");
+    }
+}
+
+#[test]
+fn ports_of_a_card_are_named_as_one_device() {
+    let mut node = with_card();
+    let mut second = node["hcas"][2].clone();
+    (second["name"], second["index"], second["pci"]) = (json!("mlx5_1"), json!(8), json!("0000:05:00.1"));
+    node["hcas"].as_array_mut().unwrap().push(second);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, node.to_string()).unwrap();
+    for (version, said) in [("2.19.3", false), ("2.20.5", true), ("2.23.4", true), ("2.24.3", false)] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["nccl", "explain", "--env", "NCCL_IB_HCA=mlx5", "--nccl-version", version]);
+        let text = run(command.arg("--snapshot").arg(file.path()), "").ok().out;
+        let line = "one device   mlx5_0:1 and mlx5_1:1 (NCCL_IB_MERGE_NICS)";
+        assert_eq!(text.lines().any(|l| l == line), said, "{version}\n{text}");
+    }
+}
+
+#[test]
+fn a_list_is_made_for_the_release_of_the_image() {
+    let work = tempfile::tempdir().unwrap();
+    let places = ["run", "state"].map(|name| work.path().join(name).display().to_string());
+    let rdmaprep = |args: &[&str], input: &str| {
+        let places = ["--run-dir", &places[0], "--state-dir", &places[1], "--config", "/dev/null"];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        run(command.env_clear().args(args).args(places), input)
+    };
+    rdmaprep(&["prepare", "--plan", "a", "--snapshot", SNAPSHOT], "").ok();
+    let list = |version: &str| {
+        let mut config: Value = serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
+        let env = config["process"]["env"].as_array_mut().unwrap();
+        env.extend((!version.is_empty()).then(|| json!(format!("NCCL_VERSION={version}"))));
+        let edited: Value =
+            serde_json::from_str(&rdmaprep(&["spec", "--plan", "a"], &config.to_string()).ok().out).unwrap();
+        let env = edited["process"]["env"].as_array().unwrap().iter().filter_map(Value::as_str);
+        env.filter_map(|pair| pair.strip_prefix("NCCL_IB_HCA=")).collect::<String>()
+    };
+    // 2.20 to 2.23 crash on any two of which one has no PCI path.
+    assert_eq!(["", "2.19.3-1", "2.22.3-1", "2.29.3-1"].map(list), ["=rxe0,rxe1", "=rxe0,rxe1", "=rxe0", "=rxe0,rxe1"]);
+}
+
 #[test]
 fn a_release_is_read_as_packages_write_it() {
     for (asked, read) in [

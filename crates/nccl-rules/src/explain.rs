@@ -1,5 +1,6 @@
-//! What NCCL does with its settings in a network namespace. `tests/interop/nccl_judge.rs` compares this model with six releases
-//! as far as interfaces and config files go; what concerns HCAs is read from NCCL's sources.
+//! What NCCL does with its settings in a network namespace. `tests/interop/nccl_judge.rs` compares this model with its releases.
+
+use std::collections::BTreeMap;
 
 use rdma_model::snapshot::Snapshot;
 
@@ -7,19 +8,22 @@ use super::comm_id::{self, Remote, Resolve};
 pub use super::explanation::{
     Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Setting, Step, Trap, Warning,
 };
+pub use super::hca::may_crash;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
-use super::version::Version;
+use super::version::{self, Version};
 use super::{hca, interfaces, pitfalls};
 
 /// The variables that decide, in the order of the output.
-pub const VARIABLES: [&str; 6] = [
+pub const VARIABLES: [&str; 8] = [
     "NCCL_COMM_ID",
     "NCCL_SOCKET_IFNAME",
     "NCCL_SOCKET_FAMILY",
     "NCCL_IB_HCA",
     "NCCL_IB_DISABLE",
     "NCCL_IB_DEVICE_PCI_ORDER",
+    "NCCL_IB_MERGE_NICS",
+    "NCCL_IB_MERGE_VFS",
 ];
 
 pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resolve: Resolve) -> Explanation {
@@ -41,23 +45,27 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
         bootstrap,
         sockets: found.endpoints.clone(),
         hcas: hcas.taken,
+        merged: hcas.merged,
         ports: hcas.judged,
         warnings: Vec::new(),
     };
     explanation.warnings = pitfalls::warnings(settings, snapshot, &candidates, &found, &explanation);
+    explanation.warnings.extend(hcas.crash);
     explanation
 }
 
-/// The pitfalls of an environment in a namespace, by the newest release: asked before a container gets its NICs. Those that are
-/// [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the container has its resolver.
+/// The pitfalls of an environment in a namespace, by the release that its image names, else the newest: asked before a container
+/// gets its NICs. Those that are [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the
+/// container has its resolver.
 pub fn check<N, V>(env: impl IntoIterator<Item = (N, V)>, snapshot: &Snapshot) -> Vec<Warning>
 where
     N: Into<String>,
     V: Into<String>,
 {
-    let env = env.into_iter().map(|(name, value)| (name.into(), value.into()));
-    let known = env.filter(|(name, value): &(String, String)| name != "NCCL_COMM_ID" || !comm_id::names_host(value));
-    explain(&Settings::of(known, "the environment"), snapshot, Version::NEWEST, &|_| None).warnings
+    let mut env: BTreeMap<String, String> = env.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let version = version::of_image(&env).unwrap_or_default();
+    env.retain(|name, value| name != "NCCL_COMM_ID" || !comm_id::names_host(value));
+    explain(&Settings::of(env, "the environment"), snapshot, version, &|_| None).warnings
 }
 
 fn setting(settings: &Settings, name: &'static str) -> Option<Setting> {

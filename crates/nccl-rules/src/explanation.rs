@@ -18,6 +18,9 @@ pub struct Explanation {
     pub sockets: Vec<Endpoint>,
     /// HCA ports that are taken, in NCCL's order, each as `name:port`.
     pub hcas: Vec<String>,
+    /// Of these ports, those that are one device to NCCL, as 2.20 to 2.23 make them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<Vec<String>>,
     pub ports: Vec<Judged>,
     pub warnings: Vec<Warning>,
 }
@@ -74,6 +77,8 @@ impl Trap {
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
             Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
             Trap::TooMany => "a list has more entries than NCCL reads",
+            Trap::Crash => "NCCL's release ends on an HCA without a PCI path, as soft-RoCE is",
+            Trap::Overrun => "NCCL's release writes past its memory with these HCAs or lists, and may end",
             Trap::NoRoom => "more interfaces or HCAs fit than NCCL has room for",
             Trap::Marks => "the marks of a list are ^ and then =, once each, at the very beginning",
             Trap::Blanks => "a list has blanks or quotes, which belong to the names",
@@ -147,6 +152,10 @@ pub enum Trap {
     NoHca,
     TooMany,
     NoRoom,
+    /// NCCL ends by a signal.
+    Crash,
+    /// NCCL writes past its memory: what follows is a matter of chance.
+    Overrun,
     /// `=` before `^`, or a mark twice.
     Marks,
     /// Blanks or quotes, which belong to the name.

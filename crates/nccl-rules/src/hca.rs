@@ -2,9 +2,10 @@
 //! device node can be opened, and GIDs, which NCCL reads when it connects. Before 2.29.7 the order is libibverbs', taken to be
 //! that of the kernel's device indexes.
 
+use rdma_model::ids::{BusId, Guid};
 use rdma_model::snapshot::{Hca, Port, Snapshot};
 
-use super::explanation::Judged;
+use super::explanation::{Judged, Trap, Warning};
 use super::ifname::Patterns;
 use super::settings::Settings;
 use super::version::Version;
@@ -14,6 +15,16 @@ pub(crate) const NO_ROOM: &str = "NCCL has room for";
 pub(crate) struct Hcas {
     pub taken: Vec<String>,
     pub judged: Vec<Judged>,
+    /// Ports that are one device to NCCL.
+    pub merged: Vec<Vec<String>>,
+    pub crash: Option<Warning>,
+}
+
+/// A port that NCCL takes.
+#[derive(Clone, Copy)]
+struct Taken<'a> {
+    hca: &'a Hca,
+    port: &'a Port,
 }
 
 /// Judges every port of every HCA. `sockets`: whether there is an interface for the connection set-up.
@@ -31,25 +42,106 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
         if hca.ports.is_empty() {
             judged.push(Judged { name: hca.name.to_string(), taken: false, why: "it shows no port".to_owned() });
         }
+        let room = taken.len() < version.max_hcas();
         for port in &hca.ports {
-            let name = format!("{}:{}", hca.name, port.number);
-            let room = taken.len() < version.max_hcas();
             let refused = whole
                 .map(str::to_owned)
                 .or_else(|| refusal(hca, port, &patterns))
                 .or_else(|| (!room).then(|| format!("{NO_ROOM} {} and others come first", version.max_hcas())));
             if refused.is_none() {
-                taken.push((hca, name.clone()));
+                taken.push(Taken { hca, port });
             }
             let why = refused.clone().unwrap_or_else(|| accepted(&patterns));
-            judged.push(Judged { name, taken: refused.is_none(), why });
+            judged.push(Judged { name: format!("{}:{}", hca.name, port.number), taken: refused.is_none(), why });
         }
     }
-    if version.sorts_hcas() && parameter(settings, "NCCL_IB_DEVICE_PCI_ORDER", 1) != 0 {
+    if sorts(settings, version) {
         // What is not on PCI comes last.
-        taken.sort_by_key(|(hca, _)| (hca.pci.is_none(), hca.pci));
+        taken.sort_by_key(|t| (t.hca.pci.is_none(), t.hca.pci));
     }
-    Hcas { taken: taken.into_iter().map(|(_, name)| name).collect(), judged }
+    let merged = merged(settings, version, &taken);
+    let crash = no_path(settings, version, &taken).or_else(|| beyond(version, &taken));
+    let all = taken.iter().map(Taken::name).collect();
+    Hcas { taken: all, judged, merged, crash }
+}
+
+impl Taken<'_> {
+    fn name(&self) -> String {
+        format!("{}:{}", self.hca.name, self.port.number)
+    }
+
+    /// What has to be the same of ports that become one device.
+    fn card(&self, vfs: bool) -> (Option<BusId>, Option<Guid>, Option<&str>) {
+        let first = |id: BusId| BusId { function: 0, device: if vfs { 0 } else { id.device }, ..id };
+        (self.hca.pci.map(first), self.hca.sys_image_guid, self.port.link_layer.as_deref())
+    }
+}
+
+/// Whether NCCL may crash on that many HCAs with a PCI path and without one, in whichever order libibverbs lists them.
+pub fn may_crash(settings: &Settings, version: Version, with: usize, without: usize) -> bool {
+    let compares = merges(settings, version) || with > 0 && !sorts(settings, version);
+    compares && without > 0 && with + without > 1
+}
+
+fn sorts(settings: &Settings, version: Version) -> bool {
+    version.sorts_hcas() && parameter(settings, "NCCL_IB_DEVICE_PCI_ORDER", 1) != 0
+}
+
+fn merges(settings: &Settings, version: Version) -> bool {
+    version.merges_ports() && parameter(settings, "NCCL_IB_MERGE_NICS", 1) != 0
+}
+
+/// The devices that are made of several ports, at most two (NCCL_IB_MAX_DEVS_PER_NIC).
+fn merged(settings: &Settings, version: Version, taken: &[Taken]) -> Vec<Vec<String>> {
+    let vfs = parameter(settings, "NCCL_IB_MERGE_VFS", 1) != 0;
+    let mut devices: Vec<Vec<&Taken>> = Vec::new();
+    for port in taken.iter().filter(|_| merges(settings, version)) {
+        match devices.iter_mut().find(|d| d.len() < 2 && d[0].card(vfs) == port.card(vfs)) {
+            Some(device) => device.push(port),
+            None => devices.push(vec![port]),
+        }
+    }
+    if version.merges_all_or_none() && devices.iter().any(|d| d.len() != devices[0].len()) {
+        return Vec::new();
+    }
+    devices.iter().filter(|d| d.len() > 1).map(|d| d.iter().map(|port| port.name()).collect()).collect()
+}
+
+/// NCCL compares the PCI path of each port with those of the ports before it, unless it has none itself (`ncclIbGetPciPath`; from
+/// 2.29.7 on `ncclIbGetRealPort`), and a path that is not there is NULL. The path is where /sys/class/infiniband/NAME/device leads.
+fn no_path(settings: &Settings, version: Version, taken: &[Taken]) -> Option<Warning> {
+    let first = taken.iter().position(|t| t.hca.pci.is_none())?;
+    let with = taken[first..].iter().find(|t| t.hca.pci.is_some());
+    let other = with.or_else(|| merging_ends(settings, version, taken))?;
+    let (name, other) = (&taken[first].hca.name, &other.hca.name);
+    let which = if name == other { "its ports".to_owned() } else { other.to_string() };
+    let text = format!("NCCL {version} crashes: {name} has no PCI path, and it is compared with that of {which}");
+    Some(Warning { trap: Trap::Crash, fatal: true, text })
+}
+
+/// The port at which merging compares a path that is not there; what is merged already is not compared any more.
+fn merging_ends<'a, 'h>(settings: &Settings, version: Version, taken: &'a [Taken<'h>]) -> Option<&'a Taken<'h>> {
+    let vfs = parameter(settings, "NCCL_IB_MERGE_VFS", 1) != 0;
+    let mut alone: Vec<&Taken> = Vec::new();
+    for port in taken.iter().filter(|_| merges(settings, version)) {
+        let same = alone.iter().position(|a| a.card(vfs) == port.card(vfs));
+        let compared = &alone[..same.map_or(alone.len(), |at| at + 1)];
+        if compared.iter().any(|a| a.hca.pci.is_none() || port.hca.pci.is_none()) {
+            return Some(port);
+        }
+        match same {
+            Some(at) => drop(alone.remove(at)),
+            None => alone.push(port),
+        }
+    }
+    None
+}
+
+fn beyond(version: Version, taken: &[Taken]) -> Option<Warning> {
+    let (count, most) = (taken.len(), version.max_hcas());
+    let does = if version.lists_beyond() { "takes them as well" } else { "reads garbage there, or crashes" };
+    let text = format!("NCCL {version} has {most} places and takes {count} HCA ports: it writes past them, and {does}");
+    (count > most).then_some(Warning { trap: Trap::Overrun, fatal: true, text })
 }
 
 pub(crate) fn disabled(settings: &Settings) -> bool {

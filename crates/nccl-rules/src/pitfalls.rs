@@ -10,6 +10,7 @@ use super::hca;
 use super::ifname::{Entry, MAX_INTERFACES, Patterns};
 use super::settings::Settings;
 use super::socket::{Candidate, Family, Found, Refusal};
+use super::version::Version;
 
 const IFNAME: &str = "NCCL_SOCKET_IFNAME";
 const HCA: &str = "NCCL_IB_HCA";
@@ -32,6 +33,7 @@ pub(crate) fn warnings(
     let mut out = bootstrap(settings, candidates, found, explained);
     for list in lists(settings, snapshot, candidates, explained) {
         spelling(&list, &mut out);
+        overruns(settings, &list, explained.version, &mut out);
         entries(&list, &mut out);
     }
     hcas(settings, snapshot, explained, &mut out);
@@ -39,7 +41,7 @@ pub(crate) fn warnings(
 }
 
 fn warning(trap: Trap, text: String) -> Warning {
-    Warning { trap, fatal: matches!(trap, Trap::NoInterface | Trap::NoHca), text }
+    Warning { trap, fatal: matches!(trap, Trap::NoInterface | Trap::NoHca | Trap::Overrun), text }
 }
 
 fn lists<'a>(
@@ -158,13 +160,32 @@ fn spelling(list: &List, out: &mut Vec<Warning>) {
             format!("{variable} has {count} entries and NCCL reads {limit}: it drops {first} and what follows{so}");
         out.push(warning(Trap::TooMany, text));
     }
-    if let Some(entry) = all().find(|e| e.overlong) {
-        let text = format!("{variable}: a name of more than 63 bytes does not fit ({})", short(&entry.name));
-        out.push(warning(Trap::Value, text));
-    }
     if patterns.entries.is_empty() && !matches!(*value, "" | "=") {
         let what = if patterns.exclude { "excludes everything" } else { "has no entry, so it allows everything" };
         out.push(warning(Trap::Value, format!("{variable}={} {what}", short(value))));
+    }
+}
+
+/// A line of NCCL's log has 1,024 bytes: host, process, thread and what the line says of a variable's value take up to 120 of them.
+const LOGGED: usize = 900;
+
+/// What does not fit into NCCL's memory.
+fn overruns(settings: &Settings, list: &List, version: Version, out: &mut Vec<Warning>) {
+    let List { variable, value, patterns, .. } = list;
+    if let Some(entry) = patterns.entries.iter().chain(&patterns.dropped).find(|e| e.overlong) {
+        let text = format!("{variable}: a name of more than 63 bytes does not fit ({})", short(&entry.name));
+        out.push(match version.splits_fields() {
+            true => warning(Trap::Value, text),
+            false => warning(Trap::Overrun, format!("{text}: NCCL {version} writes past its place, and may crash")),
+        });
+    }
+    let logs = settings.get("NCCL_DEBUG").is_some_and(|v| ["INFO", "TRACE"].iter().any(|l| v.eq_ignore_ascii_case(l)));
+    if logs && !version.cuts_log() && value.len() > LOGGED {
+        let text = format!(
+            "{variable} has {} bytes and NCCL {version} logs it with NCCL_DEBUG: it writes past a line, and may crash",
+            value.len()
+        );
+        out.push(warning(Trap::Overrun, text));
     }
 }
 
@@ -235,6 +256,9 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
     }
     let beyond = explained.ports.iter().filter(|p| !p.taken && p.why.starts_with(hca::NO_ROOM)).count();
     if beyond > 0 {
-        out.push(warning(Trap::NoRoom, format!("{} HCA ports fit and NCCL has room for {limit}", limit + beyond)));
+        out.push(warning(
+            Trap::NoRoom,
+            format!("{} HCA ports fit and NCCL has room for {limit}", explained.hcas.len() + beyond),
+        ));
     }
 }

@@ -2,6 +2,7 @@
 //! no other module compares numbers. The releases were found by running the published libraries (`tests/interop/nccl_judge.rs`
 //! runs six of them), or, where that needs an HCA, in the sources of the tags.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -34,9 +35,32 @@ impl Version {
         self.since(30, 7)
     }
 
-    /// Entries of NCCL_IB_HCA that are read, and devices that are taken (MAX_IB_DEVS).
+    /// Entries of NCCL_IB_HCA that are read, and places for ports (MAX_IB_DEVS). All releases look before each HCA, and not before
+    /// each port, whether there is room: the last HCA's second port is written past the places.
     pub const fn max_hcas(self) -> usize {
         if self.since(18, 5) { 32 } else { 16 }
+    }
+
+    /// What is written past the places comes out again: what lies there is not used before NCCL has listed its ports. Later releases
+    /// make devices of the ports in between, on which 2.30 ends, and of which others read garbage.
+    pub const fn lists_beyond(self) -> bool {
+        !self.since(29, 7)
+    }
+
+    /// Two ports of a card, with one GUID and one link layer, become one device before topology is known
+    /// (NCCL_IB_MERGE_NICS; src/transport/net_ib.cc, `ncclIbFindMatchingDev`). It compares PCI paths, and ends on one that is NULL.
+    pub const fn merges_ports(self) -> bool {
+        self.since(20, 3) && !self.since(24, 0)
+    }
+
+    /// Nothing is merged where some ports would be alone in their device, and others not.
+    pub const fn merges_all_or_none(self) -> bool {
+        self.since(22, 3)
+    }
+
+    /// A log line longer than its buffer of 1,024 bytes is cut; before, its end was written past it (src/debug.cc, `ncclDebugLog`).
+    pub const fn cuts_log(self) -> bool {
+        self.since(20, 3)
     }
 
     /// An interface must be IFF_RUNNING (src/os/linux.cc, `ncclOsFindInterfaces`).
@@ -84,6 +108,12 @@ impl Version {
     pub const fn counts_retries(self) -> bool {
         self.since(24, 3)
     }
+}
+
+/// The release in an image: NVIDIA's images of CUDA say it in their environment (`ENV NCCL_VERSION` in their Dockerfiles,
+/// gitlab.com/nvidia/container-images/cuda).
+pub fn of_image(env: &BTreeMap<String, String>) -> Option<Version> {
+    env.get("NCCL_VERSION")?.parse().ok()
 }
 
 impl Default for Version {
