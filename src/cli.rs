@@ -4,6 +4,7 @@
 //! the host, and a stray variable in its environment must not fail containers that did not ask for a NIC.
 
 mod cdi;
+mod cni;
 mod doctor;
 mod handle;
 mod help;
@@ -84,6 +85,11 @@ pub enum Command {
     /// Changes nothing and exits with 0 for a container that did not opt in. A container opts in by the annotation
     /// rdmaprep.io/plan, by --plan, or by `plan` in the host's config file.
     Hook(Box<HookArgs>),
+    /// Run as a CNI plugin; the network configuration is on stdin
+    ///
+    /// CNI_COMMAND says what to do: ADD, DEL, CHECK, GC, STATUS or VERSION. A CNI runtime finds the plugin as `rdmaprep` in its
+    /// CNI_PATH: without arguments, and with CNI_COMMAND set, this program runs this command. docs/kubernetes.md has a configuration.
+    Cni,
     /// Keep a plan's NICs in a network namespace that containers join, until a signal
     ///
     /// Makes the namespace /run/netns/ID, moves the NICs into it, prints one line, and waits. Containers whose
@@ -271,7 +277,8 @@ impl Cli {
         I: IntoIterator<Item = T>,
         T: Into<OsString> + Clone,
     {
-        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        let mut args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        args.extend(cni::implied(&args));
         if let Some(cli) = hook::read_alone(&args) {
             return Ok(cli);
         }

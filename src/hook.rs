@@ -5,12 +5,12 @@ mod outcome;
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
-use crate::journal::{HeldNetns, Member, Record};
+use crate::journal::{Attachment, HeldNetns, Member, Phase, Record};
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
@@ -42,6 +42,14 @@ pub struct Hook<'a> {
     pub agreed: Option<&'a str>,
     /// Set where there is no container yet, and this very process keeps the namespace.
     pub keeper: Option<&'a NetnsKeeper<'a>>,
+    /// Set where CNI calls: there is no container yet, and its runtime keeps the namespace.
+    pub cni: Option<&'a CniNetns<'a>>,
+}
+
+pub struct CniNetns<'a> {
+    pub attachment: &'a Attachment,
+    /// The namespace, where NICs go into it.
+    pub container: Option<&'a dyn Container>,
 }
 
 pub struct NetnsKeeper<'a> {
@@ -55,11 +63,31 @@ impl<'a> Hook<'a> {
     fn records(&self) -> Result<Records<'a>> {
         Records::read(self.store, self.machine.boot_id())
     }
+
+    /// The namespace, where there is no container in it yet.
+    fn bare_netns(&self) -> Option<&'a dyn Container> {
+        self.keeper.map(|keeper| keeper.container).or_else(|| self.cni?.container)
+    }
+
+    /// Whether a member is what this hook is called for.
+    fn is_for(&self, member: &Member) -> bool {
+        is_of(member, self.state, self.cni.map(|cni| cni.attachment))
+    }
+
+    fn own<'r>(&self, records: &'r Records) -> Option<&'r Record> {
+        record_of(records, self.state, self.cni.map(|cni| cni.attachment))
+    }
 }
 
-/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where both are known.
-fn is_of(member: &Member, state: &State) -> bool {
-    member.id == state.id && (state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle)
+/// Whether a member is this container: ids are unique only within a runtime, so the bundle has to agree where both are known. A
+/// sandbox and its attachments have one id.
+fn is_of(member: &Member, state: &State, cni: Option<&Attachment>) -> bool {
+    member.id == state.id
+        && match (&member.cni, cni) {
+            (None, None) => state.bundle.is_empty() || member.bundle.is_empty() || member.bundle == state.bundle,
+            (Some(a), Some(b)) => a.network == b.network && a.ifname == b.ifname,
+            _ => false,
+        }
 }
 
 fn states_inside(record: &Record) -> Vec<NicState> {
@@ -100,7 +128,7 @@ fn verify_inside(world: &mut dyn World, record: &Record) -> Result<Verification>
 fn is_able(hook: &Hook) -> Result<bool> {
     let Err(lacking) = hook.machine.require_capabilities() else { return Ok(true) };
     // Such a user may not even read the records.
-    let has_nics = hook.records().is_ok_and(|records| of_container(&records, hook.state).is_some());
+    let has_nics = hook.records().is_ok_and(|records| hook.own(&records).is_some());
     if has_nics { Err(lacking) } else { Ok(false) }
 }
 
@@ -115,7 +143,7 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
-    match hook.records().map(|records| of_container(&records, hook.state).is_some()) {
+    match hook.records().map(|records| hook.own(&records).is_some()) {
         Ok(true) => {}
         Ok(false) => return Ok(()),
         // The container has started, and may be one without NICs.
@@ -127,7 +155,7 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     let _lock = hook.store.lock(hook.deadline)?;
     outcome.watch.lap(PhaseName::Lock);
     let records = hook.records()?;
-    let Some(record) = of_container(&records, hook.state) else { return Ok(()) };
+    let Some(record) = hook.own(&records) else { return Ok(()) };
     outcome.plan = Some(record.plan.clone());
     outcome.nics = nic_names(&record.held);
     let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
@@ -152,29 +180,51 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn of_container<'r>(records: &'r Records, state: &State) -> Option<&'r Record> {
-    records.current().find(|r| r.members.iter().any(|m| is_of(m, state)))
+/// The record of a container's NICs, or of an attachment's.
+pub fn record_of<'r>(records: &'r Records, state: &State, cni: Option<&Attachment>) -> Option<&'r Record> {
+    records.current().find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
 }
 
-pub fn nics_of(state: &State, store: &Store, machine: &dyn Namespaces) -> usize {
+pub fn nics_of(state: &State, cni: Option<&Attachment>, store: &Store, machine: &dyn Namespaces) -> usize {
     let records = Records::read(store, machine.boot_id());
-    records.map_or(0, |records| of_container(&records, state).map_or(0, |record| record.held.len()))
+    records.map_or(0, |records| record_of(&records, state, cni).map_or(0, |record| record.held.len()))
 }
 
 pub fn is_held_by_us(hook: &Hook, netns: u64) -> Result<bool> {
     let pid = Process::current()?.pid();
-    let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && hook.machine.is_alive(m));
+    let ours = |r: &Record| r.netns == netns && r.members.iter().any(|m| m.pid == pid && hook.machine.is_alive(r, m));
     Ok(hook.records()?.readable().any(ours))
+}
+
+/// CHECK of CNI: whether what is inside is what the record says. An attachment without NICs is none of ours.
+pub fn check(hook: &Hook) -> Ended {
+    let mut outcome = Outcome::since(hook.begun);
+    let result = compare(hook, &mut outcome);
+    outcome.end(result)
+}
+
+fn compare(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
+    hook.machine.require_capabilities()?;
+    let _lock = hook.store.lock(hook.deadline)?;
+    let records = hook.records()?;
+    let Some(record) = hook.own(&records) else { return Ok(()) };
+    outcome.nics = nic_names(&record.held);
+    let is_here = |netns: &dyn Container| netns.netns() == record.netns;
+    let here = hook.cni.and_then(|cni| cni.container).is_some_and(is_here);
+    let away = || ErrorClass::State.error("the NICs are in another namespace, or not all of them are attached");
+    ensure!(here && record.phase == Phase::Attached, away());
+    let mut world = hook.machine.open(record, &hook.store.pin(record.netns))?;
+    outcome.add_verification(verify_inside(&mut *world, record)?).map(drop)
 }
 
 /// Whether other containers that still run have the NICs as well.
 pub fn has_others(hook: &Hook) -> bool {
     let Ok(records) = hook.records() else { return false };
-    of_container(&records, hook.state).is_some_and(|record| others(hook, record) > 0)
+    hook.own(&records).is_some_and(|record| others(hook, record) > 0)
 }
 
 fn others(hook: &Hook, record: &Record) -> usize {
-    record.members.iter().filter(|m| !is_of(m, hook.state) && hook.machine.is_alive(m)).count()
+    record.members.iter().filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m)).count()
 }
 
 /// poststop: the container has ended. Its NICs are restored with the last container of the namespace.
@@ -189,7 +239,7 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
         return Ok(());
     }
     let records = hook.records()?;
-    if of_container(&records, hook.state).is_none() {
+    if hook.own(&records).is_none() {
         // It may be the one of this very container.
         outcome.notes = records.damaged().map(|(_, e)| format!("{e:#}")).collect();
         return Ok(());
@@ -198,13 +248,13 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     outcome.watch.lap(PhaseName::Lock);
     // Another hook may have restored them during the wait.
     let mut records = hook.records()?;
-    let Some(mut record) = of_container(&records, hook.state).cloned() else { return Ok(()) };
+    let Some(mut record) = hook.own(&records).cloned() else { return Ok(()) };
     outcome.plan = Some(record.plan.clone());
     outcome.nics = nic_names(&record.held);
     let others = others(hook, &record);
     if others > 0 {
         outcome.notes.push(format!("{others} other containers keep the NICs"));
-        record.members.retain(|m| !is_of(m, hook.state));
+        record.members.retain(|m| !hook.is_for(m));
         outcome.notes.extend(records.save_later(&record)?);
         return Ok(());
     }

@@ -40,6 +40,18 @@ pub struct Member {
     pub pid: i32,
     /// Field 22 of /proc/PID/stat: distinguishes init from a later process with its pid.
     pub start_time: u64,
+    /// Set where a CNI runtime keeps the namespace. The process is that of the plugin then, which ends with ADD.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cni: Option<Attachment>,
+}
+
+/// A container's id, a network and the name of an interface identify what CNI calls an attachment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    pub network: String,
+    pub ifname: String,
+    /// Where the runtime keeps the namespace; empty in a call that does not say.
+    pub netns: PathBuf,
 }
 
 /// A namespace that no container made: `rdmaprep hold`, the first member, keeps it for those that join it.

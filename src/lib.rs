@@ -15,7 +15,8 @@
 //! kernel                     what the host is, and one step done to it, by the traits World and Namespaces
 //! attach, verify             Plan + Snapshot ─► Attach { steps, held }; Drift between what was meant and what is
 //!   journal, precedence      Record of NICs that left the host, written before the first step; orders of routes and rules
-//! view, oci, cdi, drawing    Plan ─► the /sys of a container, its config.json, its CDI devices; the drawing of `topo`
+//! view, oci, cdi, cni        Plan ─► the /sys of a container, its config.json, its CDI devices, the answer to a CNI runtime;
+//!   drawing                  the drawing of `topo`
 //! plan, nccl_env, agreement  Selection ─► Plan, with a routing table per rail; NCCL's settings; rails that all nodes have
 //! select                     Request + Snapshot ─► Selection: every NIC kept, or left out with a reason
 //! config, deadline, handle   flags + variables + config file ─► Request; clocks; files that another process keeps open
@@ -37,6 +38,7 @@ pub mod nccl_env;
 pub mod plan;
 
 pub mod cdi;
+pub mod cni;
 pub mod drawing;
 pub mod oci;
 pub mod view;

@@ -143,6 +143,9 @@ pub struct Holder {
     /// What `rdmaprep hold` keeps, where no container made the namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<Keeping>,
+    /// What CNI calls the attachments of its containers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cni: Vec<journal::Attachment>,
     pub phase: journal::Phase,
     pub plan: String,
     /// Ids of its containers, and whether each lives.
@@ -172,9 +175,10 @@ pub fn status_table(holders: &[Holder]) -> String {
         let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
         let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
         let kept = h.hold.as_ref().map(kept).unwrap_or_default();
+        let cni = h.cni.iter().map(attached).collect::<String>();
         let why = h.held_back.iter().map(|why| format!("  held back   {why}\n")).collect::<String>();
         printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{why}  to get back {}",
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{cni}{why}  to get back {}",
             h.nics.join(" "),
             h.plan,
             h.netns,
@@ -187,6 +191,10 @@ pub fn status_table(holders: &[Holder]) -> String {
 fn kept(hold: &Keeping) -> String {
     let handles = hold.handles.iter().map(|(name, handle)| format!("  handle      {name} {handle}\n"));
     format!("  to join     {}\n{}", hold.path, handles.collect::<String>())
+}
+
+fn attached(cni: &journal::Attachment) -> String {
+    format!("  by CNI      network {}, interface {}, {}\n", cni.network, cni.ifname, cni.netns.display())
 }
 
 fn name_of(value: &impl ValueEnum) -> String {

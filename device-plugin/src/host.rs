@@ -52,7 +52,9 @@ impl Host {
     /// hook waits, or fails and is tried again.
     fn is_pods(&self, record: &Record) -> bool {
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(member) = record.members.iter().find(|m| self.machine.is_alive(m)) {
+        // The plugin of a CNI runtime has ended, and the kubelet counts no rail by it.
+        let mut containers = record.members.iter().filter(|m| m.cni.is_none());
+        if let Some(member) = containers.find(|m| self.machine.is_alive(record, m)) {
             let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", member.pid)).unwrap_or_default();
             let is = record.hold.is_none() && is_kubernetes(&cgroup);
             pods.insert(record.netns, is);

@@ -126,7 +126,7 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
 
 fn trace(record: &Record, machine: &ThisMachine) -> Trace {
     let id = record.members.first().map(|m| m.id.clone()).unwrap_or_default();
-    let alive = record.members.iter().any(|m| machine.is_alive(m));
+    let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     let stale = match record.boot_id == machine.boot_id() {
         false => Some(Stale::EarlierBoot),
         true if machine.is_abandoned(record) => Some(Stale::Abandoned),

@@ -72,6 +72,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
         patience: Instant::now(),
         agreed: None,
         keeper: None,
+        cni: None,
     };
     let mut report = Report { notes, container: Some(state.id.clone()), ..Report::new("hold") };
     let result = match make(&hook, &path, &request, &mut report.notes) {

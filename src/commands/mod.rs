@@ -1,6 +1,7 @@
 //! The only composition: one short function per command.
 
 mod cdi;
+mod cni;
 mod config_file;
 mod decision;
 mod doctor;
@@ -63,6 +64,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Spec(args) => spec::spec(global, args),
         Command::Runtime(args) => shim::runtime(global, &Call { named: None, args: args.args.clone() }),
         Command::Hook(args) => oci_hook(global, args),
+        Command::Cni => cni::cni(global),
         Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
         Command::Cdi(args) => cdi::run(global, args),
@@ -171,8 +173,8 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
                 let patience = deadline.min(Instant::now() + wait);
                 let agreed = args.agreed.as_deref().filter(|digest| !digest.is_empty());
                 let machine = &ThisMachine::new()?;
-                let hook =
-                    Hook { state: &state, store: &store, machine, begun, deadline, patience, agreed, keeper: None };
+                let (state, store) = (&state, &store);
+                let hook = Hook { state, store, machine, begun, deadline, patience, agreed, keeper: None, cni: None };
                 let ended = hook::create(&hook, &request);
                 (request.host, ended)
             }
@@ -181,9 +183,9 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             let host = Host::new(global, &config_or_default(global));
             let store = store(&host);
             let machine = &ThisMachine::new()?;
-            let deadline = until(&|| hook::nics_of(&state, &store, machine));
-            let (patience, agreed) = (Instant::now(), None);
-            let hook = Hook { state: &state, store: &store, machine, begun, deadline, patience, agreed, keeper: None };
+            let deadline = until(&|| hook::nics_of(&state, None, &store, machine));
+            let (state, store, patience) = (&state, &store, Instant::now());
+            let hook = Hook { state, store, machine, begun, deadline, patience, agreed: None, keeper: None, cni: None };
             let ended = if args.stage == Stage::Poststart { hook::start(&hook) } else { hook::stop(&hook) };
             (host, ended)
         }
@@ -219,9 +221,6 @@ fn device_request(
             }
             let config = config_json(state).ok().flatten();
             let by_devices = config.is_some_and(|(_, text)| DeviceRequest::any(&text));
-            let lacks_plan = || {
-                ErrorClass::State.error(format!("the container has annotations {ANNOTATION}*, and none names a plan"))
-            };
             ensure!(by_devices || mine.plan().is_some(), lacks_plan());
             return Ok((!by_devices).then_some(mine));
         }
@@ -232,6 +231,10 @@ fn device_request(
         Ok(mine.narrowing.devices.is_some().then_some(mine))
     };
     mine().map_err(|e| (e, Some(Box::new(request.host.clone()))))
+}
+
+fn lacks_plan() -> anyhow::Error {
+    ErrorClass::State.error(format!("the container has annotations {ANNOTATION}*, and none names a plan"))
 }
 
 /// Whether a container, or the host for all of its containers, asks for NICs: one that cannot have them must not start then. One that
@@ -260,13 +263,14 @@ fn warn_only(e: &anyhow::Error) -> Result<()> {
 }
 
 fn read_state() -> Result<State> {
+    State::parse(&stdin(state::MAX_BYTES).class(ErrorClass::State, "reading the runtime's state from stdin")?)
+}
+
+/// At most a byte more than `limit`.
+fn stdin(limit: usize) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
-    let limit = state::MAX_BYTES as u64 + 1;
-    std::io::stdin()
-        .take(limit)
-        .read_to_end(&mut text)
-        .class(ErrorClass::State, "reading the runtime's state from stdin")?;
-    State::parse(&text)
+    std::io::stdin().take(limit as u64 + 1).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// A report that cannot be written must not fail a hook that succeeded.

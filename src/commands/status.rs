@@ -32,7 +32,8 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
 
 fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holder> {
     let pin = store.pin(record.netns);
-    let members: Vec<(String, bool)> = record.members.iter().map(|m| (m.id.clone(), machine.is_alive(m))).collect();
+    let members: Vec<(String, bool)> =
+        record.members.iter().map(|m| (m.id.clone(), machine.is_alive(record, m))).collect();
     let id = members.first().map(|(id, _)| id.clone()).unwrap_or_default();
     let alive = members.iter().any(|(_, alive)| *alive);
     let advice = advice(machine, record, &id, alive);
@@ -48,6 +49,7 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
     };
     Ok(Holder {
         hold: record.hold.as_ref().map(keeping),
+        cni: record.members.iter().filter_map(|m| m.cni.clone()).collect(),
         netns: record.netns,
         pin: machine.netns_of(record, &pin).is_some().then(|| pin.display().to_string()),
         phase: record.phase,
@@ -70,7 +72,7 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
     match (alive, machine.occupant(record.netns, None)) {
-        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(m)) => {
+        (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(record, m)) => {
             let pid = keeper.map_or(0, |m| m.pid);
             format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: rdmaprep restore {id}")
         }

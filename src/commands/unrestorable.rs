@@ -87,7 +87,7 @@ pub(super) fn forget(
     record: &Record,
     report: &mut Report,
 ) -> Result<()> {
-    if let Some(member) = record.members.iter().find(|m| machine.is_alive(m)) {
+    if let Some(member) = record.members.iter().find(|m| machine.is_alive(record, m)) {
         return Err(ErrorClass::Refused
             .error(format!("container {} still runs and may use its NICs: stop the container first", member.id)));
     }

@@ -77,8 +77,8 @@ impl<'a> Create<'a> {
         let hook = self.hook;
         hook.machine.require_capabilities()?;
         let entered;
-        let container = match hook.keeper {
-            Some(keeper) => keeper.container,
+        let container = match hook.bare_netns() {
+            Some(netns) => netns,
             None => {
                 entered = enter(hook)?;
                 &*entered
@@ -160,7 +160,7 @@ impl<'a> Create<'a> {
         attempt: &mut Attempt,
     ) -> Result<Option<SetupPlan>> {
         // A namespace without a container: each is set up as it joins.
-        if self.hook.keeper.is_some() {
+        if self.hook.bare_netns().is_some() {
             return Ok(None);
         }
         let (notes, setup) =
@@ -253,7 +253,7 @@ impl<'a> Create<'a> {
         }
         self.lift_memlock(*container);
         if !container.is_running() {
-            return Err(ErrorClass::State.error("the container's init died while its NICs were moved"));
+            return Err(ErrorClass::State.error(format!("{} ended while its NICs were moved", whose(self.hook))));
         }
         Ok(())
     }
@@ -262,12 +262,16 @@ impl<'a> Create<'a> {
 impl Create<'_> {
     /// For containers whose config.json this program did not edit. What they set there themselves, runc sets after its hooks.
     fn lift_memlock(&mut self, container: &dyn Container) {
-        if self.hook.keeper.is_some() || !self.request.host.lift_memlock {
+        if self.hook.bare_netns().is_some() || !self.request.host.lift_memlock {
             return;
         }
         let done = container.lift_memlock();
         self.outcome.memlock = Some(done.map_or_else(|e| format!("as it was: {e:#}"), |()| "unlimited".to_owned()));
     }
+}
+
+fn whose(hook: &Hook) -> &'static str {
+    if hook.cni.is_some() { "the namespace of CNI_NETNS" } else { "the container's init" }
 }
 
 fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
@@ -338,5 +342,6 @@ fn member(hook: &Hook, container: &dyn Container) -> Result<Member> {
     let (pid, State { id, bundle, .. }) = (container.pid(), hook.state);
     let start_time = hook.machine.start_time(pid);
     let start_time = start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
-    Ok(Member { id: id.clone(), bundle: bundle.clone(), pid, start_time })
+    let cni = hook.cni.map(|cni| cni.attachment.clone());
+    Ok(Member { id: id.clone(), bundle: bundle.clone(), pid, start_time, cni })
 }

@@ -48,14 +48,22 @@ pub trait Namespaces {
     /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a name that is another's by now.
     fn unpin(&self, pin: Pin, netns: u64) -> Result<()>;
 
-    fn is_alive(&self, member: &Member) -> bool {
-        self.start_time(member.pid) == Some(member.start_time)
+    /// Whether the network namespace at that path is the one with that inode.
+    fn is_netns(&self, path: &Path, netns: u64) -> bool;
+
+    /// Whether a member may still use the NICs of its record. A CNI runtime removes the path when the pod ends; until all NICs are
+    /// attached, the plugin itself has to be at work.
+    fn is_alive(&self, record: &Record, member: &Member) -> bool {
+        match &member.cni {
+            Some(cni) if record.phase == Phase::Attached => self.is_netns(&cni.netns, record.netns),
+            _ => self.start_time(member.pid) == Some(member.start_time),
+        }
     }
 
     /// Whether a record's containers have all died, and no process is left in the namespace that may use NICs: before the record
     /// says that they are attached, none was promised any.
     fn is_abandoned(&self, record: &Record) -> bool {
         let is_used = || record.phase != Phase::Attaching && self.occupant(record.netns, None).is_some();
-        !record.members.iter().any(|m| self.is_alive(m)) && !is_used()
+        !record.members.iter().any(|m| self.is_alive(record, m)) && !is_used()
     }
 }

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
@@ -23,8 +23,9 @@ impl ThisMachine {
     pub fn netns_of(&self, record: &Record, pin: &Path) -> Option<Netns> {
         let same = |ns: &Netns| ns.inode() == record.netns;
         let pinned = Netns::open(pin).ok().filter(same);
-        let through = |m: &Member| Netns::of_process(m.pid).ok().filter(same).filter(|_| self.is_alive(m));
-        pinned.or_else(|| record.members.iter().find_map(through))
+        let through = |m: &Member| Netns::of_process(m.pid).ok().filter(same).filter(|_| self.is_alive(record, m));
+        let at_path = |m: &Member| Netns::open(&m.cni.as_ref()?.netns).ok().filter(same);
+        pinned.or_else(|| record.members.iter().find_map(|m| at_path(m).or_else(|| through(m))))
     }
 }
 
@@ -32,17 +33,26 @@ impl ThisMachine {
 pub struct Init {
     process: Process,
     netns: Netns,
+    /// Where a CNI runtime keeps the namespace.
+    path: Option<PathBuf>,
 }
 
 impl Init {
     pub fn of(pid: i32) -> Result<Init> {
         let process = Process::open(pid)?;
-        Ok(Init { process, netns: Netns::of_process(pid)? })
+        Ok(Init { process, netns: Netns::of_process(pid)?, path: None })
     }
 
     /// This process, which keeps a namespace for containers to come.
     pub fn keeping(netns: &Netns) -> Result<Init> {
-        Ok(Init { process: Process::current()?, netns: netns.again()? })
+        Ok(Init { process: Process::current()?, netns: netns.again()?, path: None })
+    }
+
+    /// This process in place of one in the namespace that a CNI runtime keeps at that path. [`ErrorClass::State`] where there is
+    /// none.
+    pub fn at(path: &Path) -> Result<Init> {
+        let netns = Netns::existing(path)?;
+        Ok(Init { process: Process::current()?, netns, path: Some(path.to_owned()) })
     }
 }
 
@@ -52,7 +62,7 @@ impl Container for Init {
     }
 
     fn is_running(&self) -> bool {
-        self.process.alive()
+        self.process.alive() && self.path.as_ref().is_none_or(|path| pins::is_pinned(path, self.netns.inode()))
     }
 
     fn netns(&self) -> u64 {
@@ -91,6 +101,10 @@ impl Namespaces for ThisMachine {
 
     fn occupant(&self, netns: u64, but: Option<i32>) -> Option<i32> {
         netns::occupant(netns, but)
+    }
+
+    fn is_netns(&self, path: &Path, netns: u64) -> bool {
+        pins::is_pinned(path, netns)
     }
 
     fn container(&self, pid: i32) -> Result<Box<dyn Container>> {

@@ -9,6 +9,7 @@
 
 mod cdi;
 mod cli;
+mod cni;
 mod docs;
 mod doctor;
 mod examples;

@@ -10,6 +10,7 @@
 mod apply_mounts;
 mod bootstrap;
 mod bpf;
+mod cni;
 mod container_setup;
 mod device;
 mod doctor;

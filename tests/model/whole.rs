@@ -54,7 +54,8 @@ impl Stage {
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(30);
         let (store, machine) = (&self.store, &self.machine);
-        let hook = Hook { state: &state, store, machine, begun, deadline, patience: begun, agreed: None, keeper: None };
+        let (agreed, keeper, cni) = (None, None, None);
+        let hook = Hook { state: &state, store, machine, begun, deadline, patience: begun, agreed, keeper, cni };
         self.machine.run(|| call(&hook))
     }
 

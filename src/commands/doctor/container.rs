@@ -82,7 +82,7 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
     // The pid may have been reused meanwhile, by another process.
-    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(m)));
+    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(r, m)));
     ensure!(process.alive() && same, ErrorClass::Other.error(format!("container {id:?} ended during the examination")));
     let request = within(request, &snapshot, record.as_ref(), share.as_ref());
     doctor(&Examination {
@@ -101,9 +101,9 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
 fn find(namespaces: &ThisMachine, store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
     let records = Records::read(store, namespaces.boot_id())?;
     for record in records.current() {
-        if let Some(member) = record.members.iter().find(|m| m.id == id) {
+        if let Some(member) = record.members.iter().find(|m| m.id == id && m.cni.is_none()) {
             ensure!(
-                namespaces.is_alive(member),
+                namespaces.is_alive(record, member),
                 ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
             );
             return Ok((member.pid, Some(record.clone())));

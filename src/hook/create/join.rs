@@ -12,8 +12,7 @@ use crate::planner;
 use crate::restore::nic_names;
 use crate::restore::run;
 
-use super::{Attempt, Create, member};
-use crate::hook::is_of;
+use super::{Attempt, Create, member, whose};
 
 pub(super) enum Joined {
     NoNics,
@@ -30,7 +29,7 @@ impl Create<'_> {
         let Some(mut record) = attempt.records.of_netns(container.netns()).cloned() else { return Ok(Joined::NoNics) };
         // `rdmaprep hold` has ended and said that processes in its namespace keep the NICs.
         let is_kept = || record.hold.is_some() && hook.machine.occupant(record.netns, Some(container.pid())).is_some();
-        let is_used = || record.members.iter().any(|m| hook.machine.is_alive(m)) || is_kept();
+        let is_used = || record.members.iter().any(|m| hook.machine.is_alive(&record, m)) || is_kept();
         if record.phase != Phase::Attached || !is_used() {
             // A hook died in the middle, or all that held the namespace did: start again.
             run::restore(hook.machine, &mut attempt.records, record)?;
@@ -59,7 +58,7 @@ impl Create<'_> {
         let first = record.members.first().map_or("a container", |m| m.id.as_str());
         self.outcome.notes.push(format!("joined {first}, which has the namespace's NICs"));
         // One that was restarted without its stop hook comes back under its id, as another process.
-        record.members.retain(|m| !is_of(m, hook.state));
+        record.members.retain(|m| !hook.is_for(m));
         record.members.push(newcomer);
         Ok(Joined::Now(Box::new(record)))
     }
@@ -76,7 +75,7 @@ impl Create<'_> {
                 self.finish_setup(RunningSetup::begin(setup), record.netns)?;
             }
         }
-        let has_ended = || ErrorClass::State.error("the container's init has ended");
+        let has_ended = || ErrorClass::State.error(format!("{} has ended", whose(self.hook)));
         ensure!(attempt.container.is_running(), has_ended());
         attempt.records.save(record)?;
         self.lift_memlock(attempt.container);

@@ -67,6 +67,12 @@ impl Netns {
         }
     }
 
+    /// The one at that path; [`ErrorClass::State`] where there is no network namespace.
+    pub fn existing(path: &Path) -> Result<Netns> {
+        let opened = Netns::open(path).and_then(|netns| open::is_net(path, &netns.file).map(|()| netns));
+        opened.map_err(|e| ErrorClass::State.error(format!("{e:#}")))
+    }
+
     /// Its inode in nsfs: unique among the namespaces that exist.
     pub fn inode(&self) -> u64 {
         self.inode

@@ -216,6 +216,10 @@ impl Namespaces for Machine {
         (self.is_running() && but != Some(INIT)).then_some(INIT)
     }
 
+    fn is_netns(&self, _: &Path, netns: u64) -> bool {
+        self.inside().and_then(|inside| inside.netns) == Some(netns)
+    }
+
     fn container(&self, pid: i32) -> Result<Box<dyn Container>> {
         match self.start_time(pid) {
             Some(_) => Ok(Box::new(self.clone())),

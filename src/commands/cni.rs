@@ -1,0 +1,243 @@
+//! `rdmaprep cni`: a CNI runtime's calls, with the hooks' machinery. The namespace is there, and no container in it yet.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::values::PlanName;
+use serde_json::Value;
+
+use super::config_file::{config_or_default, has_plan};
+use super::{keep, lacks_plan, nics, request, say, stdin, store, warn};
+use crate::cli::{Global, SelectArgs};
+use crate::cni::{self, ANNOTATIONS, Call, Code, Command, MAX_BYTES, Problem};
+use crate::config::host::Host;
+use crate::config::request::{ANNOTATION, Request};
+use crate::deadline;
+use crate::hook::{self, CniNetns, Ended, Hook, Outcome};
+use crate::journal::{Attachment, Record};
+use crate::kernel::host::files;
+use crate::kernel::process::capabilities;
+use crate::kernel::records::Records;
+use crate::kernel::store::Store;
+use crate::kernel::{Container, Init, Namespaces, ThisMachine};
+use crate::oci::state::State;
+use crate::report::{self, Report};
+
+/// Seconds after which a runtime gives up: the kubelet waits for a sandbox for some minutes.
+const TIMEOUT: u32 = 60;
+
+/// The answer, or the error, goes to stdout as JSON; stderr has the error in words, as of every command.
+pub(super) fn cni(global: &Global) -> Result<()> {
+    files::private_umask();
+    capabilities::shed()?;
+    let call = stdin(MAX_BYTES).map_err(|e| (cni::NEWEST.to_owned(), anyhow::Error::new(e).into()));
+    let call = call.and_then(|text| Call::read(|name| std::env::var(name).ok(), &text));
+    let done = call.and_then(|call| {
+        let version = call.network.version().to_owned();
+        answer(global, &call).map_err(|problem| (version, problem))
+    });
+    match done {
+        Ok(Some(answer)) => say(&report::json(&answer)?),
+        Ok(None) => Ok(()),
+        Err((version, problem)) => {
+            say(&report::json(&problem.json(&version))?)?;
+            Err(problem.class.error(problem.text))
+        }
+    }
+}
+
+fn answer(global: &Global, call: &Call) -> Result<Option<Value>, Problem> {
+    match call.command {
+        Command::Version => Ok(Some(cni::versions(call.network.version()))),
+        Command::Status => status(global, call).map(|()| None).map_err(|e| Problem::from(e).under(Code::Unavailable)),
+        Command::Add => add(global, call).map(Some),
+        Command::Check => check(global, call).map(|()| None),
+        Command::Del => del(global, call).map(|()| None),
+        Command::Gc => collect(global, call).map(|()| None),
+    }
+}
+
+/// What is the same of all calls about an attachment.
+struct Attached<'a> {
+    call: &'a Call,
+    host: Host,
+    store: Store,
+    machine: ThisMachine,
+    state: State,
+    attachment: Attachment,
+}
+
+impl<'a> Attached<'a> {
+    fn new(call: &'a Call, host: Host) -> Result<Attached<'a>> {
+        let netns = call.netns.clone().unwrap_or_default();
+        let attachment = Attachment { network: call.network.name.clone(), ifname: call.ifname.clone(), netns };
+        Attached::about(call, host, &call.id, attachment)
+    }
+
+    fn about(call: &'a Call, host: Host, id: &str, attachment: Attachment) -> Result<Attached<'a>> {
+        let state = State { id: id.to_owned(), pid: None, bundle: String::new(), annotations: BTreeMap::new() };
+        Ok(Attached { call, store: store(&host), machine: ThisMachine::new()?, host, state, attachment })
+    }
+
+    /// Calls a hook, and reports it as hooks are.
+    fn run(&self, container: Option<&dyn Container>, nics: usize, run: impl FnOnce(&Hook) -> Ended) -> Result<()> {
+        let begun = Instant::now();
+        let deadline = begun + Duration::from_secs(deadline::for_hook(None, Some(TIMEOUT), nics).into());
+        let cni = CniNetns { attachment: &self.attachment, container };
+        let hook = Hook {
+            state: &self.state,
+            store: &self.store,
+            machine: &self.machine,
+            begun,
+            deadline,
+            patience: deadline.min(begun + self.host.hook_wait),
+            agreed: None,
+            keeper: None,
+            cni: Some(&cni),
+        };
+        let mut report = Report::new(format!("cni {}", self.call.command.name()));
+        report.container = Some(self.state.id.clone());
+        let result = Outcome::conclude(run(&hook), &mut report);
+        report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
+        if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
+            keep(&report, &self.host, &self.store);
+        }
+        result
+    }
+
+    fn record(&self) -> Result<Option<Record>> {
+        let records = Records::read(&self.store, self.machine.boot_id())?;
+        Ok(hook::record_of(&records, &self.state, Some(&self.attachment)).cloned())
+    }
+
+    fn nics(&self) -> usize {
+        hook::nics_of(&self.state, Some(&self.attachment), &self.store, &self.machine)
+    }
+
+    /// The namespace of CNI_NETNS, which a pod without a network of its own does not have.
+    fn netns(&self) -> Result<Init, Problem> {
+        let bad = |text| Problem::new(Code::Variable, ErrorClass::State, format!("CNI_NETNS: {text}"));
+        let netns = Init::at(&self.attachment.netns).map_err(|e| bad(format!("{e:#}")))?;
+        match netns.netns() == self.machine.host_netns()? {
+            true => Err(bad(format!("{} is the host's own network namespace", self.attachment.netns.display()))),
+            false => Ok(netns),
+        }
+    }
+}
+
+/// What the configuration asks for, less what the pod's annotations take away; nothing where neither asks.
+fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Problem> {
+    let named = call.network.plan.as_deref();
+    let annotations = call.network.annotations()?;
+    let annotated = annotations.iter().flat_map(BTreeMap::keys).any(|key| key.starts_with(ANNOTATION));
+    if let Some(Err(e)) = named.map(str::parse::<PlanName>) {
+        let text = format!("`plan` of the network configuration: {e}");
+        return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
+    }
+    let request = match request(global, named, &SelectArgs::default()) {
+        // A broken config file of the host must not keep every pod from starting.
+        Err(e) if named.is_none() && !annotated && !has_plan(global) => {
+            warn(&[format!("{e:#}; a pod that does not ask for NICs starts all the same")]);
+            return Ok(None);
+        }
+        request => request?,
+    };
+    let mine = request.narrow(&annotations.clone().unwrap_or_default())?;
+    match (mine.plan(), annotations) {
+        (Some(_), _) => Ok(Some(mine)),
+        (None, Some(_)) if annotated => Err(lacks_plan().into()),
+        (None, Some(_)) => Ok(None),
+        (None, None) => {
+            let text = format!("the network configuration has neither `plan` nor the capability {ANNOTATIONS}");
+            Err(Problem::new(Code::Config, ErrorClass::Usage, text))
+        }
+    }
+}
+
+/// A hook makes a plan where none is stored, by its flags; a network is the same for all pods, and has none.
+fn stored(store: &Store, plan: &PlanName) -> Result<()> {
+    let lacks = || ErrorClass::Refused.error(format!("plan {plan} is not stored: rdmaprep prepare --plan {plan}"));
+    store.plan(plan.as_str())?.map(drop).ok_or_else(lacks)
+}
+
+fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
+    let (version, before) = (call.network.version(), call.network.prev_result.as_ref());
+    let result = |held: &[_]| cni::result(version, before, held, call.netns.as_deref().unwrap_or("".as_ref()));
+    // Before anything moves.
+    let passed = result(&[])?;
+    let Some(request) = device_request(global, call)? else { return Ok(passed) };
+    let attached = Attached::new(call, request.host.clone())?;
+    let netns = attached.netns()?;
+    request.plan().map(|plan| stored(&attached.store, plan)).transpose()?;
+    attached.run(Some(&netns), nics(&request, &attached.store), |hook| hook::create(hook, &request))?;
+    let gone = || ErrorClass::State.error(format!("the NICs of container {} were restored meanwhile", call.id));
+    result(&attached.record()?.ok_or_else(gone)?.held)
+}
+
+fn check(global: &Global, call: &Call) -> Result<(), Problem> {
+    let asked = device_request(global, call)?;
+    let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
+    let netns = attached.netns()?;
+    let held = attached.nics();
+    if held == 0 && asked.is_some() {
+        let text = format!("container {} has no NIC of network {}", call.id, call.network.name);
+        return Err(ErrorClass::State.error(text).into());
+    }
+    Ok(attached.run(Some(&netns), held, hook::check)?)
+}
+
+/// NICs that do not return whole must not keep the pod from being deleted: their record stays, and the next hook or the timer
+/// tries again.
+fn del(global: &Global, call: &Call) -> Result<(), Problem> {
+    let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
+    Ok(give_back(&attached)?)
+}
+
+fn give_back(attached: &Attached) -> Result<()> {
+    match attached.run(None, attached.nics(), hook::stop) {
+        Err(e) if ErrorClass::of(&e) == ErrorClass::Incomplete => {
+            warn(&[format!("{e:#}")]);
+            Ok(())
+        }
+        done => done,
+    }
+}
+
+/// Attachments of this network that the runtime does not know any more. What cannot be restored must not keep the rest away.
+fn collect(global: &Global, call: &Call) -> Result<(), Problem> {
+    let Some(valid) = &call.network.valid else {
+        let text = "the network configuration lacks cni.dev/valid-attachments: nothing is collected";
+        return Err(Problem::new(Code::Config, ErrorClass::Usage, text));
+    };
+    let host = Host::new(global, &config_or_default(global));
+    let (store, machine) = (store(&host), ThisMachine::new()?);
+    let records = Records::read(&store, machine.boot_id())?;
+    let members = records.current().flat_map(|r| &r.members).filter_map(|m| Some((m.id.clone(), m.cni.clone()?)));
+    let is_valid = |id: &String, cni: &Attachment| valid.iter().any(|v| v.id == *id && v.ifname == cni.ifname);
+    let gone = members.filter(|(id, cni)| cni.network == call.network.name && !is_valid(id, cni));
+    let mut failed = Vec::new();
+    for (id, attachment) in gone {
+        let done = Attached::about(call, host.clone(), &id, attachment).and_then(|a| give_back(&a));
+        failed.extend(done.err());
+    }
+    match failed.len() {
+        0 | 1 => failed.pop().map_or(Ok(()), |e| Err(e.into())),
+        _ => {
+            let all: Vec<String> = failed.iter().map(|e| format!("{e:#}")).collect();
+            Err(ErrorClass::Incomplete.error(all.join("; ")).into())
+        }
+    }
+}
+
+/// Whether ADD of a pod that asks would find what it needs. Other pods may hold the NICs: the node is ready all the same.
+fn status(global: &Global, call: &Call) -> Result<()> {
+    capabilities::require()?;
+    let named = call.network.plan.as_deref();
+    let request = request(global, named, &SelectArgs::default())?;
+    let store = store(&request.host);
+    store.writable()?;
+    Records::read(&store, ThisMachine::new()?.boot_id())?;
+    request.plan().map_or(Ok(()), |plan| stored(&store, plan))
+}
