@@ -9,8 +9,10 @@ use std::process::Command;
 
 use rdmaprep::cdi::{ALL, KIND};
 use rdmaprep::cli::{Cli, Global, SelectArgs};
+use rdmaprep::cni::{ANNOTATIONS, Call};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::{ANNOTATION, Request};
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use yaml_rust2::{Yaml, YamlLoader};
 
@@ -88,7 +90,7 @@ fn the_class_names_the_runtime_that_install_writes() {
     let label = selected.iter().map(|(key, value)| format!("{}={}", text(key), text(value))).next().unwrap();
     assert!(readme().contains(&format!("kubectl label node NODE {label}")), "{label}");
     let named: Vec<&str> = all.iter().filter_map(|(_, d)| pod(d)?["spec"]["runtimeClassName"].as_str()).collect();
-    assert_eq!(named, [text(&class["metadata"]["name"]); 2], "pod.yaml and job.yaml");
+    assert_eq!(named, [text(&class["metadata"]["name"]); 3], "pod.yaml, job.yaml and network-attachment.yaml");
 }
 
 #[test]
@@ -104,7 +106,9 @@ fn pods_ask_as_they_are_heard() {
         plans.extend(request.plan().map(PlanName::to_string));
         let named: Vec<&str> =
             pod["spec"]["containers"].as_vec().unwrap().iter().map(|container| text(&container["name"])).collect();
-        for (key, value) in asked.iter().filter(|(key, _)| !key.starts_with(ANNOTATION)) {
+        let networks = asked.get(NETWORKS).into_iter();
+        networks.for_each(|name| assert!(attachments().iter().any(|(n, _)| n == name), "{file}: no network {name}"));
+        for (key, value) in asked.iter().filter(|(key, _)| !key.starts_with(ANNOTATION) && *key != NETWORKS) {
             let container =
                 key.strip_prefix("cdi-devices.nri.io/container.").unwrap_or_else(|| panic!("{file}: {key}"));
             assert!(named.contains(&container), "{file}: there is no container {container}");
@@ -113,8 +117,67 @@ fn pods_ask_as_they_are_heard() {
         }
         assert_ne!(pod["spec"]["hostNetwork"].as_bool(), Some(true), "{file}: such a pod is refused");
     }
-    assert_eq!(plans, ["default", "default"], "pod.yaml and job.yaml");
+    assert_eq!(plans, ["default"; 3], "pod.yaml, job.yaml and network-attachment.yaml");
     assert_eq!(devices, [format!("{KIND}={ALL}")], "pod-cdi.yaml");
+}
+
+/// multus's annotation.
+const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+
+/// The networks of multus, each with its configuration.
+fn attachments() -> Vec<(String, String)> {
+    let all = manifests().into_iter().map(|(_, d)| d).filter(|d| text(&d["kind"]) == "NetworkAttachmentDefinition");
+    all.map(|d| (text(&d["metadata"]["name"]).to_owned(), text(&d["spec"]["config"]).to_owned())).collect()
+}
+
+/// As a runtime calls the plugin: with the name and the version of the list, and the annotations if their capability is declared.
+#[test]
+fn networks_are_read_as_the_plugin_is_called() {
+    let list: Value = serde_json::from_str(&fs::read_to_string(format!("{FOLDER}/pods.conflist")).unwrap()).unwrap();
+    let chained = list["plugins"].as_array().unwrap().last().unwrap();
+    let mut chained = chained.as_object().unwrap().clone();
+    let declared = chained.remove("capabilities").unwrap();
+    assert_eq!(declared, json!({ANNOTATIONS: true}));
+    chained.insert("runtimeConfig".into(), json!({ANNOTATIONS: {"rdmaprep.io/plan": "default"}}));
+    ["name", "cniVersion"].iter().for_each(|key| drop(chained.insert((*key).into(), list[*key].clone())));
+    let call = |config: &str| {
+        let pod = [("CNI_COMMAND", "ADD"), ("CNI_CONTAINERID", "a"), ("CNI_IFNAME", "eth0"), ("CNI_NETNS", "/n")];
+        let variable = |name: &str| pod.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Call::read(variable, config.as_bytes()).unwrap_or_else(|e| panic!("{config}: {e:?}")).network
+    };
+    let network = call(&Value::from(chained).to_string());
+    assert_eq!(network.annotations().unwrap().unwrap().len(), 1);
+    let all = attachments();
+    assert_eq!(all.len(), 1);
+    for (name, config) in all {
+        let network = call(&config);
+        assert_eq!((network.name, network.plan.as_deref()), (name, Some("default")));
+        assert!(config.contains("\"type\": \"rdmaprep\""), "{config}");
+    }
+}
+
+/// The agreement comes first, on the same nodes, and its command is one.
+#[test]
+fn a_jobset_agrees_before_it_trains() {
+    let all = manifests();
+    let set = all.iter().find(|(_, d)| text(&d["kind"]) == "JobSet").map(|(_, d)| d).unwrap();
+    let jobs = set["spec"]["replicatedJobs"].as_vec().unwrap();
+    let [rails, train] = &jobs[..] else { panic!("{} jobs", jobs.len()) };
+    assert_eq!(text(&train["dependsOn"][0]["name"]), text(&rails["name"]));
+    let spec = |job: &Yaml| job["template"]["spec"]["template"]["spec"].clone();
+    assert_eq!(spec(rails)["nodeSelector"], spec(train)["nodeSelector"]);
+    assert_eq!(rails["template"]["spec"]["completions"], train["template"]["spec"]["completions"]);
+    let service = text(&set["spec"]["network"]["subdomain"]);
+    for (job, name) in [(rails, "rails"), (train, "train")] {
+        let host = format!("{}-{name}-0-0.{service}", text(&set["metadata"]["name"]));
+        let spec = spec(job);
+        let command = text(&spec["containers"][0]["command"][2]);
+        assert!(command.contains(&host), "no {host} in {command}");
+    }
+    let prepare = spec(rails);
+    let command = text(&prepare["containers"][0]["command"][2]);
+    let words = command[command.find("rdmaprep ").unwrap()..].split_whitespace();
+    Cli::read(words).unwrap_or_else(|e| panic!("{command}: {e}"));
 }
 
 #[test]

@@ -11,7 +11,7 @@ undo() {
   [ -z "${daemon:-}" ] || { kill "$daemon" && wait "$daemon"; } || true
   pkill -KILL -f containerd-shim-runc-v2 || true
   rdmaprep uninstall --leave-changed > /dev/null || true
-  rm -rf /etc/containerd /etc/cni/net.d /etc/cdi /usr/local/bin/rdmaprep /run/cases/logs /run/cdi
+  rm -rf /etc/containerd /etc/cni/net.d /etc/cdi /usr/local/bin/rdmaprep /usr/lib/cni/rdmaprep /run/cases/logs /run/cdi
   for netns in /run/netns/cni-*; do ip netns delete "${netns##*/}" 2> /dev/null || true; done
   rm -rf /var/lib/cni
 }
@@ -25,7 +25,8 @@ containerd_starts() {
   done
 }
 
-# node_is_ready: containerd with its pod network and an image; `install` has added the handler.
+# node_is_ready [PLUGIN]: containerd with its pod network, which that plugin is the second of, and an image; `install` has added the
+# handler.
 node_is_ready() {
   local dir=/run/containerd-test
   mkdir -p /tmp/ctr "$dir" /etc/containerd /etc/cni/net.d
@@ -40,10 +41,11 @@ state = "/run/containerd"
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["/usr/lib/cni"]
 CONFIG
-  cat > /etc/cni/net.d/10-pods.conflist <<'CONFIG'
-{"cniVersion": "1.0.0", "name": "pods", "plugins": [
-  {"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.0.0/24"}}]}
+  cat > /etc/cni/net.d/10-pods.conflist <<CONFIG
+{"cniVersion": "1.1.0", "name": "pods", "plugins": [
+  {"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.0.0/24"}}${1:+, $1}]}
 CONFIG
+  ln -sf "$(command -v rdmaprep)" /usr/lib/cni/rdmaprep
   ln -sf "$(command -v rdmaprep)" /usr/local/bin/rdmaprep
   rdmaprep install --containerd > /tmp/ctr/installed
   containerd_starts
@@ -116,6 +118,41 @@ case_a_pod_of_the_runtime_class() {
   settles
   "$kubelet" remove-pod "$pod"
   cell "containerd (CRI)" "$(version_of containerd) (runc $(version_of runc))" "RuntimeClass" env
+}
+
+# The CNI plugin in the chain of the pod network: a pod of any handler, by its annotations.
+case_a_pod_of_the_cni_plugin() {
+  local pod made
+  plan pods "v0 rdma0"
+  node_is_ready '{"type": "rdmaprep", "capabilities": {"io.kubernetes.cri.pod-annotations": true}}'
+  pod=$("$kubelet" pod one runc "${asking[@]}")
+  said=$(rdmaprep status)
+  says "held by     $pod"
+  says "network pods, interface eth0, /var/run/netns/cni-"
+  made=$("$kubelet" container "$pod" first -- ls /proc/sys/net/ipv4/conf)
+  equal "exit code" 0 "$("$kubelet" wait "$made")"
+  said=$(cut -d " " -f 4- /run/cases/logs/one/first | tr '\n' ' ')
+  says "eth0 lo rdma0 v0 "
+  # Its namespace lives: the timer takes nothing.
+  equal "what the timer restores" "" "$(rdmaprep restore --all --stale)"
+  fails 1 "$kubelet" pod two runc "${asking[@]}"
+  says "is held by container $pod"
+  "$kubelet" stop-pod "$("$kubelet" pod three runc)"
+  "$kubelet" stop-pod "$pod"
+  equal "what is held after the pod" "No container holds a NIC." "$(rdmaprep status)"
+  settles
+  "$kubelet" remove-pod "$pod"
+
+  # With the handler: nodes, /sys and settings, too.
+  pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
+  rm -f /run/cases/logs/one/first
+  "$kubelet" container "$pod" first -- sh -c "$tells" > /dev/null
+  ready one first
+  check_payload /tmp/ctr/first.out env
+  said=$(rdmaprep status)
+  says "held by     $pod, $pod"
+  "$kubelet" stop-pod "$pod"
+  settles
 }
 
 case_a_pause_that_is_killed() {
