@@ -281,7 +281,7 @@ impl World for Kernel {
                 let wanted = ExpectedPort { hca, port: *port, dev, addresses, index: *index };
                 wait_port::wait(rdma, &space.netns, wanted, Duration::from_secs((*gid_timeout).into()), deadline)
             }
-            Step::Sysctls { side, dev, values } => self.space(*side)?.write_sysctls(dev, values),
+            Step::Sysctls { side, dev, values } => self.space(*side)?.write_sysctls(*side, dev, values),
             Step::Delete { side, dev } => gone(self.space(*side)?.route.delete(dev), &[ENODEV]),
             Step::Enslave { side, dev, master } => Ok(self.space(*side)?.route.enslave(dev, master)?),
             Step::Make { side, dev, made } => self.make(*side, dev, made, deadline),

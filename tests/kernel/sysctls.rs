@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::alone;
 use rdma_model::ids::IfName;
-use rdma_model::step::Side;
+use rdma_model::step::{Side, Step};
 use rdmaprep::kernel::netns::Netns;
 use rdmaprep::kernel::{Kernel, Scope, Sysctls, World};
 use testkit::{Container, Host, sh};
@@ -133,5 +134,38 @@ fn values_by_netlink_are_those_of_the_files() {
         let full = world.observe(Side::Host, &Scope::full()).unwrap();
         assert_eq!(full.sysctls.get("ipv4/conf/default/rp_filter").map(String::as_str), Some("0"));
         change_and_compare(&mut world, Side::Inside, &there);
+    });
+}
+
+/// As a write to the file does, a value by netlink outlasts a new default.
+#[test]
+fn values_set_by_netlink_stay_when_the_default_changes() {
+    alone(|host| {
+        make(host);
+        let c = Container::new("other");
+        let there = Netns::of_process(c.pid().try_into().unwrap()).unwrap();
+        let mut world = Kernel::open(Netns::current().unwrap(), Some(there.again().unwrap())).unwrap();
+        let wanted =
+            [("arp_announce", "2"), ("arp_filter", "1"), ("arp_ignore", "-3"), ("rp_filter", "1"), ("tag", "7")];
+        let values: Values =
+            wanted.iter().map(|(leaf, value)| (format!("ipv4/conf/{leaf}"), (*value).into())).collect();
+        sh(&format!("ip link set s0 netns {}", c.pid()));
+        let step = Step::Sysctls { side: Side::Inside, dev: "s0".parse().unwrap(), values: values.clone().into() };
+        world.perform(&step, Instant::now() + Duration::from_secs(9)).unwrap();
+        let kept = || -> Values {
+            let all = there.visit(|| Ok(files("s0"))).unwrap();
+            all.into_iter().filter(|(key, _)| values.contains_key(key)).collect()
+        };
+        assert_eq!(kept(), values);
+        c.sh("for leaf in arp_announce arp_filter arp_ignore rp_filter tag; do \
+              echo 0 >/proc/sys/net/ipv4/conf/default/$leaf; done");
+        assert_eq!(kept(), values, "after new defaults");
+        let refused = Step::Sysctls {
+            side: Side::Inside,
+            dev: "s0".parse().unwrap(),
+            values: Values::from([("ipv4/conf/arp_ignore".to_owned(), "x".to_owned())]).into(),
+        };
+        assert!(world.perform(&refused, Instant::now()).is_err());
+        assert_eq!(kept(), values, "after a value that is no number");
     });
 }

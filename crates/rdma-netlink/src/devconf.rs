@@ -1,9 +1,12 @@
-//! IFLA_AF_SPEC -> the sysctls of a link below `/proc/sys/net/ipv4/conf` and `/proc/sys/net/ipv6/conf`. The library has both as
+//! IFLA_AF_SPEC <-> the sysctls of a link below `/proc/sys/net/ipv4/conf` and `/proc/sys/net/ipv6/conf`. The library has both as
 //! structures of what it knows, and drops what a later kernel appends. A value that is not reported, or from which the text of
 //! the file does not follow, is nothing here: it is read from its file.
 
-use netlink_packet_core::{DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
+use netlink_packet_core::{
+    DecodeError, DefaultNla, NLA_F_NESTED, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
+};
 
+use crate::generic::attribute;
 use crate::ifname_utf8::NEWLINK;
 use crate::raw::{Packet, word};
 use crate::reply;
@@ -57,6 +60,10 @@ const IPV4: [&str; 33] = [
     "bc_forwarding",
     "arp_evict_nocarrier",
 ];
+
+/// Those of [`IPV4`] that a link message sets as their files do: devinet_conf_proc() flushes no routes for them. It announces a
+/// new rp_filter (RTM_NEWNETCONF), which a link message does not.
+const SETTABLE: [&str; 4] = ["arp_announce", "arp_filter", "arp_ignore", "rp_filter"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
@@ -169,6 +176,19 @@ impl DevConf {
         let (_, form) = IPV6.get(place)?;
         text(*self.ipv6.as_ref()?.get(place)?, *form)
     }
+}
+
+/// A value of a file below `ipv4/conf` for [`setting`]; nothing where that does not do what a write to the file does.
+pub fn settable(leaf: &str, value: &str) -> Option<(u16, i32)> {
+    let place = IPV4.iter().position(|name| *name == leaf && SETTABLE.contains(name))?;
+    Some((u16::try_from(place + 1).ok()?, value.parse().ok()?))
+}
+
+/// The attribute of a link message that sets these values (inet_set_link_af() in net/ipv4/devinet.c).
+pub fn setting(values: &[(u16, i32)]) -> DefaultNla {
+    let nested = |kind: u16, value: &[u8]| attribute(kind | NLA_F_NESTED, value);
+    let each: Vec<u8> = values.iter().flat_map(|(number, value)| attribute(*number, &value.to_ne_bytes())).collect();
+    DefaultNla::new(IFLA_AF_SPEC | NLA_F_NESTED, nested(AF_INET, &nested(IFLA_INET_CONF, &each)))
 }
 
 /// A message of a list of links, with what the library drops of it; or the request for that list.

@@ -7,7 +7,7 @@ use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkM
 use rdma_model::ids::{IfName, Mac};
 use rdma_model::snapshot::{LinkOptions, ProgramHook};
 use rdma_model::step::{Settings, VirtualLink};
-use rdma_netlink::devconf::{DevConf, LinkPacket};
+use rdma_netlink::devconf::{self, DevConf, LinkPacket};
 use rdma_netlink::ifname_utf8::{self, IFLA_ALT_IFNAME, IFLA_IFALIAS, IFLA_PROP_LIST};
 use rdma_netlink::raw::Packet;
 use rdma_netlink::{link_info, rtnl};
@@ -103,6 +103,10 @@ impl RouteSocket {
             m.header.change_mask = LinkFlags::Up;
             m.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
         })
+    }
+
+    pub fn set_conf(&mut self, name: &IfName, values: &[(u16, i32)]) -> io::Result<()> {
+        self.set_link(name, |m| m.attributes.push(LinkAttribute::Other(devconf::setting(values))))
     }
 
     pub fn set(&mut self, name: &IfName, settings: &Settings) -> io::Result<()> {

@@ -2,6 +2,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use rdma_model::ids::IfName;
+use rdma_model::step::Side;
+use rdma_netlink::devconf;
 use rdma_netlink::neigh_parms::Tables;
 
 use crate::kernel::device::Devices;
@@ -39,7 +41,8 @@ impl Space {
         Ok(self.devices.insert(devices))
     }
 
-    pub(super) fn write_sysctls(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
+    /// By netlink where that can be; on the host all by files, as some announce a change there.
+    pub(super) fn write_sysctls(&mut self, side: Side, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
         self.sysctls.forget();
         // Without what netlink reports, as of `all`, the files are compared.
         let differ: BTreeMap<String, String> = match self.route.conf(dev) {
@@ -51,12 +54,23 @@ impl Space {
             }
             Err(_) => values.clone(),
         };
+        let differ = if side == Side::Inside { self.set_by_netlink(dev, differ) } else { differ };
         if differ.is_empty() {
             return Ok(());
         }
         // One that is refused must not keep the others from being written.
         let write = || sysctl::ordered(&differ).map(|(k, v)| sysctl::write(dev, k, v)).fold(Ok(()), Result::and);
         self.netns.visit(write)
+    }
+
+    /// The values that are left for files.
+    fn set_by_netlink(&mut self, dev: &IfName, values: BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let message = |(key, value): (&String, &String)| devconf::settable(key.strip_prefix("ipv4/conf/")?, value);
+        let by_netlink: Vec<_> = values.iter().filter_map(message).collect();
+        if by_netlink.is_empty() || self.route.set_conf(dev, &by_netlink).is_err() {
+            return values;
+        }
+        values.into_iter().filter(|(key, value)| message((key, value)).is_none()).collect()
     }
 
     pub(super) fn write_device(&mut self, dev: &IfName, values: &BTreeMap<String, String>) -> Result<()> {
