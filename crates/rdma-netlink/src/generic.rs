@@ -38,8 +38,8 @@ impl Genl {
     }
 
     pub fn ask(&mut self, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
-        let answers = self.socket.transact(self.family, &message(command, attributes))?;
-        Ok(answers.first().and_then(|a| a.get(GENL_HEADER..)).unwrap_or_default().to_vec())
+        let answer = self.socket.ask(self.family, &message(command, attributes))?;
+        Ok(answer.get(GENL_HEADER..).unwrap_or_default().to_vec())
     }
 
     pub fn list(&mut self, command: u8, attributes: &[u8]) -> io::Result<Vec<Vec<u8>>> {

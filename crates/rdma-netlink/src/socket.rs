@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use netlink_packet_core::{NLM_F_DUMP, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
 use netlink_sys::{Socket, SocketAddr};
-use nix::libc::{EBUSY, EMSGSIZE, MSG_PEEK, MSG_TRUNC};
+use nix::libc::{EBUSY, EMSGSIZE, MSG_TRUNC};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::reply::{self, End, Replies};
 
-/// What the kernel fills at most when it lists things (`max_recvmsg_len` in net/netlink/af_netlink.c). A single link with many
-/// alternative names takes more.
-const USUAL: usize = 1 << 15;
+/// The kernel fills 32 KiB at most when it lists things (`max_recvmsg_len` in net/netlink/af_netlink.c), but a single link with
+/// many alternative names takes more: an attribute has up to 64 KiB. What is not filled takes no memory.
+const ROOM: usize = 1 << 20;
 /// The kernel answers in microseconds, a driver that asks its firmware later; a hook must not hang.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a list that changed while it was read is read again.
@@ -23,6 +23,7 @@ const TRIES: usize = 8;
 pub struct KernelSocket {
     socket: Socket,
     sequence: u32,
+    datagram: Vec<u8>,
 }
 
 impl KernelSocket {
@@ -33,7 +34,7 @@ impl KernelSocket {
         // Kernels before 4.12 lack these: errors then come without their explanation, which we can live with.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
-        Ok(KernelSocket { socket, sequence: 0 })
+        Ok(KernelSocket { socket, sequence: 0, datagram: Vec::with_capacity(ROOM) })
     }
 
     pub fn next_sequence(&mut self) -> u32 {
@@ -48,32 +49,24 @@ impl KernelSocket {
         }
     }
 
-    /// The next datagram of the kernel, whole: its length is asked for first.
-    fn receive(&self, deadline: Instant) -> io::Result<Vec<u8>> {
-        let mut room = USUAL;
+    /// The next datagram of the kernel.
+    fn receive(&mut self, deadline: Instant) -> io::Result<&[u8]> {
         loop {
-            // The kernel takes the room that the last call offered as a hint for the next part of a list.
-            let mut datagram = Vec::with_capacity(room);
-            let received = match self.socket.recv_from(&mut datagram, MSG_PEEK | MSG_TRUNC) {
-                Ok((length, _)) if length > room => {
-                    room = length;
-                    continue;
+            // The kernel takes the room as a hint for the next part of a list.
+            self.datagram.clear();
+            match self.socket.recv_from(&mut self.datagram, MSG_TRUNC) {
+                Ok((length, _)) if length > ROOM => {
+                    return Err(Error::other(format!("the kernel has sent {length} bytes, more than {ROOM}")));
                 }
-                Ok(_) => {
-                    datagram.clear();
-                    self.socket.recv_from(&mut datagram, MSG_TRUNC)
-                }
-                Err(e) => Err(e),
-            };
-            match received {
                 // Only the kernel is port 0; any process may send to a netlink socket.
-                Ok((_, from)) if from.port_number() == 0 => return Ok(datagram),
+                Ok((_, from)) if from.port_number() == 0 => break,
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(deadline)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
         }
+        Ok(&self.datagram)
     }
 
     fn wait(&self, deadline: Instant) -> io::Result<()> {
@@ -97,7 +90,7 @@ impl KernelSocket {
     ) -> Result<(), E> {
         self.send(request)?;
         let deadline = Instant::now() + time;
-        while !feed(&self.receive(deadline)?)? {}
+        while !feed(self.receive(deadline)?)? {}
         Ok(())
     }
 
