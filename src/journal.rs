@@ -97,13 +97,14 @@ impl Record {
         struct Version {
             schema: u32,
         }
-        let version: Version = serde_json::from_str(text).map_err(|e| damage(&e))?;
+        let record = serde_json::from_str::<Record>(text);
+        let version = record.as_ref().map_or_else(|_| serde_json::from_str(text), |r| Ok(Version { schema: r.schema }));
+        let Version { schema } = version.map_err(|e| damage(&e))?;
         ensure!(
-            version.schema == SCHEMA,
-            "the record has schema {}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep that wrote it",
-            version.schema
+            schema == SCHEMA,
+            "the record has schema {schema}, rdmaprep {PROGRAM} knows {SCHEMA}: use the rdmaprep that wrote it"
         );
-        serde_json::from_str(text).map_err(|e| damage(&e))
+        record.map_err(|e| damage(&e))
     }
 
     pub fn print(&self) -> Result<String> {

@@ -200,9 +200,8 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
 
 /// The most NICs that a plan may come to: its own, or of one that is yet to be made all of the host.
 fn nics(request: &Request, store: &Store) -> usize {
-    let plan = request.plan().and_then(|name| store.plan(name.as_str()).ok().flatten());
-    let all = || files::list(Path::new("/sys/class/net")).map_or(0, |links| links.len());
-    plan.map_or_else(all, |plan| plan.nics.len())
+    let planned = request.plan().and_then(|name| store.planned_nics(name.as_str()));
+    planned.unwrap_or_else(|| files::list(Path::new("/sys/class/net")).map_or(0, |links| links.len()))
 }
 
 /// What is asked for a container, by the host and less what its annotations take away; or why not, with what the host settled

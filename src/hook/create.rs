@@ -213,7 +213,7 @@ impl<'a> Create<'a> {
         steps: &[Step],
         setup: Option<SetupPlan>,
     ) -> Result<()> {
-        let copy = attempt.records.begin_copy(&Record { phase: Phase::Attached, ..record.clone() })?;
+        let copy = attempt.records.begin_copy(Record { phase: Phase::Attached, ..record.clone() })?;
         let moved = self.move_in(attempt, record, steps, setup);
         // Also before an undo, which removes it.
         let copied = copy.map_or(Ok(()), |copy| copy.end(self.hook.deadline));

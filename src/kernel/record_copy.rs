@@ -20,13 +20,15 @@ pub struct RunningCopy {
 
 impl RunningCopy {
     /// Begins to write it. A build with fault points writes it at once: their order is to be the same each time.
-    pub fn begin(path: PathBuf, text: String) -> Result<RunningCopy> {
+    pub fn begin(path: PathBuf, print: impl FnOnce() -> Result<String> + Send + 'static) -> Result<RunningCopy> {
         let (sender, done) = mpsc::sync_channel(1);
         let unwanted = Arc::new(Mutex::new(false));
         let copy = RunningCopy { done, unwanted: Arc::clone(&unwanted) };
         let write = move || {
-            let replace = || files::replace_unless(&unwanted, &path, text.as_bytes(), 0o600);
-            drop(sender.send(faults::around(WRITING, replace)));
+            let replace = |text: String| {
+                faults::around(WRITING, || files::replace_unless(&unwanted, &path, text.as_bytes(), 0o600))
+            };
+            drop(sender.send(print().and_then(replace)));
         };
         if faults::ARE_ARMED {
             write();

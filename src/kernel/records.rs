@@ -95,19 +95,24 @@ impl<'a> Records<'a> {
     }
 
     /// See [`Store::begin_copy`].
-    pub fn begin_copy(&self, record: &Record) -> Result<Option<RunningCopy>> {
-        let (text, _) = self.text(record)?;
-        self.store.begin_copy(record, text)
+    pub fn begin_copy(&self, record: Record) -> Result<Option<RunningCopy>> {
+        let carried = self.carried(&record)?;
+        self.store.begin_copy(&record.file_name(), move || carried.map_or_else(|| record.print(), Ok))
     }
 
     /// What the file is to hold, and whether that is all of this version.
     fn text(&self, record: &Record) -> Result<(String, bool)> {
-        let name = record.file_name();
-        let ours = self.all.iter().any(|e| e.ours && e.path.ends_with(&name));
-        match if ours { None } else { self.store.carried(record)? } {
+        match self.carried(record)? {
             Some(text) => Ok((text, false)),
             None => Ok((record.print()?, true)),
         }
+    }
+
+    /// See [`Store::carried`].
+    fn carried(&self, record: &Record) -> Result<Option<String>> {
+        let name = record.file_name();
+        let ours = self.all.iter().any(|e| e.ours && e.path.ends_with(&name));
+        if ours { Ok(None) } else { self.store.carried(record) }
     }
 
     fn note(&mut self, record: &Record, ours: bool) {

@@ -15,6 +15,8 @@ use hmac_sha256::Hash as Sha256;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::strict_json;
 use rdma_model::tree::Tree;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::handle::Handle;
 use crate::journal::{PartialRecord, Record, salvage};
@@ -99,7 +101,7 @@ impl Store {
     }
 
     pub fn plan(&self, name: &str) -> Result<Option<Plan>> {
-        let path = self.plans().join(format!("{name}.json"));
+        let path = self.plan_path(name);
         let Some(text) = files::read(&path)? else { return Ok(None) };
         let doing = || format!("reading plan {}", path.display());
         let plan: Plan = strict_json::strict(&text).with_context(doing)?;
@@ -107,12 +109,26 @@ impl Store {
         Ok(Some(plan))
     }
 
+    /// How many NICs a plan has: less to read than the plan.
+    pub fn planned_nics(&self, name: &str) -> Option<usize> {
+        #[derive(Deserialize)]
+        struct Nics {
+            nics: Vec<IgnoredAny>,
+        }
+        let text = files::read(&self.plan_path(name)).ok()??;
+        serde_json::from_str(&text).ok().map(|Nics { nics }| nics.len())
+    }
+
+    fn plan_path(&self, name: &str) -> PathBuf {
+        self.plans().join(format!("{name}.json"))
+    }
+
     pub fn all_plans(&self) -> Result<Vec<String>> {
         Ok(files::list(&self.plans())?.iter().filter_map(|n| Some(n.strip_suffix(".json")?.to_owned())).collect())
     }
 
     pub fn save_plan(&self, plan: &Plan) -> Result<PathBuf> {
-        let path = self.plans().join(format!("{}.json", plan.name));
+        let path = self.plan_path(&plan.name);
         let text = serde_json::to_string_pretty(plan).context("writing the plan as JSON")?;
         shared_folder::replace(&path, text.as_bytes(), 0o600, true)?;
         Ok(path)
@@ -249,12 +265,16 @@ impl Store {
         Ok(copied.err().map(|e| format!("{e:#}")))
     }
 
-    /// Begins to write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
-    pub fn begin_copy(&self, record: &Record, text: String) -> Result<Option<RunningCopy>> {
+    /// Begins to print and write the copy of a record that [`Store::save_first`] has written; nothing where that was all.
+    pub fn begin_copy(
+        &self,
+        name: &str,
+        print: impl FnOnce() -> Result<String> + Send + 'static,
+    ) -> Result<Option<RunningCopy>> {
         if self.first_records() == self.records() {
             return Ok(None);
         }
-        Ok(Some(RunningCopy::begin(self.records().join(record.file_name()), text)?))
+        Ok(Some(RunningCopy::begin(self.records().join(name), print)?))
     }
 
     /// The new text of a record whose file has what only a later version knows: that is kept. Nothing where it has not.

@@ -23,7 +23,7 @@ pub fn strict<T: DeserializeOwned + Serialize>(json: &str) -> Result<T> {
 /// an empty list) is not counted.
 pub fn unheard<T: Serialize>(json: &str, value: &T) -> Result<Vec<String>> {
     let mut places = Vec::new();
-    if is_print(json, value) {
+    if is_print(json, value) || is_pretty_print(json, value) {
         return Ok(places);
     }
     let printed = serde_json::to_string(value)?;
@@ -46,6 +46,12 @@ pub fn carried<T: Serialize>(old: &str, known: &T, new: &T) -> Result<String> {
 pub fn is_print<T: Serialize>(text: &str, value: &T) -> bool {
     let mut rest = Rest(text.as_bytes());
     serde_json::to_writer(&mut rest, value).is_ok() && rest.0.is_empty()
+}
+
+/// The same of a file for people.
+fn is_pretty_print<T: Serialize>(text: &str, value: &T) -> bool {
+    let mut rest = Rest(text.as_bytes());
+    serde_json::to_writer_pretty(&mut rest, value).is_ok() && rest.0.is_empty()
 }
 
 /// What is left of a text behind what was written, as long as that is what the text says.
