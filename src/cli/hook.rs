@@ -1,4 +1,6 @@
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches};
 
@@ -8,6 +10,12 @@ use crate::config::select_args::SelectArgs;
 use crate::oci::edit::Stage;
 
 const HOOK: &str = "hook";
+/// What [`read_plain`] knows: the global options, then those that engines' configuration and our edits write.
+const GLOBAL: [&str; 3] = ["config", "state-dir", "run-dir"];
+const OWN: [&str; 4] = ["plan", "deadline", "hook-timeout", "agreed"];
+/// Variables of options whose names do not begin with RDMA.
+const VARIABLES: [&str; 6] =
+    ["LOCAL_IP", "REMOTE_IP", "ALLOW_BOOTSTRAP_RDMA_IFACE", "DEBUG_ALL", "NCCL_TOPO_FILE", "INCLUDE_NCCL_TOPO"];
 
 #[derive(Debug, Args)]
 pub struct HookArgs {
@@ -50,9 +58,89 @@ pub struct HookArgs {
 /// that did not opt in. Nothing for another command, an error or help: these are for the whole command.
 pub(super) fn read_alone(args: &[OsString]) -> Option<Cli> {
     args.iter().any(|arg| arg == HOOK).then_some(())?;
+    if !std::env::vars_os().any(|(name, _)| is_of_an_option(&name)) {
+        if let Some(cli) = read_plain(args) {
+            return Some(cli);
+        }
+    }
     let hook = HookArgs::augment_args(clap::Command::new(HOOK));
     let alone = Global::augment_args(clap::Command::new("rdmaprep")).subcommand(hook).subcommand_required(true);
     let matches = without_empty_variables(alone).try_get_matches_from(args).ok()?;
     let command = Command::Hook(Box::new(HookArgs::from_arg_matches(matches.subcommand_matches(HOOK)?).ok()?));
     Some(Cli { global: Global::from_arg_matches(&matches).ok()?, command })
+}
+
+/// The same without clap: to make its options takes three quarters of the instructions of a hook for a container that did not opt
+/// in. Nothing for a command line that has anything else in it.
+fn read_plain(args: &[OsString]) -> Option<Cli> {
+    let mut words = args.iter().skip(1).map(|arg| arg.to_str());
+    let (mut plain, mut said) = (Vec::new(), BTreeMap::new());
+    while let Some(word) = words.next() {
+        let word = word?;
+        let Some(flag) = word.strip_prefix("--") else {
+            plain.push(word);
+            continue;
+        };
+        let (name, value) = flag.split_once('=').or_else(|| Some((flag, words.next()??)))?;
+        let is_known = GLOBAL.contains(&name) || OWN.contains(&name) && plain.first() == Some(&HOOK);
+        let is_usable = is_known && !value.is_empty() && !value.starts_with('-');
+        (is_usable && said.insert(name, value).is_none()).then_some(())?;
+    }
+    let [HOOK, stage] = plain[..] else { return None };
+    let text = |name| said.get(name).map(|value| (*value).to_owned());
+    let path = |name| said.get(name).map(PathBuf::from);
+    let seconds = |name| match said.get(name) {
+        Some(value) => value.parse().ok().filter(|s| (1..=3600).contains(s)).map(Some),
+        None => Some(None),
+    };
+    let hook = HookArgs {
+        stage: Stage::ALL.into_iter().find(|s| s.name() == stage)?,
+        plan: text("plan"),
+        deadline: seconds("deadline")?,
+        hook_timeout: seconds("hook-timeout")?,
+        wait: None,
+        agreed: text("agreed"),
+        handles: Vec::new(),
+        rail: Vec::new(),
+        select: SelectArgs::default(),
+    };
+    let global = Global { config: path("config"), state_dir: path("state-dir"), run_dir: path("run-dir") };
+    Some(Cli { global, command: Command::Hook(Box::new(hook)) })
+}
+
+fn is_of_an_option(variable: &OsStr) -> bool {
+    variable.as_encoded_bytes().starts_with(b"RDMA") || VARIABLES.iter().any(|name| variable == *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_all_options_are_known() {
+        let command = Global::augment_args(HookArgs::augment_args(clap::Command::new(HOOK)));
+        let variables: Vec<&OsStr> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
+        assert!(variables.len() > 20, "{variables:?}");
+        let unknown: Vec<_> = variables.into_iter().filter(|name| !is_of_an_option(name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+
+    #[test]
+    fn plain_command_lines_are_read_without_clap() {
+        for (line, is_plain) in [
+            ("hook createRuntime", true),
+            ("--config /c --run-dir=/r hook poststop --state-dir /s", true),
+            ("hook prestart --plan p --deadline 5 --agreed d --hook-timeout=300", true),
+            ("hook createRuntime --plan p --plan q", false),
+            ("--plan p hook createRuntime", false),
+            ("hook createRuntime --deadline 0", false),
+            ("hook createRuntime --plan", false),
+            ("hook createRuntime --ib", false),
+            ("hook createRuntime extra", false),
+            ("status hook", false),
+        ] {
+            let args: Vec<OsString> = ["rdmaprep"].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+            assert_eq!(read_plain(&args).is_some(), is_plain, "{line}");
+        }
+    }
 }

@@ -79,6 +79,9 @@ impl SelectOptions {
     /// These, as the config file has them, under what flags and variables say. [`ErrorClass::Usage`] names the flag and the
     /// variable of a bad text.
     pub fn merge(mut self, args: &SelectArgs) -> Result<SelectOptions> {
+        if args.0.is_empty() {
+            return Ok(self);
+        }
         // A value each, whatever a command line leaves out; and no second look at the environment.
         let plain = |arg: Arg| arg.num_args(1).require_equals(false).env(Resettable::Reset);
         let command = Command::new("select").no_binary_name(true).disable_help_flag(true);

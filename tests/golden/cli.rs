@@ -61,6 +61,16 @@ fn help_fits_a_terminal_and_has_the_exit_codes() {
 fn hook_alone_is_read_as_by_the_whole_command() {
     let lines = [
         "hook createRuntime",
+        "hook createRuntime --hook-timeout 300",
+        "hook prestart --plan p --deadline=+5 --agreed d",
+        "hook prestart --plan p --plan q",
+        "--plan p hook prestart",
+        "--config=c hook --plan p prestart",
+        "hook prestart --plan -x",
+        "hook prestart --plan= --config=",
+        "hook prestart --deadline 3601",
+        "hook prestart poststop",
+        "hook -- prestart",
         "hook poststop --state-dir /s --run-dir=/r",
         "--config hook --state-dir /s hook prestart --plan p --deadline 5 --ifaces r0,r1",
         "hook createRuntime --rail r0 --rail hca:mlx5_0 --handles=a=b,c=d --exclude= --ib --no-auto-skip",
