@@ -16,15 +16,13 @@ use crate::kernel::netns::Netns;
 const PREFIX: &str = "sysfs ";
 /// Leaves of the NIC itself that net/core/net-sysfs.c lets be written and that no link message sets.
 const OWN: [&str; 3] = ["napi_defer_hard_irqs", "gro_flush_timeout", "threaded"];
-/// Leaves of a queue. `limit` of byte_queue_limits and `inflight` are states.
-const RX: [&str; 2] = ["rps_cpus", "rps_flow_cnt"];
-const TX: [&str; 6] = [
-    "xps_cpus",
-    "xps_rxqs",
-    "tx_maxrate",
-    "byte_queue_limits/limit_max",
-    "byte_queue_limits/limit_min",
-    "byte_queue_limits/hold_time",
+/// Leaves of a queue; those of a row are there together. `limit` of byte_queue_limits and `inflight` are states.
+const RX: [&[&str]; 2] = [&["rps_cpus"], &["rps_flow_cnt"]];
+const TX: [&[&str]; 4] = [
+    &["xps_cpus"],
+    &["xps_rxqs"],
+    &["tx_maxrate"],
+    &["byte_queue_limits/limit_max", "byte_queue_limits/limit_min", "byte_queue_limits/hold_time"],
 ];
 /// No driver has more queues.
 const MOST: usize = 1 << 16;
@@ -51,7 +49,7 @@ impl Files {
         let (rx, tx) = queues(&nic);
         for (side, count, leaves) in [("rx", rx, &RX[..]), ("tx", tx, &TX[..])] {
             let list = |leaf: &&str| Some((format!("{PREFIX}queues/{side}-*/{leaf}"), each(&nic, side, count, leaf)?));
-            all.extend(leaves.iter().filter_map(list));
+            all.extend(leaves.iter().flat_map(|row| row.iter().map_while(list)));
         }
         all
     }
@@ -87,7 +85,7 @@ pub fn is_ours(key: &str) -> bool {
 fn queues(nic: &OwnedFd) -> (usize, usize) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = openat(nic, "queues", flags, Mode::empty()) else { return (0, 0) };
-    let names = Dir::read_from(&folder).into_iter().flatten().flatten();
+    let names = Dir::new(folder).into_iter().flatten().flatten();
     let (mut rx, mut tx) = (0, 0);
     for name in names {
         match name.file_name().to_bytes() {
