@@ -9,7 +9,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use serde::Serialize;
 
-use super::{busy_nics, request, say, store, warn};
+use super::{busy_nics, is_stored, request, say, store, warn};
 use crate::cdi::{ALL, Device, KIND, Rail, RailName, Spec};
 use crate::cli::{CdiCommand, CdiGenerateArgs, CdiListArgs, Global};
 use crate::config::host::Host;
@@ -101,6 +101,7 @@ fn diff(path: &str, before: &str, text: &str) -> String {
 fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &Store) -> Result<Source> {
     let program = &program(args)?;
     if let Some(plan) = store.plan(&args.plan)? {
+        args.select.refuse_given(&[], &is_stored(&args.plan))?;
         let plan = request.narrowed_plan(plan, Some(seen));
         let rails = Rail::rails_of_plan(&plan, seen);
         ensure!(
@@ -137,7 +138,7 @@ fn away(request: &Request, seen: &Snapshot, store: &Store) -> Result<Vec<Rail>> 
             RailName::Hca(_) => None,
         };
         let hca: Option<HcaName> = rail.hca.as_deref().and_then(|port| port.split(':').next()?.parse().ok());
-        let left_out = left_out(request, netdev, hca.as_ref()).is_some();
+        let left_out = left_out(request, seen, netdev, hca.as_ref()).is_some();
         !left_out && request.host.policy.forbids_name(rail.name.as_str()).is_none()
     };
     Ok(given.flat_map(|plan| Rail::rails_of_plan(plan, seen)).filter(chosen).collect())

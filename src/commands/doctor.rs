@@ -30,6 +30,10 @@ use crate::report;
 
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     let request = request(global, None, &args.select)?;
+    if args.container.is_some() {
+        let counts = ["family", "ib", "arp_profile", "gid_timeout", "default_route", "sysfs"];
+        args.select.refuse_given(&counts, "a container's NICs are those that it has")?;
+    }
     let diagnosis = match &args.container {
         Some(id) => container::examine(request, id)?,
         None if args.root.is_some() || args.snapshot.is_some() => recorded(args, &request)?,

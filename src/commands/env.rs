@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use super::decision::{decide, for_container, narrowed};
 use super::prepare::read_config;
 use super::spec::edit;
-use super::{request, store, warn};
+use super::{is_stored, request, store, warn};
 use crate::cli::{EnvArgs, Global};
 use crate::config::request::Request;
 use crate::kernel::store::Store;
@@ -17,6 +17,11 @@ use crate::nccl_env::{self, format};
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
     let request = request(global, Some(&args.plan), &args.select)?;
     let store = store(&request.host);
+    if args.snapshot.is_none() && store.plan(&args.plan)?.is_some() {
+        // A bundle's topology file is decided here.
+        let counts: &[&str] = if args.bundle.is_some() { &["topo"] } else { &[] };
+        args.select.refuse_given(counts, &is_stored(&args.plan))?;
+    }
     let env = match &args.bundle {
         Some(bundle) => of_bundle(args, request, bundle, &store)?,
         None => of_any(args, &request, &store)?,

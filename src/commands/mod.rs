@@ -97,6 +97,11 @@ fn request(global: &Global, plan: Option<&str>, args: &SelectArgs) -> Result<Req
     Request::new(plan, args, host, config.select, |name| std::env::var(name).ok())
 }
 
+/// Why flags that select NICs count for nothing.
+fn is_stored(plan: &str) -> String {
+    format!("plan {plan} is stored, and has its NICs; `rdmaprep prepare` with these flags makes it again")
+}
+
 fn store(host: &Host) -> Store {
     Store::new(&host.run_dir, &host.state_dir)
 }

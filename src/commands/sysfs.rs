@@ -1,3 +1,5 @@
+use crate::config::hca_selector::HcaSelector;
+use crate::config::options::names;
 use crate::config::sysfs_mode::Carrier;
 use std::collections::BTreeSet;
 use std::io::{BufWriter, Error, ErrorKind, Write};
@@ -14,6 +16,7 @@ use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 use crate::kernel::host::files;
 use crate::kernel::sysfs::{self, Scope, Survey};
 use crate::report;
+use crate::select::check_listed;
 use crate::view::{self, Keep};
 
 pub(super) fn run(command: &SysfsCommand) -> Result<()> {
@@ -65,17 +68,13 @@ fn wanted(list: &str, facts: &Snapshot) -> Result<Option<Keep>> {
 
 /// The names of a list of HCAs, all of which are there; none for `all`.
 pub(super) fn hcas(list: &str, facts: &Snapshot) -> Result<Option<BTreeSet<HcaName>>> {
-    if list.trim() == "all" {
+    let list = names::<HcaSelector>(list).class(ErrorClass::Usage, "--hca")?;
+    if list == [HcaSelector::All] {
         return Ok(None);
     }
-    let names = list.split([',', ' ']).filter(|name| !name.is_empty());
-    let names: BTreeSet<HcaName> =
-        names.map(str::parse).collect::<Result<_>>().class(ErrorClass::Usage, "reading --hca")?;
-    if let Some(unknown) = names.iter().find(|name| facts.hca(name).is_none()) {
-        let there: Vec<&str> = facts.hcas.iter().map(|h| h.name.as_str()).collect();
-        return Err(ErrorClass::Usage.error(format!("--hca: there is no {unknown}; there are: {}", there.join(", "))));
-    }
-    Ok(Some(names))
+    check_listed("--hca", &list, facts)?;
+    let chosen = facts.hcas.iter().filter(|hca| list.iter().any(|entry| entry.fits(hca)));
+    Ok(Some(chosen.map(|hca| hca.name.clone()).collect()))
 }
 
 fn document(path: &Path) -> Result<Tree> {

@@ -45,6 +45,14 @@ pub(super) fn run(global: &Global, args: &TopoArgs) -> Result<()> {
 fn fates(global: &Global, args: &TopoArgs, snapshot: &Snapshot) -> Result<Fates> {
     let list = args.hca.as_deref().or(args.root.is_some().then_some("all"));
     if let Some(list) = list {
+        // RDMAPREP_HCA may be there for another command, as RDMA_IFACES may.
+        args.select.refuse_given(
+            &[],
+            match args.hca {
+                Some(_) => "--hca (RDMAPREP_HCA) names all that is kept",
+                None => "a captured /sys has no addresses to choose by; --hca chooses",
+            },
+        )?;
         let all = || snapshot.hcas.iter().map(|h| h.name.clone()).collect();
         let keep = sysfs::hcas(list, snapshot)?.unwrap_or_else(all);
         return Ok(drawing::listed(&keep, snapshot));

@@ -1,5 +1,6 @@
 pub mod device_request;
 pub mod file;
+pub mod hca_selector;
 pub mod host;
 pub mod options;
 pub mod pattern;

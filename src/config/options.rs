@@ -8,10 +8,11 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use clap::{ArgAction, Args};
 use rdma_model::arp::ArpChoice;
-use rdma_model::ids::{HcaName, IfName};
+use rdma_model::ids::IfName;
 use rdma_model::values::{Family, GidTimeout};
 use serde::{Deserialize, Deserializer};
 
+use crate::config::hca_selector::HcaSelector;
 use crate::config::pattern::Exclusion;
 use crate::config::sysfs_mode::SysfsMode;
 
@@ -50,14 +51,21 @@ pub struct SelectOptions {
     pub ifaces: Names<IfName>,
     /// Take only NICs of these RDMA devices
     ///
-    /// Names are separated by commas or spaces; InfiniBand HCAs need --ib. Overrides --exclude.
-    #[arg(long, env = "RDMA_HCA", value_name = "NAMES")]
-    #[arg(value_parser = names::<HcaName>, action = ArgAction::Append)]
-    pub hca: Names<HcaName>,
+    /// Each entry is a name (mlx5_0), a PCI address (17:00.0), a subnet that has a GID of it (fe80:0:0:1::/64), a rate (400G), or
+    /// `all`; commas or spaces separate them. InfiniBand HCAs need --ib. Overrides --exclude.
+    #[arg(long, env = "RDMA_HCA", value_name = "LIST")]
+    #[arg(value_parser = names::<HcaSelector>, action = ArgAction::Append)]
+    pub hca: Names<HcaSelector>,
+    /// Leave out NICs of these RDMA devices
+    ///
+    /// A list as that of --hca, from which it takes away.
+    #[arg(long, env = "RDMA_EXCLUDE_HCA", value_name = "LIST")]
+    #[arg(value_parser = names::<HcaSelector>, action = ArgAction::Append)]
+    pub exclude_hca: Names<HcaSelector>,
     /// Leave out NICs [default: ^eth[0-9]+$]
     ///
     /// REGEX matches names of netdevs, and of HCAs without a netdev. Each one left out gets a warning. An empty REGEX
-    /// excludes none.
+    /// excludes none. --ifaces and --hca override it.
     #[arg(long, env = "RDMA_EXCLUDE_REGEX", value_name = "REGEX", allow_hyphen_values = true)]
     pub exclude: Exclusion,
     /// Take only netdevs that the peer has too

@@ -71,6 +71,10 @@ pub struct Exclusion(Option<Pattern>);
 impl Exclusion {
     pub const NONE: Exclusion = Exclusion(None);
 
+    pub fn any(&self) -> Option<&Pattern> {
+        self.0.as_ref()
+    }
+
     pub fn pattern(&self, name: &str) -> Option<&Pattern> {
         self.0.as_ref().filter(|pattern| pattern.matches(name))
     }

@@ -25,6 +25,8 @@ pub struct Request {
     pub plan: Option<PlanName>,
     pub select: SelectOptions,
     pub narrowing: Narrowing,
+    /// Whether the command line has --exclude: it is worth a note if that leaves out nothing.
+    pub exclude_given: bool,
     /// What all nodes agreed on, in the common order; empty: nothing yet.
     pub agreed: Vec<IfName>,
     /// The same of InfiniBand HCAs without a netdev; absent: nothing is agreed yet.
@@ -93,6 +95,7 @@ impl Request {
             plan: plan.class(ErrorClass::Usage, "--plan (RDMAPREP_PLAN)")?,
             select: file.merge(args)?,
             narrowing: Narrowing::default(),
+            exclude_given: args.is_given("exclude"),
             agreed: Vec::new(),
             agreed_ib: None,
             meeting: None,

@@ -1,12 +1,13 @@
 //! What a command line and its environment say of the [`SelectOptions`]: read as text, and parsed when it is used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
 use anyhow::{Result, anyhow};
 use clap::builder::{Resettable, StringValueParser};
+use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
@@ -15,7 +16,11 @@ use crate::config::options::{SelectOptions, boolean};
 /// The texts of flags and variables, by the option's field. A bad one fails nothing before [`SelectOptions::merge`]: the hook runs
 /// for containers that never asked for a NIC as well.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SelectArgs(BTreeMap<String, String>);
+pub struct SelectArgs {
+    texts: BTreeMap<String, String>,
+    /// Which of them the command line itself has; the others are of variables, which may be there for another command.
+    given: BTreeSet<String>,
+}
 
 pub trait Unused {
     const OPTIONS: &'static [&'static str];
@@ -28,14 +33,30 @@ impl SelectArgs {
     /// With that text for an option, as if a flag had said it.
     pub fn with(&self, option: &str, text: &str) -> SelectArgs {
         let mut args = self.clone();
-        args.0.insert(option.to_owned(), text.to_owned());
+        args.texts.insert(option.to_owned(), text.to_owned());
         args
     }
 
     pub fn without(&self, option: &str) -> SelectArgs {
         let mut args = self.clone();
-        args.0.remove(option);
+        args.texts.remove(option);
+        args.given.remove(option);
         args
+    }
+
+    pub fn is_given(&self, option: &str) -> bool {
+        self.given.contains(option)
+    }
+
+    /// [`ErrorClass::Usage`] where the command line has any but these, although something else has decided.
+    pub fn refuse_given(&self, but: &[&str], why: &str) -> Result<()> {
+        let is_idle = |id: &str| self.is_given(id) && !but.contains(&id);
+        let given = options().into_iter().filter(|arg| is_idle(arg.get_id().as_str()));
+        let flags: Vec<String> = given.filter_map(|arg| Some(format!("--{}", arg.get_long()?))).collect();
+        if flags.is_empty() {
+            return Ok(());
+        }
+        Err(ErrorClass::Usage.error(format!("{} would change nothing: {why}", flags.join(", "))))
     }
 
     /// The flags that say the same, wherever it was said: a hook may see nothing of our environment.
@@ -58,7 +79,7 @@ impl SelectArgs {
             ArgAction::Append => text.chars().all(|c| c == ',' || c.is_whitespace()),
             _ => text.is_empty() && arg.get_id() != "exclude",
         };
-        let said = options().into_iter().filter_map(|arg| Some((self.0.get(arg.get_id().as_str())?, arg)));
+        let said = options().into_iter().filter_map(|arg| Some((self.texts.get(arg.get_id().as_str())?, arg)));
         said.filter(move |(text, arg)| !is_blank(arg, text)).map(|(text, arg)| (arg, text))
     }
 
@@ -69,7 +90,10 @@ impl SelectArgs {
                 continue;
             }
             if let Ok(Some(texts)) = matches.try_get_many::<String>(id) {
-                self.0.insert(id.to_owned(), texts.map(String::as_str).collect::<Vec<_>>().join(","));
+                self.texts.insert(id.to_owned(), texts.map(String::as_str).collect::<Vec<_>>().join(","));
+                if matches.value_source(id) == Some(ValueSource::CommandLine) {
+                    self.given.insert(id.to_owned());
+                }
             }
         }
     }

@@ -257,7 +257,8 @@ fn refused(context: &CheckContext, verdict: &Verdict, drop: &Drop) -> Option<Fin
         | DropCode::QueueingDiscipline
         | DropCode::FiniteLifetime
         | DropCode::InfiniBand
-        | DropCode::NotInPeerSet => context.is_inside(),
+        | DropCode::NotInPeerSet
+        | DropCode::SlowerHca => context.is_inside(),
     };
     let seen = format!("{name} is in --ifaces, and left out: {}", drop.why);
     let why = "a job that is to have this NIC does without it";

@@ -1,6 +1,7 @@
 //! Which NICs a job gets, and why not the others.
 
 pub mod candidates;
+mod fabrics;
 pub mod protected_ifaces;
 mod rules;
 
@@ -17,8 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::request::Request;
 use candidates::Context;
-use rules::names::by_regex;
-pub use rules::names::{Unknown, left_out, unknown, without_names, without_unknown};
+pub use rules::names::{Unknown, check_listed, left_out, unknown, without_names, without_unknown};
+use rules::names::{by_regex, idle_exclusion};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
@@ -125,6 +126,7 @@ pub fn judge(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result
     let mut verdicts: Vec<Verdict> =
         candidates::candidates(&context).iter().map(|c| rules::judge(&context, c)).collect();
     come_along(snapshot, &mut verdicts);
+    fabrics::leave_out_slower(&context, &mut verdicts);
     verdicts.sort_by_cached_key(|v| (v.dropped.is_some(), rank(&context, v)));
     let mut selection = Selection { verdicts, warnings };
     addressed(request, &selection)?;
@@ -176,12 +178,7 @@ fn rank(context: &Context, verdict: &Verdict) -> impl Ord + use<> {
 
 /// A name that does not exist is a mistake, and the list of what does exist its cure.
 fn known(context: &Context) -> Result<()> {
-    match unknown(context.request, context.snapshot, context.held).first() {
-        Some(Unknown { list: [flag, ..], names, there }) => {
-            Err(ErrorClass::Usage.error(format!("{flag}: there is no {names}; there are: {there}")))
-        }
-        None => Ok(()),
-    }
+    unknown(context.request, context.snapshot, context.held).first().map_or(Ok(()), |list| Err(list.error()))
 }
 
 /// With `--no-auto-skip`, a NIC that lacks nothing but an address is an error.
@@ -219,6 +216,9 @@ fn remarks(context: &Context, selection: &Selection) -> Vec<String> {
             said.push(format!("{name} is in --ifaces, but is left out: {}; {}", drop.why, drop.fix));
         }
     }
+    said.extend(idle_exclusion(request, context.snapshot, context.held));
+    said.extend(fabrics::slower(&selection.verdicts));
+    said.extend(fabrics::hints(context, &selection.verdicts));
     let kept = |n: &&IfName| selection.kept().any(|v| v.netdev.as_ref() == Some(*n));
     let absent: Vec<&IfName> = request.select.peer_ifaces.iter().filter(|n| !kept(n)).collect();
     if !absent.is_empty() {

@@ -13,7 +13,7 @@ use crate::select::{Drop, DropCode, Verdict};
 use rdma_model::upper_lower;
 use stacked::{carries, child, enslaved};
 
-/// The rules in the order in which they are tested, which is that of [`DropCode`].
+/// The rules in the order in which they are tested, which is that of [`DropCode`]; its last is for [`super::fabrics`].
 const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
     forbidden,
     held,
@@ -151,11 +151,8 @@ fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
         return because(DropCode::Excluded, why, fix);
     }
     let netdev = candidate.netdev.map(|n| &n.name);
-    names::left_out(
-        request,
-        netdev,
-        candidate.hca.map(|h| &h.name).filter(|_| netdev.is_some() || candidate.name.is_none()),
-    )
+    let hca = candidate.hca.map(|h| &h.name).filter(|_| netdev.is_some() || candidate.name.is_none());
+    names::left_out(request, context.snapshot, netdev, hca)
 }
 
 fn is_uplink(context: &Context, candidate: &Candidate) -> Option<Drop> {

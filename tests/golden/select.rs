@@ -92,7 +92,7 @@ fn golden_cases() {
     assert!(untested.is_empty() || !testkit::golden::are_all(), "reasons without a case: {untested:?}");
 }
 
-const CODES: [DropCode; 19] = [
+const CODES: [DropCode; 20] = [
     DropCode::Forbidden,
     DropCode::Held,
     DropCode::Ambiguous,
@@ -112,6 +112,7 @@ const CODES: [DropCode; 19] = [
     DropCode::FiniteLifetime,
     DropCode::InfiniBand,
     DropCode::NotInPeerSet,
+    DropCode::SlowerHca,
 ];
 
 /// A NIC gets free of a bridge, of HSR and of Open vSwitch in three ways.

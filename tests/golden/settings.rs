@@ -105,6 +105,22 @@ fn an_agreed_set_is_said() {
 }
 
 #[test]
+fn nccl_list_has_just_the_chosen_hcas() {
+    let case = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/select").join(name);
+    for (machine, args, list) in [
+        ("infiniband-slower", &["--ib"][..], "mlx5_0,mlx5_2,mlx5_10"),
+        ("infiniband-slower", &["--ib", "--hca", "all", "--exclude-hca", "3d:00.0"], "mlx5_0,mlx5_1,mlx5_10,mlx5_11"),
+        ("infiniband-slower", &["--ib", "--hca", "100G mlx5_10"], "mlx5_1,mlx5_10,mlx5_11"),
+        ("infiniband-other-fabrics", &["--ib", "--hca", "fe80:0:0:2::/64"], "mlx5_1"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let snapshot = case(machine).join("snapshot.json");
+        let text = rdmaprep_on(&snapshot, dir.path(), &[], &[&["env", "--format", "conf"], args].concat());
+        assert!(text.lines().any(|line| line == format!("NCCL_IB_HCA=={list}")), "{args:?}: {text}");
+    }
+}
+
+#[test]
 fn what_annotations_take_away_is_not_printed() {
     let mut spec = spec();
     spec["annotations"] = json!({"rdmaprep.io/exclude": "rdma0"});

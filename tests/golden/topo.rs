@@ -245,6 +245,15 @@ fn fates_come_from_the_selection_or_from_a_list() {
     assert!(none["nics"][0]["dropped"]["why"].as_str().unwrap().contains("rdma0"), "{none}");
     assert_eq!(dropped(&read(&["--hca", "rxe1"])), pairs("excluded", "kept"));
     rdmaprep(&["topo", "--snapshot", example, "--hca", "rxe7"]).fails(2, &["rxe7", "rxe0, rxe1"]);
+    // What counts for nothing is refused; a variable may be there for another command.
+    let beside = ["--ifaces", "rdma1", "--ib"];
+    let refused = "--ifaces, --ib would change nothing";
+    let list = ["topo", "--snapshot", example, "--hca", "rxe1"];
+    rdmaprep(&[&list[..], &beside].concat()).fails(2, &[refused, "--hca"]);
+    let (_dir, root) = two();
+    let tree = ["topo", "--root", &root];
+    rdmaprep(&[&tree[..], &beside].concat()).fails(2, &[refused, "captured"]);
+    run(program().args(tree).env("RDMA_IFACES", "rdma1"), "").ok();
     rdmaprep(&["topo", "--snapshot", example, "--nccl-xml", "--json"]).fails(2, &["--nccl-xml"]);
 }
 

@@ -37,6 +37,8 @@ pub enum DropCode {
     #[serde(rename = "infiniband")]
     InfiniBand,
     NotInPeerSet,
+    /// An InfiniBand HCA whose rate is below that of others.
+    SlowerHca,
 }
 
 impl fmt::Display for DropCode {
@@ -67,6 +69,7 @@ impl DropCode {
             DropCode::FiniteLifetime => "an address with a finite lifetime",
             DropCode::InfiniBand => "InfiniBand, without --ib",
             DropCode::NotInPeerSet => "not in its --peer-ifaces",
+            DropCode::SlowerHca => "slower than other InfiniBand HCAs",
         };
         words.to_owned()
     }

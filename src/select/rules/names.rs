@@ -1,10 +1,13 @@
 //! The rules that go by the names of netdevs and HCAs, and what to make of names that are unknown.
 
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::Snapshot;
+use rdma_model::snapshot::{Hca, Port, Snapshot};
 use rdma_model::verdict::DropCode;
 
 use super::because;
+use crate::config::hca_selector::HcaSelector;
 use crate::config::options::SelectOptions;
 use crate::config::pattern::{Exclusion, Pattern};
 use crate::config::request::Request;
@@ -19,13 +22,33 @@ pub struct Unknown {
     pub there: String,
 }
 
+impl Unknown {
+    pub fn error(&self) -> anyhow::Error {
+        let Unknown { list: [flag, ..], names, there } = self;
+        ErrorClass::Usage.error(format!("{flag}: there is no {names}; there are: {there}"))
+    }
+}
+
 /// Why the names that were asked for leave a NIC out. What names a NIC overrides `--exclude`.
-pub fn left_out(request: &Request, netdev: Option<&IfName>, hca: Option<&HcaName>) -> Option<Drop> {
+pub fn left_out(
+    request: &Request,
+    snapshot: &Snapshot,
+    netdev: Option<&IfName>,
+    hca: Option<&HcaName>,
+) -> Option<Drop> {
     let select = &request.select;
     if let Some(name) = netdev.filter(|name| !select.ifaces.is_empty() && !select.ifaces.contains(name)) {
         return because(DropCode::Excluded, format!("{name} is not in --ifaces"), "add it to --ifaces (RDMA_IFACES)");
     }
-    if !select.hca.is_empty() && !hca.is_some_and(|hca| select.hca.contains(hca)) {
+    let fits = |list: &[HcaSelector], unknown: bool| {
+        let one = |name: &HcaName, entry: &HcaSelector| entry.fits_name(name, snapshot.hca(name)).unwrap_or(unknown);
+        hca.is_some_and(|name| list.iter().any(|entry| one(name, entry)))
+    };
+    if fits(&select.exclude_hca, false) {
+        let why = format!("{} is in --exclude-hca", hca?);
+        return because(DropCode::Excluded, why, "take it out of --exclude-hca (RDMA_EXCLUDE_HCA)");
+    }
+    if !select.hca.is_empty() && !fits(&select.hca, true) {
         let why = format!("{} is not in --hca", hca.map(HcaName::as_str).or(netdev.map(IfName::as_str))?);
         return because(DropCode::Excluded, why, "add it to --hca (RDMA_HCA)");
     }
@@ -49,27 +72,76 @@ pub fn by_regex<'a>(
     select.exclude.pattern(name).filter(|_| !overridden).map(|pattern| (name, pattern))
 }
 
+/// What to say of an --exclude that leaves out nothing: it may be meant for other nodes.
+pub fn idle_exclusion(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Option<String> {
+    let select = &request.select;
+    let pattern = select.exclude.any().filter(|_| request.exclude_given)?;
+    let names = netdevs(snapshot, held).into_iter().chain(hcas_of(snapshot, held));
+    let is_idle = names.into_iter().all(|name| !pattern.matches(name));
+    let by = if select.ifaces.is_empty() { "--hca" } else { "--ifaces" };
+    match select.hca.is_empty() && (select.ifaces.is_empty() || select.ib) {
+        false => Some(format!("--exclude {:?} leaves out nothing: {by} overrides it", pattern.as_str())),
+        true => {
+            is_idle.then(|| format!("--exclude {:?} leaves out nothing: no name here matches it", pattern.as_str()))
+        }
+    }
+}
+
 /// The lists that name what is unknown: a card that has died, or a slip of the pen.
 pub fn unknown(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Vec<Unknown> {
     let ifaces = request.select.ifaces.iter().map(IfName::as_str);
     let ifaces = list(["--ifaces", "RDMA_IFACES", "ifaces"], ifaces, &netdevs(snapshot, held));
-    let hcas = request.select.hca.iter().map(HcaName::as_str);
-    let hcas = list(["--hca", "RDMA_HCA", "hca"], hcas, &hcas_of(snapshot, held));
-    ifaces.into_iter().chain(hcas).collect()
+    let hcas = unlisted(["--hca", "RDMA_HCA", "hca"], &request.select.hca, snapshot, held);
+    let not = ["--exclude-hca", "RDMA_EXCLUDE_HCA", "exclude_hca"];
+    let not = unlisted(not, &request.select.exclude_hca, snapshot, held);
+    ifaces.into_iter().chain(hcas).chain(not).collect()
+}
+
+/// [`ErrorClass::Usage`]: an entry of a flag names no HCA of that machine.
+pub fn check_listed(flag: &'static str, all: &[HcaSelector], snapshot: &Snapshot) -> Result<()> {
+    unlisted([flag; 3], all, snapshot, &[]).map_or(Ok(()), |list| Err(list.error()))
+}
+
+fn unlisted(flag: [&'static str; 3], all: &[HcaSelector], snapshot: &Snapshot, held: &[BusyNic]) -> Option<Unknown> {
+    let there = hcas_of(snapshot, held);
+    let names: Vec<String> = all.iter().filter(|e| !names_any(e, snapshot, held)).map(ToString::to_string).collect();
+    let by_name = all.iter().all(|entry| matches!(entry, HcaSelector::Name(_)));
+    let shown = |name: &&str| match snapshot.hcas.iter().find(|h| !by_name && h.name.as_str() == *name) {
+        Some(hca) => described(hca),
+        None => (*name).to_owned(),
+    };
+    let there =
+        if there.is_empty() { "none".to_owned() } else { there.iter().map(shown).collect::<Vec<_>>().join(", ") };
+    (!names.is_empty()).then(|| Unknown { list: flag, names: names.join(", "), there })
+}
+
+/// `mlx5_0 (0000:17:00.0, 400G)`.
+fn described(hca: &Hca) -> String {
+    let rate = hca.ports.iter().find_map(Port::gigabits).map(|rate| format!("{rate}G"));
+    let facts: Vec<String> = hca.pci.iter().map(ToString::to_string).chain(rate).collect();
+    if facts.is_empty() { hca.name.to_string() } else { format!("{} ({})", hca.name, facts.join(", ")) }
+}
+
+/// Whether an entry names an HCA that is here, or may name one that is away.
+fn names_any(entry: &HcaSelector, snapshot: &Snapshot, held: &[BusyNic]) -> bool {
+    let mut away = held.iter().filter_map(|h| h.hca.as_ref()).filter(|name| snapshot.hca(name).is_none());
+    snapshot.hcas.iter().any(|hca| entry.fits(hca)) || away.any(|name| entry.fits_name(name, None).unwrap_or(true))
 }
 
 pub fn without_unknown(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Request {
     let mut request = request.clone();
     let there = netdevs(snapshot, held);
     request.select.ifaces.retain(|name| there.contains(&name.as_str()));
-    let there = hcas_of(snapshot, held);
-    request.select.hca.retain(|name| there.contains(&name.as_str()));
+    request.select.hca.retain(|entry| names_any(entry, snapshot, held));
+    request.select.exclude_hca.retain(|entry| names_any(entry, snapshot, held));
     request
 }
 
 /// The options without any that leaves out, or asks for, a NIC by its name.
 pub fn without_names(select: SelectOptions) -> SelectOptions {
-    SelectOptions { ifaces: Vec::new(), hca: Vec::new(), exclude: Exclusion::NONE, peer_ifaces: Vec::new(), ..select }
+    let exclude = Exclusion::NONE;
+    let (ifaces, peer_ifaces, hca, exclude_hca) = Default::default();
+    SelectOptions { ifaces, hca, exclude_hca, exclude, peer_ifaces, ..select }
 }
 
 fn netdevs<'a>(snapshot: &'a Snapshot, held: &'a [BusyNic]) -> Vec<&'a str> {

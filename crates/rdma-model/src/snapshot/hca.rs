@@ -57,6 +57,21 @@ pub struct Port {
     pub gids: Vec<Gid>,
 }
 
+impl Port {
+    pub fn is_infiniband(&self) -> bool {
+        self.link_layer.as_deref() == Some("InfiniBand")
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.state.as_deref() == Some("ACTIVE")
+    }
+
+    /// Its rate in Gb/s, as far as it is known.
+    pub fn gigabits(&self) -> Option<f64> {
+        self.rate.as_deref()?.split_once(" Gb/sec")?.0.parse().ok()
+    }
+}
+
 /// One used entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
