@@ -103,7 +103,7 @@ impl SelectOptions {
     /// These, as the config file has them, under what flags and variables say. [`ErrorClass::Usage`] names the flag and the
     /// variable of a bad text.
     pub fn merge(mut self, args: &SelectArgs) -> Result<SelectOptions> {
-        if args.0.is_empty() {
+        if args.texts.is_empty() {
             return Ok(self);
         }
         // A value each, whatever a command line leaves out; and no second look at the environment.
