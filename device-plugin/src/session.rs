@@ -27,18 +27,25 @@ use crate::watch::Wakes;
 const TRIES: usize = 25;
 const BETWEEN: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Until a kubelet that has a socket and did not answer is asked again: no notification says that it answers.
+const AGAIN: Duration = Duration::from_secs(5);
 
-/// Which file that is: a socket of the same name may even get the same inode again.
+/// Which file the kubelet's is: when it starts again, its socket may get the same inode.
 type Identity = (u64, i64, i64);
 
 fn identity(path: &Path) -> Option<Identity> {
     fs::symlink_metadata(path).ok().map(|m| (m.ino(), m.ctime(), m.ctime_nsec()))
 }
 
+/// As long as we listen, no other file gets the inode of our socket. Its ctime changes with its mode or its label.
+fn inode(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().map(|m| m.ino())
+}
+
 struct Endpoint {
     resource: Arc<str>,
     path: PathBuf,
-    identity: Option<Identity>,
+    inode: Option<u64>,
 }
 
 struct Session {
@@ -51,24 +58,31 @@ struct Session {
 /// Serves the node's resources, for one kubelet after the other; returns only with an error.
 pub async fn run(node: &Arc<Node>, folder: &Path) -> Result<()> {
     DirBuilder::new().recursive(true).mode(0o750).create(folder).class(ErrorClass::Other, folder.display())?;
-    let changes = Wakes::of_folders([folder])?;
     let mut said_so = false;
     loop {
+        // Again for each session: the folder may be another one. First, so that it reports what changes from here on.
+        let changes = Wakes::of_folders([folder])?;
         let session = Session::open(node, folder).await?;
-        match session.register().await? {
-            None => {
-                let names: Vec<&str> = session.endpoints.iter().map(|e| &*e.resource).collect();
-                (node.log)(&format!("the kubelet has registered {}", names.join(", ")));
-                said_so = false;
-            }
-            Some(why) if !said_so => {
-                (node.log)(&format!("waiting for the kubelet: {why}"));
-                said_so = true;
-            }
-            Some(_) => {}
-        }
+        let mut waits = true;
         while session.stands() {
-            changes.next().await?;
+            if waits {
+                match session.register().await? {
+                    None => {
+                        let names: Vec<&str> = session.endpoints.iter().map(|e| &*e.resource).collect();
+                        (node.log)(&format!("the kubelet has registered {}", names.join(", ")));
+                        (waits, said_so) = (false, false);
+                    }
+                    Some(why) if !said_so => {
+                        (node.log)(&format!("waiting for the kubelet: {why}"));
+                        said_so = true;
+                    }
+                    Some(_) => {}
+                }
+            }
+            match waits && session.kubelet.is_some() {
+                true => timeout(AGAIN, changes.next()).await.unwrap_or(Ok(()))?,
+                false => changes.next().await?,
+            }
         }
         ensure!(folder.is_dir(), ErrorClass::Other.error(format!("{} was removed", folder.display())));
     }
@@ -82,9 +96,9 @@ impl Session {
         for (resource, _) in node.shown().iter() {
             let path = folder.join(socket_name(resource));
             let listener = listen(&path).await?;
-            let identity = identity(&path);
+            let inode = inode(&path);
             let resource: Arc<str> = resource.as_str().into();
-            session.endpoints.push(Endpoint { resource: resource.clone(), path, identity });
+            session.endpoints.push(Endpoint { resource: resource.clone(), path, inode });
             let (service, mut ended) =
                 (Service { node: node.clone(), resource, ended: session.ended.subscribe() }, session.ended.subscribe());
             let log = node.log;
@@ -105,7 +119,7 @@ impl Session {
     /// Whether the kubelet's socket and ours are those of the start.
     fn stands(&self) -> bool {
         identity(&self.folder.join(api::KUBELET_SOCKET)) == self.kubelet
-            && self.endpoints.iter().all(|e| identity(&e.path) == e.identity)
+            && self.endpoints.iter().all(|e| inode(&e.path) == e.inode)
     }
 
     /// Why there is no kubelet now. [`ErrorClass::Refused`]: there is one, and it says no.
@@ -156,11 +170,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.ended.send_replace(true);
-        for endpoint in self.endpoints.iter().filter(|e| identity(&e.path) == e.identity) {
+        // While we listen still: see [`inode`].
+        for endpoint in self.endpoints.iter().filter(|e| inode(&e.path) == e.inode) {
             // The kubelet may be removing it as well.
             let _ = fs::remove_file(&endpoint.path);
         }
+        self.ended.send_replace(true);
     }
 }
 

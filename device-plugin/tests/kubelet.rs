@@ -9,8 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -282,6 +283,55 @@ async fn a_kubelet_that_says_no_and_a_socket_that_is_served() {
     fs::write(&own, "").unwrap();
     let e = soon(plugin.run()).await.unwrap().unwrap_err();
     assert_eq!(ErrorClass::of(&e), ErrorClass::Refused);
+}
+
+/// A kubelet under load: its socket is there, and no notification says when it answers again.
+#[tokio::test]
+async fn a_kubelet_that_was_too_slow_is_asked_again() {
+    let plugin = plugin("");
+    let slow = Kubelet::start(plugin.folder.path(), Err(Status::unavailable("it starts")));
+    let run = plugin.run();
+    let mut registered = slow.registered;
+    for _ in 0..2 {
+        assert_eq!(soon(registered.recv()).await.unwrap().resource_name, RESOURCE);
+    }
+    assert!(!run.is_finished());
+}
+
+#[tokio::test]
+async fn the_kubelets_folder_is_made_again() {
+    let plugin = plugin("");
+    let folder = plugin.folder.path().to_owned();
+    let mut kubelet = Kubelet::start(&folder, Ok(()));
+    let run = plugin.run();
+    kubelet.plugin().await;
+    for _ in 0..2 {
+        fs::rename(&folder, folder.with_extension("old")).unwrap();
+        fs::create_dir(&folder).unwrap();
+        fs::remove_dir_all(folder.with_extension("old")).unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let mut kubelet = Kubelet::start(&folder, Ok(()));
+        let (_, channel) = kubelet.plugin().await;
+        assert_eq!(next(&mut list(&channel).await).await.0.len(), 8);
+        assert!(!run.is_finished());
+    }
+}
+
+/// Its ctime changes by that, as by a label of SELinux.
+#[tokio::test]
+async fn own_socket_with_another_mode_stays_own() {
+    let plugin = plugin("");
+    let mut kubelet = Kubelet::start(plugin.folder.path(), Ok(()));
+    let mut run = plugin.run();
+    let (asked, channel) = kubelet.plugin().await;
+    let own = plugin.folder.path().join(asked.endpoint);
+    fs::set_permissions(&own, Permissions::from_mode(0o600)).unwrap();
+    // An event, so that it looks at its socket.
+    fs::write(plugin.folder.path().join("kubelet_internal_checkpoint"), "").unwrap();
+    let ended = timeout(Duration::from_millis(500), &mut run).await;
+    assert!(ended.is_err(), "{ended:?}");
+    assert!(kubelet.registered.try_recv().is_err(), "it was registered again");
+    assert_eq!(next(&mut list(&channel).await).await.0.len(), 8);
 }
 
 #[test]
