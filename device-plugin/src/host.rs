@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
@@ -12,17 +12,21 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Netdev, Port, Snapshot};
-use rdma_model::step::Side;
 use rdmaprep::cdi::{ALL, RailName, Spec};
+use rdmaprep::config::file::ConfigFile;
+use rdmaprep::config::host::{CONFIG, Config};
+use rdmaprep::config::request::Request;
 use rdmaprep::journal::Record;
 use rdmaprep::kernel::host::files;
 use rdmaprep::kernel::netns::Netns;
 use rdmaprep::kernel::records::Records;
 use rdmaprep::kernel::store::Store;
-use rdmaprep::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
+use rdmaprep::kernel::{Kernel, Namespaces, ThisMachine};
+use rdmaprep::planner::{busy_nics, observe_host};
 
 use crate::node::Inventory;
 use crate::rail::Rail;
+use crate::refusal::{asked, refused};
 
 pub struct Host {
     pub cdi: PathBuf,
@@ -103,20 +107,40 @@ fn is_kubernetes(cgroup: &str) -> bool {
 
 impl Inventory for Host {
     fn look(&self) -> Result<Vec<Rail>> {
-        let spec = self.spec()?;
+        let (spec, config) = (self.spec()?, config()?);
         // Records first: one that is written meanwhile is of a NIC that is still seen, and wakes us.
         let records = Records::read(&self.store, self.machine.boot_id())?;
-        let seen = Kernel::open(Netns::current()?, None)?.observe(Side::Host, &Scope::full())?;
+        let busy = busy_nics(&records, &self.machine);
+        let devices = spec.devices.iter().filter(|d| d.name != ALL);
+        let devices = devices.filter_map(|d| Some((d, d.rails().into_iter().next()?)));
+        let devices: Vec<_> = devices.map(|(d, name)| (d, asked(d, &name, &config).transpose(), name)).collect();
+        // All hooks of the file have the same flags.
+        let job = devices.iter().find_map(|(_, request, _)| Some(request.as_ref().ok()?.as_ref()?.job()));
+        let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &job.unwrap_or_default())?;
         let levels = Levels::new(&seen);
         let mut rails = Vec::new();
-        for device in spec.devices.iter().filter(|d| d.name != ALL) {
-            let Some(name) = device.rails().into_iter().next() else { continue };
+        for (device, request, name) in devices {
             let held = self.held(&name, &records);
-            rails.push(rail(&device.name, &name, device.hca(&name), held.as_ref(), &seen, &levels));
+            let mut rail = rail(&device.name, &name, device.hca(&name), held.as_ref(), &seen, &levels);
+            if held.is_none() && rail.unhealthy.is_none() {
+                let judge = |r: Request| refused(&r, &name, &seen, &records, &busy);
+                let refused = request.and_then(|request| request.map_or(Ok(()), judge));
+                rail.unhealthy = refused.err().map(|e| format!("{e:#}"));
+                rail.unreported = rail.unhealthy.is_some();
+            }
+            rails.push(rail);
         }
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.retain(|netns, _| records.of_netns(*netns).is_some());
         Ok(rails)
+    }
+}
+
+/// Of the hooks: with one that is wrong, they start no container that has devices.
+fn config() -> Result<Config> {
+    match files::read_through(Path::new(CONFIG)).class(ErrorClass::Usage, format!("reading {CONFIG}"))? {
+        Some(text) => ConfigFile::new(&text).config(),
+        None => Ok(Config::default()),
     }
 }
 
@@ -141,9 +165,13 @@ fn rail(
     let pci = netdev.and_then(|n| n.pci).or(its.and_then(|h| h.pci)).or(nic.and_then(|n| n.nic.identity.pci));
     let numa = pci.map(|at| levels.numa(at)).filter(|n| *n >= 0);
     let numa = numa.or(its.and_then(|h| h.numa)).or(nic.and_then(|n| n.nic.numa)).filter(|n| *n >= 0);
-    let unhealthy = match held {
-        Some(held) => held.why.clone(),
-        None => fault(name, netdev, hca, port),
+    let (unhealthy, unreported) = match held {
+        Some(held) => (held.why.clone(), false),
+        None => match (link_fault(name, netdev), hca.and_then(|hca| port_fault(hca, port))) {
+            (Some(why), _) => (Some(why), false),
+            // No notification is of a port.
+            (None, why) => (why.clone(), why.is_some()),
+        },
     };
     Rail {
         name: device.to_owned(),
@@ -154,18 +182,22 @@ fn rail(
         addresses: addresses(netdev.or(nic.map(|n| &n.before.netdev))),
         distances: pci.map(|at| distances(at, seen, levels)).unwrap_or_default(),
         unhealthy,
+        unreported,
     }
 }
 
 /// What keeps a rail that no container has from working.
-fn fault(name: &RailName, netdev: Option<&Netdev>, hca: Option<&str>, port: Option<&Port>) -> Option<String> {
-    match (name, netdev) {
-        (RailName::Netdev(_), None) => return Some("not on this host".to_owned()),
-        (_, Some(netdev)) if !netdev.up => return Some("the link is down".to_owned()),
-        (_, Some(netdev)) if !netdev.running => return Some("no carrier".to_owned()),
-        _ => {}
-    }
-    let hca = hca?;
+fn link_fault(name: &RailName, netdev: Option<&Netdev>) -> Option<String> {
+    let why = match (name, netdev) {
+        (RailName::Netdev(_), None) => "not on this host",
+        (_, Some(netdev)) if !netdev.up => "the link is down",
+        (_, Some(netdev)) if !netdev.running => "no carrier",
+        _ => return None,
+    };
+    Some(why.to_owned())
+}
+
+fn port_fault(hca: &str, port: Option<&Port>) -> Option<String> {
     match port.map(|p| p.state.as_deref()) {
         None => Some(format!("{hca} is not on this host")),
         Some(Some("ACTIVE") | None) => None,

@@ -4,10 +4,11 @@
 //! ```text
 //! main                       flags, signals, one error
 //! session                    sockets, registration, a kubelet that starts again
-//!   watch                    what wakes it: inotify, route netlink
+//!   watch                    what wakes it: inotify, route netlink, uevents
 //! service, preferred         the five calls of kubelet's; which rails belong together
 //! node                       rails and their resources, as they are now
 //!   pools, host              the config file; the machine, by rdmaprep's library
+//!     refusal                what the create hook would say of a rail
 //!     rail                   a rail, as all of these know it
 //! api                        kubelet's messages
 //! ```
@@ -19,6 +20,7 @@ pub mod node;
 pub mod pools;
 pub mod preferred;
 pub mod rail;
+pub mod refusal;
 pub mod service;
 pub mod session;
 pub mod watch;

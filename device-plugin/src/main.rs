@@ -25,6 +25,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Events come in groups: a NIC that moves makes a dozen.
 const GROUP: Duration = Duration::from_millis(100);
+/// A look that failed is repeated, and that at a rail which may become healthy without a notification: after this time, and then
+/// after twice as long each time, up to the other.
+const SOON: Duration = Duration::from_secs(1);
+const LATE: Duration = Duration::from_secs(60);
 
 const EXAMPLE: &str = "\
 Example: rails of two fabrics, in /etc/rdmaprep/device-plugin.toml
@@ -102,25 +106,35 @@ fn run(args: &Args) -> Result<()> {
     store.prepare()?;
     let node = Arc::new(node(store)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(args, &node, [run.join("records"), state.join("records")]))
+    let cdi = args.cdi.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+    let config = Path::new(host::CONFIG).parent().map(Path::to_owned);
+    let folders = [run.join("records"), run.join("plans"), state.join("records"), cdi].into_iter().chain(config);
+    runtime.block_on(serve(args, &node, &folders.collect::<Vec<_>>()))
 }
 
-async fn serve(args: &Args, node: &Arc<Node>, records: [PathBuf; 2]) -> Result<()> {
+async fn serve(args: &Args, node: &Arc<Node>, folders: &[PathBuf]) -> Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let cdi = args.cdi.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let files = Wakes::of_folders(records.iter().map(PathBuf::as_path).chain([cdi]))?;
-    let (links, devices) = (Wakes::of_links()?, Wakes::of_devices()?);
+    let (files, network, devices) = (Wakes::of_folders()?, Wakes::of_network()?, Wakes::of_devices()?);
     let look = async {
+        let mut pause = SOON;
         loop {
+            // One that is not there now may come later, or again.
+            folders.iter().for_each(|folder| drop(files.watch(folder)));
             // What has changed since it was looked at first is looked at now.
-            if let Err(e) = node.refresh().await {
-                log(&format!("{e:#}; what was seen last stays"));
+            let looked = node.refresh().await;
+            if let Err(e) = &looked {
+                node.lost(&format!("{e:#}"));
             }
             tokio::select! {
                 woken = files.next() => woken?,
-                woken = links.next() => woken?,
+                woken = network.next() => woken?,
                 woken = devices.next() => woken?,
+                () = tokio::time::sleep(pause), if looked.is_err() || node.is_unreported() => {
+                    pause = LATE.min(pause * 2);
+                    continue;
+                }
             }
+            pause = SOON;
             tokio::time::sleep(GROUP).await;
         }
     };

@@ -30,7 +30,7 @@ impl Node {
     pub fn new(inventory: Arc<dyn Inventory>, mut pools: Pools, log: fn(&str)) -> Result<Node> {
         let rails = inventory.look()?;
         pools.check(&rails)?;
-        let shown = pools.sort(rails)?;
+        let shown = pools.sort(rails);
         Ok(Node {
             inventory,
             log,
@@ -58,13 +58,30 @@ impl Node {
         let _one = self.looking.lock().await;
         let inventory = self.inventory.clone();
         let rails = tokio::task::spawn_blocking(move || inventory.look()).await.context("looking at the rails")??;
-        let shown = self.pools.lock().unwrap_or_else(PoisonError::into_inner).sort(rails)?;
+        self.show(self.pools.lock().unwrap_or_else(PoisonError::into_inner).sort(rails));
+        Ok(())
+    }
+
+    /// What cannot be looked at cannot be given: no rail is healthy until a look succeeds.
+    pub fn lost(&self, why: &str) {
+        let mut shown = (*self.shown()).clone();
+        for rail in shown.iter_mut().flat_map(|(_, rails)| rails) {
+            rail.unhealthy.get_or_insert_with(|| why.to_owned());
+        }
+        self.show(shown);
+    }
+
+    /// Whether a rail may become healthy without a notification.
+    pub fn is_unreported(&self) -> bool {
+        self.shown().iter().flat_map(|(_, rails)| rails).any(|rail| rail.unreported)
+    }
+
+    fn show(&self, shown: Shown) {
         let before = self.shown();
         if *before != shown {
             changes(&before, &shown).iter().for_each(|line| (self.log)(line));
             self.shown.send_replace(Arc::new(shown));
         }
-        Ok(())
     }
 }
 

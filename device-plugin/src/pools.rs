@@ -32,11 +32,16 @@ pub struct Resource {
 
 impl Resource {
     fn has(&self, rail: &Rail) -> bool {
+        self.may_have(rail) && (self.speed_gbps.is_none() || rail.speed_gbps.is_some())
+    }
+
+    /// With any speed, where it is not known: another namespace may have the HCA.
+    fn may_have(&self, rail: &Rail) -> bool {
         let within = |nets: &Vec<IpNet>| nets.iter().any(|n| rail.addresses.iter().any(|a| n.contains(&a.addr())));
         self.rails.as_ref().is_none_or(|names| names.contains(&rail.name))
             && self.subnets.as_ref().is_none_or(within)
             && self.numa.as_ref().is_none_or(|nodes| rail.numa.is_some_and(|n| nodes.contains(&n)))
-            && self.speed_gbps.as_ref().is_none_or(|speeds| rail.speed_gbps.is_some_and(|s| speeds.contains(&s)))
+            && self.speed_gbps.as_ref().is_none_or(|speeds| rail.speed_gbps.is_none_or(|s| speeds.contains(&s)))
     }
 }
 
@@ -101,30 +106,40 @@ impl Pools {
                 return Err(ErrorClass::Usage.error(format!("{name} lists {rail}, which the CDI file does not have")));
             }
             ensure!(
-                rails.iter().any(|rail| resource.has(rail)),
+                rails.iter().any(|rail| resource.may_have(rail)),
                 ErrorClass::Nothing.error(format!("{name} fits none of the {} rails of this node", rails.len()))
             );
         }
-        Ok(())
+        rails.iter().filter_map(|rail| self.shared(rail)).next().map_or(Ok(()), |why| Err(ErrorClass::Usage.error(why)))
     }
 
-    /// Each rail to its resource. [`ErrorClass::Usage`]: a rail fits two; then none is sorted.
-    pub fn sort(&mut self, rails: Vec<Rail>) -> Result<Shown> {
+    fn fit<'s>(&'s self, rail: &'s Rail) -> impl Iterator<Item = usize> + 's {
+        (0..self.resources.len()).filter(|at| self.resources[*at].has(rail))
+    }
+
+    /// That it fits two resources, as a sentence: each would count it.
+    fn shared(&self, rail: &Rail) -> Option<String> {
+        let mut fit = self.fit(rail).map(|at| &self.resources[at].name);
+        let (one, other) = (fit.next()?, fit.next()?);
+        Some(format!("{one} and {other} share the rail {}", rail.name))
+    }
+
+    /// Each rail to its resource: the one that it was given to, or the first that it fits. One that fits two by now is not
+    /// given until that is settled; the others are.
+    pub fn sort(&mut self, rails: Vec<Rail>) -> Shown {
         let mut given = BTreeMap::new();
-        for rail in &rails {
-            let mut fit = (0..self.resources.len()).filter(|at| self.resources[*at].has(rail));
-            let (first, second) = (fit.next(), fit.next());
-            if let (Some(first), Some(second)) = (first, second) {
-                let (one, other) = (&self.resources[first].name, &self.resources[second].name);
-                return Err(ErrorClass::Usage.error(format!("{one} and {other} share the rail {}", rail.name)));
+        let mut shown: Shown = self.resources.iter().map(|resource| (resource.name.clone(), Vec::new())).collect();
+        for mut rail in rails {
+            let before = self.given.get(&rail.name).copied();
+            let Some(at) = before.or(self.fit(&rail).next()) else { continue };
+            match self.shared(&rail).filter(|_| before.is_none()) {
+                Some(why) => rail.unhealthy = Some(why),
+                None => drop(given.insert(rail.name.clone(), at)),
             }
-            if let Some(at) = self.given.get(&rail.name).copied().or(first) {
-                given.insert(rail.name.clone(), at);
-            }
+            shown[at].1.push(rail);
         }
         self.given = given;
-        let of = |at: usize| rails.iter().filter(|r| self.given.get(&r.name) == Some(&at)).cloned().collect();
-        Ok(self.resources.iter().enumerate().map(|(at, resource)| (resource.name.clone(), of(at))).collect())
+        shown
     }
 }
 

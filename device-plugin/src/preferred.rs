@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use crate::rail::Rail;
 
 /// `size` names of `available`, with all of `must` among them, in the order of rails. The same question has the same answer.
-/// Fewer where there are not enough: the kubelet then chooses the rest itself.
+/// Fewer where there are not enough.
 pub fn preferred(rails: &[Rail], available: &[String], must: &[String], size: usize) -> Vec<String> {
     let is_must = |at: &usize| must.contains(&rails[*at].name);
     let all: Vec<usize> = (0..rails.len()).filter(|at| is_must(at) || available.contains(&rails[*at].name)).collect();

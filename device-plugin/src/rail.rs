@@ -17,6 +17,9 @@ pub struct Rail {
     pub distances: Vec<u8>,
     /// Why no container can have it now.
     pub unhealthy: Option<String>,
+    /// No notification says when that is over.
+    #[serde(skip)]
+    pub unreported: bool,
 }
 
 /// By resource, in the order of the config file, its rails in the order of rails.

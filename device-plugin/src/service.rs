@@ -88,8 +88,13 @@ impl Service {
             let wrong = || {
                 Status::invalid_argument(format!("{} rails, {} of them named", asked.size, asked.must_include.len()))
             };
-            let ids = preferred(&rails, &asked.available, &asked.must_include, size.ok_or_else(wrong)?);
-            Ok(api::Ids { ids })
+            let size = size.ok_or_else(wrong)?;
+            let ids = preferred(&rails, &asked.available, &asked.must_include, size);
+            let lacks = asked.must_include.iter().find(|id| !ids.contains(id));
+            let unknown = |id: &String| Status::not_found(format!("{id} is no rail of {}", self.resource));
+            lacks.map_or(Ok(()), |id| Err(unknown(id)))?;
+            let few = || format!("{size} rails of {} are asked for, {} are free", self.resource, ids.len());
+            if ids.len() < size { Err(Status::resource_exhausted(few())) } else { Ok(api::Ids { ids }) }
         };
         let containers = asked.containers.iter().map(one).collect::<Result<_, Status>>()?;
         Ok(api::PreferredResponse { containers })

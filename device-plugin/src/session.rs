@@ -61,7 +61,8 @@ pub async fn run(node: &Arc<Node>, folder: &Path) -> Result<()> {
     let mut said_so = false;
     loop {
         // Again for each session: the folder may be another one. First, so that it reports what changes from here on.
-        let changes = Wakes::of_folders([folder])?;
+        let changes = Wakes::of_folders()?;
+        changes.watch(folder)?;
         let session = Session::open(node, folder).await?;
         let mut waits = true;
         while session.stands() {

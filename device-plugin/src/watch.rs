@@ -1,6 +1,6 @@
-//! What says that there is something to look at: folders by inotify, links by route netlink (carrier, names, moves to another
-//! namespace), RDMA devices by uevents. What it was is not read: who is woken looks at everything. None of them reports the port of
-//! an HCA without a netdev (`--ib`); that is seen with the next event, and at Allocate.
+//! What says that there is something to look at: folders by inotify, the network by route netlink, RDMA devices by uevents. What it
+//! was is not read: who is woken looks at everything. None of them reports the port of an HCA without a netdev (`--ib`), nor a GID;
+//! that is seen with the next event, and at Allocate.
 
 use std::path::Path;
 
@@ -14,6 +14,10 @@ use tokio::io::unix::AsyncFd;
 
 pub struct Wakes(AsyncFd<OwnedFd>);
 
+/// RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE (linux/rtnetlink.h): links with their
+/// carriers, names and moves to another namespace; addresses; what makes a link the host's uplink.
+const NETWORK: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
+
 impl Wakes {
     #[allow(
         deprecated,
@@ -23,32 +27,36 @@ impl Wakes {
         Ok(Wakes(AsyncFd::new(fd)?))
     }
 
-    /// Files of these folders: made, replaced, removed.
-    pub fn of_folders<'p>(folders: impl IntoIterator<Item = &'p Path>) -> Result<Wakes> {
-        let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context("inotify")?;
-        let files = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE | WatchFlags::CLOSE_WRITE;
-        let flags = files | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
-        for folder in folders {
-            inotify::add_watch(&fd, folder, flags).with_context(|| format!("watching {}", folder.display()))?;
-        }
-        Wakes::new(fd)
+    /// Of nothing yet, see [`Wakes::watch`].
+    pub fn of_folders() -> Result<Wakes> {
+        Wakes::new(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).context("inotify")?)
     }
 
-    /// RTNLGRP_LINK of the current namespace.
-    pub fn of_links() -> Result<Wakes> {
-        Wakes::of_netlink(None, "link events")
+    /// Files of that folder: made, replaced, removed. Again for a folder that may have been made again; for the same one, it changes
+    /// nothing.
+    pub fn watch(&self, folder: &Path) -> Result<()> {
+        let files = WatchFlags::CREATE | WatchFlags::DELETE | WatchFlags::MOVE | WatchFlags::CLOSE_WRITE;
+        let flags = files | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+        inotify::add_watch(self.0.get_ref(), folder, flags)
+            .with_context(|| format!("watching {}", folder.display()))?;
+        Ok(())
+    }
+
+    /// Of the current namespace.
+    pub fn of_network() -> Result<Wakes> {
+        Wakes::of_netlink(None, NETWORK.iter().fold(0, |bits, group| bits | 1 << (group - 1)), "route netlink")
     }
 
     pub fn of_devices() -> Result<Wakes> {
-        Wakes::of_netlink(Some(KOBJECT_UEVENT), "uevents")
+        Wakes::of_netlink(Some(KOBJECT_UEVENT), 1, "uevents")
     }
 
-    /// Group 1 of that family; none: NETLINK_ROUTE, which is 0.
-    fn of_netlink(family: Option<Protocol>, what: &str) -> Result<Wakes> {
+    /// Without a family: NETLINK_ROUTE, which is 0.
+    fn of_netlink(family: Option<Protocol>, groups: u32, what: &str) -> Result<Wakes> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, family);
         let fd = fd.with_context(|| format!("a socket for {what}"))?;
-        bind(&fd, &SocketAddrNetlink::new(0, 1)).with_context(|| format!("listening to {what}"))?;
+        bind(&fd, &SocketAddrNetlink::new(0, groups)).with_context(|| format!("listening to {what}"))?;
         Wakes::new(fd)
     }
 

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 const CDI: &str = r#"{"cdiVersion": "0.3.0", "kind": "rdmaprep.io/rail", "devices": [
   {"name": "nowhere0", "containerEdits": {"env": ["RDMAPREP_RAIL_nowhere0=mlx5_900"],
-    "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "args": ["rdmaprep", "hook", "--rail", "nowhere0"]}]}},
+    "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "args": ["rdmaprep", "hook", "createRuntime", "--plan", "cdi", "--rail", "nowhere0"]}]}},
   {"name": "all", "containerEdits": {"hooks": [{"hookName": "createRuntime", "path": "/usr/bin/rdmaprep", "args": ["--rail", "nowhere0"]}]}}]}"#;
 
 struct Tree(TempDir);
@@ -89,33 +89,63 @@ fn help_has_an_example_within_100_columns() {
     }
 }
 
+const CHANGES: &str = r#"
+set -e
+mkdir cdi && mv cdi.json cdi
+expect() { for _ in {1..400}; do tail -n 1 log | grep -qF "$1" && return; sleep 0.05; done; cat log; echo "no: $1"; exit 1; }
+ip link add nowhere0 type veth peer name peer0
+ip address add 192.0.2.1/24 dev nowhere0
+ip link set nowhere0 up
+ip link set peer0 up
+"$PLUGIN" --config config.toml --cdi cdi/cdi.json --run-dir run --state-dir state --kubelet-dir kubelet 2> log &
+plugin=$!
+trap 'kill $plugin' EXIT
+expect 'waiting for the kubelet: there is no kubelet/kubelet.sock'
+ip link set peer0 down
+expect 'nowhere0 is unhealthy: no carrier'
+ip link set peer0 up
+expect 'nowhere0 is healthy'
+ip address del 192.0.2.1/24 dev nowhere0
+expect 'nowhere0 is unhealthy: nowhere0 has no IPv4 address'
+ip address add 192.0.2.1/24 dev nowhere0
+expect 'nowhere0 is healthy'
+ip link add br0 type bridge
+ip link set nowhere0 master br0
+expect 'nowhere0 is unhealthy: nowhere0 is a member of br0'
+ip link del br0
+expect 'nowhere0 is healthy'
+ip route add default via 192.0.2.2
+expect 'nowhere0 is unhealthy: nowhere0 '
+ip route del default
+expect 'nowhere0 is healthy'
+mv cdi cdi.old
+expect 'cdi.json; `rdmaprep cdi generate` writes it'
+mkdir cdi
+cp cdi.old/cdi.json cdi
+expect 'nowhere0 is healthy'
+mv cdi.old/cdi.json cdi.json
+rm -r cdi.old
+sed s/nowhere0/gone0/g cdi.json > cdi/new && mv cdi/new cdi/cdi.json
+expect 'gone0 is unhealthy: not on this host'
+cp cdi.json cdi/cdi.json
+expect 'nowhere0 is healthy'
+ip link set nowhere0 down
+expect 'nowhere0 is unhealthy: the link is down'
+ip link del nowhere0
+expect 'nowhere0 is unhealthy: not on this host'
+trap - EXIT
+kill $plugin
+wait $plugin
+[ ! -e kubelet/rdmaprep.io_rail.sock ]
+"#;
+
 /// In namespaces of its own: a veth whose peer is its carrier. Each line is waited for.
 #[test]
-fn the_kernel_says_when_a_link_changes() {
+fn what_changes_a_rail_is_noticed() {
     let tree = Tree::new("");
     fs::write(tree.0.path().join("cdi.json"), CDI.replace("mlx5_900", "")).unwrap();
-    let script = r#"
-        set -e
-        expect() { for _ in {1..200}; do tail -n 1 log | grep -qF "$1" && return; sleep 0.05; done; cat log; echo "no: $1"; exit 1; }
-        ip link add nowhere0 type veth peer name peer0
-        ip link set nowhere0 up
-        ip link set peer0 up
-        "$PLUGIN" --config config.toml --cdi cdi.json --run-dir run --state-dir state --kubelet-dir kubelet 2> log &
-        expect 'waiting for the kubelet: there is no kubelet/kubelet.sock'
-        ip link set peer0 down
-        expect 'nowhere0 is unhealthy: no carrier'
-        ip link set peer0 up
-        expect 'nowhere0 is healthy'
-        ip link set nowhere0 down
-        expect 'nowhere0 is unhealthy: the link is down'
-        ip link del nowhere0
-        expect 'nowhere0 is unhealthy: not on this host'
-        kill $!
-        wait $!
-        [ ! -e kubelet/rdmaprep.io_rail.sock ]
-    "#;
     let mut inside = Command::new("unshare");
-    inside.args(["--net", "--mount", "--user", "--map-root-user", "--", "bash", "-c", script]);
+    inside.args(["--net", "--mount", "--user", "--map-root-user", "--", "bash", "-c", CHANGES]);
     inside.current_dir(tree.0.path()).env("PLUGIN", env!("CARGO_BIN_EXE_rdmaprep-device-plugin"));
     let done = inside.output().expect("unshare (util-linux) is needed");
     assert!(
