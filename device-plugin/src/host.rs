@@ -11,7 +11,7 @@ use nccl_rules::levels::{Distance, Levels};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::{Netdev, Port, Snapshot};
+use rdma_model::snapshot::{JobAddresses, Netdev, Port, Snapshot};
 use rdmaprep::cdi::{ALL, RailName, Spec};
 use rdmaprep::config::file::ConfigFile;
 use rdmaprep::config::host::{CONFIG, Config};
@@ -46,6 +46,12 @@ impl Host {
         let text = files::read_through(&self.cdi).class(ErrorClass::Usage, format!("reading {path}"))?;
         let missing = || ErrorClass::Usage.error(format!("there is no {path}; `rdmaprep cdi generate` writes it"));
         Spec::parse(&text.ok_or_else(missing)?).map_err(|e| ErrorClass::of(&e).error(format!("{path}: {e:#}")))
+    }
+
+    /// Addresses to which the ways are asked, as the create hook does.
+    fn job(&self, request: &Request) -> Result<JobAddresses> {
+        let plan = request.plan().map(|name| self.store.plan(name.as_str())).transpose()?.flatten();
+        Ok(plan.map(|plan| plan.job).unwrap_or_default().with(&request.job()))
     }
 
     /// Whether the kubelet counts the holder of these NICs. It never says when a pod has ended, and asks for no rail again when a
@@ -115,8 +121,9 @@ impl Inventory for Host {
         let devices = devices.filter_map(|d| Some((d, d.rails().into_iter().next()?)));
         let devices: Vec<_> = devices.map(|(d, name)| (d, asked(d, &name, &config).transpose(), name)).collect();
         // All hooks of the file have the same flags.
-        let job = devices.iter().find_map(|(_, request, _)| Some(request.as_ref().ok()?.as_ref()?.job()));
-        let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &job.unwrap_or_default())?;
+        let first = devices.iter().find_map(|(_, request, _)| request.as_ref().ok()?.as_ref());
+        let job = first.map(|request| self.job(request)).transpose()?.unwrap_or_default();
+        let seen = observe_host(&mut Kernel::open(Netns::current()?, None)?, &job)?;
         let levels = Levels::new(&seen);
         let mut rails = Vec::new();
         for (device, request, name) in devices {
