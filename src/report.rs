@@ -194,7 +194,8 @@ fn kept(hold: &Keeping) -> String {
 }
 
 fn attached(cni: &journal::Attachment) -> String {
-    format!("  by CNI      network {}, interface {}, {}\n", cni.network, cni.ifname, cni.netns.display())
+    let netns = printable(&cni.netns.to_string_lossy());
+    format!("  by CNI      network {}, interface {}, {netns}\n", cni.network, cni.ifname)
 }
 
 fn name_of(value: &impl ValueEnum) -> String {

@@ -138,10 +138,14 @@ fn read(variable: impl Fn(&str) -> Option<String>, network: Network) -> Result<C
     if !is_ifname(&call.ifname) {
         return Err(bad(format!("CNI_IFNAME is {:?}: no name of an interface", call.ifname)));
     }
-    if call.netns.is_none() && command != Command::Del {
-        return Err(bad("CNI_NETNS is missing: the path of the container's network namespace".to_owned()));
+    match &call.netns {
+        // It goes by the record.
+        _ if command == Command::Del => Ok(call),
+        None => Err(bad("CNI_NETNS is missing: the path of the container's network namespace".to_owned())),
+        // It is recorded, and looked at from elsewhere.
+        Some(path) if path.is_relative() => Err(bad(format!("CNI_NETNS is {path:?}: no absolute path"))),
+        _ => Ok(call),
     }
-    Ok(call)
 }
 
 fn bad(text: String) -> Problem {

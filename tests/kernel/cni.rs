@@ -115,6 +115,7 @@ fn attachment_lives_as_long_as_its_namespace() {
         let said = host.rdmaprep(&["status"]).ok().out;
         assert!(said.contains("held by     one\n") && said.contains("network rails, interface eth0"), "{said}");
         assert_eq!(pod.call(host, "CHECK", &config()).ok().out, "");
+        host.rdmaprep(&["doctor", "--container", "one"]).fails(2, &["has its NICs by CNI"]);
 
         // A runtime may call it again, and gets the same.
         assert_eq!(pod.add(host, &config()), result);

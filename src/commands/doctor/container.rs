@@ -109,6 +109,9 @@ fn find(namespaces: &ThisMachine, store: &Store, id: &str) -> Result<(i32, Optio
             return Ok((member.pid, Some(record.clone())));
         }
     }
+    let by_cni =
+        || ErrorClass::Usage.error(format!("{id:?} has its NICs by CNI: name the pid of a process of the pod"));
+    ensure!(!records.current().flat_map(|r| &r.members).any(|m| m.id == id), by_cni());
     let pid = id.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
     let unknown = || {
         ErrorClass::Usage.error(format!(
