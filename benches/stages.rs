@@ -64,7 +64,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         host_netns: 1,
         phase: Phase::Attached,
         plan: plan.name.clone(),
-        members: vec![Member { id: "c".into(), bundle: "/b".into(), pid: 2, start_time: 1, cni: None }],
+        members: vec![Member { id: "c".into(), bundle: "/b".into(), pid: 2, start_time: 1, sandboxed: false, cni: None }],
         given: None,
         held_back: Vec::new(),
         hold: None,

@@ -40,6 +40,9 @@ pub struct Member {
     pub pid: i32,
     /// Field 22 of /proc/PID/stat: distinguishes init from a later process with its pid.
     pub start_time: u64,
+    /// Whether its runtime is runsc, of which `delete` alone calls the stop hooks, and not `kill`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sandboxed: bool,
     /// Set where a CNI runtime keeps the namespace. The process is that of the plugin then, which ends with ADD.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cni: Option<Attachment>,

@@ -1,6 +1,7 @@
 //! `rdmaprep doctor`: examines the host, or a container, and reports known failures.
 
 mod container;
+mod sandbox;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -71,16 +71,23 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     }
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
+    let sandboxed = record.members.iter().any(|m| m.id == id && m.sandboxed);
     match (alive, machine.occupant(record.netns, None)) {
         (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(record, m)) => {
             let pid = keeper.map_or(0, |m| m.pid);
             format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: rdmaprep restore {id}")
+        }
+        (true, _) if record.phase == Phase::Attached && sandboxed => {
+            format!("stop {id} (by hand: runsc delete --force {id}; kill is not enough), or: rdmaprep restore {id}")
         }
         (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
         (true, _) => format!("a hook is at work; if it was killed: rdmaprep restore {id}"),
         (false, Some(pid)) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
             format!("its container has died, process {pid} ({name}) is still in its namespace: rdmaprep restore {id}")
+        }
+        (false, None) if sandboxed => {
+            format!("its container has died: runsc delete {id}, or: rdmaprep restore --all --stale")
         }
         (false, None) => "its container has died: rdmaprep restore --all --stale".to_owned(),
     }

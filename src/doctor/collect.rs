@@ -68,6 +68,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
         starters: starters(),
+        sandbox: None,
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),
     }

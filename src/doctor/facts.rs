@@ -33,9 +33,22 @@ pub struct Machine {
     /// What could not be read, or says nothing of this boot.
     pub unread: Vec<Unread>,
     pub starters: Vec<Starter>,
+    /// The container's sandbox, of which this host sees only the outside.
+    #[serde(default)]
+    pub sandbox: Option<SandboxFacts>,
     /// Ids of containers in whose `config.json` a create hook of ours finds no annotation of their pod.
     #[serde(default)]
     pub without_annotations: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SandboxFacts {
+    /// Whether it runs with gVisor's RDMA proxy.
+    pub proxy: bool,
+    /// Why its config.json is unknown; absent where it was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unread: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

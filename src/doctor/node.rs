@@ -2,7 +2,7 @@
 
 use rdma_model::snapshot::{Netdev, PciFunction};
 
-use super::facts::Starter;
+use super::facts::{SandboxFacts, Starter};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::kernel::probe::access::NodeAccess;
 
@@ -155,7 +155,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 pub(super) fn verbs_nodes(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
-    let mut found = Vec::new();
+    let mut found = machine.sandbox.as_ref().map(sandbox).unwrap_or_default();
     for (name, node) in &machine.nodes {
         let path = format!("/dev/infiniband/{name}");
         let (severity, seen) = match node {
@@ -180,6 +180,29 @@ pub(super) fn verbs_nodes(context: &CheckContext) -> Vec<Finding> {
         found.push(Finding { run: mknod_commands(context, name, node), ..one });
     }
     found
+}
+
+/// Of a container in gVisor this host sees the sandbox's own root and memory alone.
+fn sandbox(facts: &SandboxFacts) -> Vec<Finding> {
+    let outside = match &facts.unread {
+        None => "which files NCCL reads there, and whether its device nodes open, is unknown".to_owned(),
+        Some(why) => format!("what it was given is unknown: {why}"),
+    };
+    let unknown = Finding::new(
+        Check::VerbsNodes,
+        Severity::Unknown,
+        format!("the container is in a sandbox (gVisor): {outside}"),
+        "its root, its environment and its nodes are inside; config.json is what can be read of them here",
+        "run ibv_devinfo in the container: a NIC that works there has a port with PORT_ACTIVE",
+    );
+    let blind = Finding::new(
+        Check::VerbsNodes,
+        Severity::Warning,
+        "the container is in a sandbox (gVisor) that runs without --rdmaproxy",
+        "opening a verbs node fails there with ENXIO, and NCCL goes on by TCP",
+        "a runsc of August 2026 or later with --rdmaproxy: docs/gvisor.md",
+    );
+    if facts.proxy { vec![unknown] } else { vec![blind, unknown] }
 }
 
 fn fix(context: &CheckContext, node: &NodeAccess) -> &'static str {

@@ -145,7 +145,7 @@ impl<'a> Create<'a> {
 
     /// The plan in the container's sandbox, where it has one. A namespace without a container has none.
     fn plan_within(&mut self, plan: Plan, host: Option<&Snapshot>) -> Result<Plan> {
-        if self.hook.keeper.is_some() {
+        if self.hook.bare_netns().is_some() {
             return Ok(plan);
         }
         let (plan, notes) = sandbox::plan_within(plan, self.hook.state, host)?;
@@ -297,7 +297,7 @@ fn choose(hook: &Hook, request: &Request, name: &PlanName, attempt: &mut Attempt
         planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
     }
     let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let is_proxy = || hook.keeper.is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
+    let is_proxy = || hook.bare_netns().is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
     let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
     let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
     let host = world.observe(Side::Host, &scope)?;
@@ -343,5 +343,6 @@ fn member(hook: &Hook, container: &dyn Container) -> Result<Member> {
     let start_time = hook.machine.start_time(pid);
     let start_time = start_time.ok_or_else(|| ErrorClass::State.error(format!("pid {pid} has ended")))?;
     let cni = hook.cni.map(|cni| cni.attachment.clone());
-    Ok(Member { id: id.clone(), bundle: bundle.clone(), pid, start_time, cni })
+    let sandboxed = hook.bare_netns().is_none() && sandbox::of_hook(hook.state).is_some();
+    Ok(Member { id: id.clone(), bundle: bundle.clone(), pid, start_time, sandboxed, cni })
 }

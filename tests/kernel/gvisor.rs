@@ -127,3 +127,76 @@ fn pod_without_devices_in_its_root_is_refused() {
         delete(host, app, &state);
     });
 }
+
+/// A sandbox's process, by its executable and command line, with that bundle and flag.
+fn sandbox(host: &Host, bundle: &str, flag: &str) -> Container {
+    let mut command = Command::new("unshare");
+    let boot = ["boot", &format!("--bundle={bundle}"), flag];
+    command.arg("--net").arg(runsc(host)).args(["-c", "shift 3; \"$@\"; exit", "runsc-sandbox"]).args(boot);
+    Container::start("g", &mut command)
+}
+
+/// What doctor says of it, about the sandbox, NCCL and memory.
+fn examined(host: &Host, name: &str) -> String {
+    let said = host.rdmaprep(&["doctor", "--json", "--container", name]);
+    let findings = serde_json::from_str::<Value>(&said.out).unwrap()["findings"].take();
+    let about = |f: &&Value| matches!(f["check"].as_str(), Some("verbs_nodes" | "nccl" | "memlock"));
+    let seen = |f: &Value| format!("{}: {}\n", f["severity"].as_str().unwrap(), f["seen"].as_str().unwrap());
+    findings.as_array().unwrap().iter().filter(about).map(seen).collect()
+}
+
+#[test]
+fn doctor_says_what_a_sandbox_hides() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let c = sandbox(host, "/nowhere", "--rdmaproxy=true");
+        let state = bundled(host, &c, &json!({}), &["/dev/infiniband/uverbs0"]);
+        create(host, &["--rdmaproxy"], &state).ok();
+        let known = "unknown: the container is in a sandbox (gVisor): which files NCCL reads there, and whether its device nodes \
+                     open, is unknown\n";
+        // The proxy pins memory as that process: its limit counts, which is the test's own here.
+        let said = examined(host, "g");
+        let rest: String = said.split_inclusive('\n').filter(|line| !line.contains("RLIMIT_MEMLOCK")).collect();
+        assert_eq!(rest, known, "by the record");
+        host.hook("poststop", &state).ok();
+        host.is_clean();
+        let said = examined(host, &c.pid().to_string());
+        assert!(said.contains("what it was given is unknown: /nowhere/config.json does not exist"), "{said}");
+        drop(c);
+        let bundle = host.run.parent().unwrap().join("bundles/g");
+        let c = sandbox(host, bundle.to_str().unwrap(), "--network=host");
+        let blind = "warning: the container is in a sandbox (gVisor) that runs without --rdmaproxy\n";
+        assert_eq!(examined(host, &c.pid().to_string()), format!("{blind}{known}"), "by its command line");
+        // Of any other program all is looked at.
+        let other = Container::new("other");
+        assert!(!examined(host, &other.pid().to_string()).contains("sandbox"));
+    });
+}
+
+#[test]
+fn status_names_the_command_that_returns_nics() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let mut c = Container::new("g");
+        let state = bundled(host, &c, &json!({}), &[]);
+        create(host, &[], &state).ok();
+        let says = |words: &str| {
+            let status = host.rdmaprep(&["status"]).ok().out;
+            assert!(status.contains(words), "{status}");
+            assert!(status.lines().all(|line| line.len() <= 100), "{status}");
+        };
+        says("stop g (by hand: runsc delete --force g; kill is not enough), or: rdmaprep restore g");
+        c.kill();
+        says("its container has died: runsc delete g, or: rdmaprep restore --all --stale");
+        host.hook("poststop", &state).ok();
+        host.is_clean();
+        // Of other runtimes a stopped container's hooks run by themselves.
+        let mut c = Container::new("other");
+        c.create(host).ok();
+        says("stop other, or: rdmaprep restore other");
+        c.stop(host).ok();
+        host.is_clean();
+    });
+}

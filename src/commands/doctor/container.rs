@@ -1,6 +1,7 @@
 //! A container from inside its namespaces. Its content is hostile input: reads are bounded, and paths are resolved below its
 //! root.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
@@ -14,6 +15,7 @@ use rdma_model::values::Family;
 
 use crate::config::options::SelectOptions;
 use crate::config::request::{Narrowing, Request};
+use crate::doctor::collect::Limits;
 use crate::doctor::facts::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::Record;
@@ -29,6 +31,7 @@ use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
 use crate::plan::Plan;
 use crate::select::without_names;
 
+use super::sandbox::SandboxedContainer;
 use super::store;
 
 const LIMIT: u64 = 1 << 20;
@@ -56,17 +59,12 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         ErrorClass::Refused
             .error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
     );
-    let snapshot = Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+    let mut snapshot = Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+    let sandbox = SandboxedContainer::find(pid, record.as_ref());
+    sandbox.iter().for_each(|sandbox| sandbox.narrow(&mut snapshot));
     let limits = collect::limits(pid)?;
     let given = record.as_ref().and_then(|r| r.given.as_deref());
-    let mut tried = devnode_probe::within(pid, &limits.user, &devices(&snapshot, given));
-    if given.is_none() {
-        // Of HCAs that need no netdev the node tells whose they are.
-        let fabric = |name: &String| {
-            snapshot.hcas.iter().any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
-        };
-        tried.retain(|name, node| *node != NodeAccess::Missing || !fabric(name));
-    }
+    let mut tried = tried(pid, &snapshot, given, sandbox.as_ref(), &limits);
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
     let joined = record.as_ref().is_some_and(|r| r.members.first().is_some_and(|m| m.id != id));
     let lacks = |nic: &rdma_model::nic::Nic| {
@@ -77,10 +75,12 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     if joined {
         tried.retain(|_, node| *node != NodeAccess::Missing);
     }
-    let found = devnode_probe::settings::<FoundSettings>(pid).map_err(|e| format!("{e:#}"));
+    let settings = || devnode_probe::settings::<FoundSettings>(pid).map_err(|e| format!("{e:#}"));
+    let found = sandbox.as_ref().map_or_else(settings, SandboxedContainer::settings);
     let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
     let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
+    let machine = sandbox.iter().fold(machine, |machine, sandbox| sandbox.correct(machine));
     // The pid may have been reused meanwhile, by another process.
     let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(r, m)));
     ensure!(process.alive() && same, ErrorClass::Other.error(format!("container {id:?} ended during the examination")));
@@ -95,6 +95,29 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         settings: found.as_ref().map(|found| &found.settings).map_err(String::as_str),
         container: Some(id),
     })
+}
+
+/// What became of the nodes that it was given, or that HCAs have which it may use.
+fn tried(
+    pid: i32,
+    snapshot: &Snapshot,
+    given: Option<&Plan>,
+    sandbox: Option<&SandboxedContainer>,
+    limits: &Limits,
+) -> BTreeMap<String, NodeAccess> {
+    let nodes = devices(snapshot, given);
+    let mut tried = match sandbox {
+        Some(sandbox) => sandbox.nodes(&nodes),
+        None => devnode_probe::within(pid, &limits.user, &nodes),
+    };
+    if given.is_none() {
+        // Of HCAs that need no netdev the node tells whose they are.
+        let fabric = |name: &String| {
+            snapshot.hcas.iter().any(|h| is_fabric(h) && h.uverbs.as_ref().is_some_and(|d| d.name == *name))
+        };
+        tried.retain(|name, node| *node != NodeAccess::Missing || !fabric(name));
+    }
+    tried
 }
 
 /// A container that holds NICs, by its id; else any process by its pid.
