@@ -19,7 +19,7 @@
     missing_docs,
     reason = "a benchmark fails by panicking"
 )]
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -32,13 +32,13 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use nix::sched::{CloneFlags, setns};
+use rdma_netlink::devconf;
 
 /// What rdmaprep sets in the container.
 const SYSCTLS: [(&str, &str); 4] =
     [("arp_announce", "2"), ("arp_ignore", "1"), ("arp_filter", "1"), ("rp_filter", "1")];
 
 struct Nic {
-    name: String,
     index: u32,
     address: Ipv4Addr,
     prefix: u8,
@@ -49,8 +49,8 @@ struct Work {
     down: Vec<u8>,
     to: Vec<u8>,
     address: Vec<u8>,
+    /// With the sysctls.
     up: Vec<u8>,
-    sysctls: Vec<(String, &'static str)>,
 }
 
 fn main() -> Result<()> {
@@ -68,14 +68,13 @@ fn main() -> Result<()> {
     setns(&inside, CloneFlags::CLONE_NEWNET).with_context(|| format!("entering {path}"))?;
     let container = socket()?;
 
-    let (from, target, at, sysctls) = match way.as_str() {
-        "attach" => (&host, inside.as_raw_fd(), &container, &SYSCTLS[..]),
-        "detach" => (&container, outside.as_raw_fd(), &host, &[][..]),
+    let (from, target, at, attach) = match way.as_str() {
+        "attach" => (&host, inside.as_raw_fd(), &container, true),
+        "detach" => (&container, outside.as_raw_fd(), &host, false),
         _ => bail!("{way:?} is neither attach nor detach"),
     };
-    let work: Vec<Work> = nics.iter().map(|nic| Work::of(nic, target, sysctls)).collect();
+    let work: Vec<Work> = nics.iter().map(|nic| Work::of(nic, target, attach)).collect();
     let start = Instant::now();
-    let settings = || work.iter().flat_map(|one| &one.sysctls).try_for_each(set);
     let all = |socket: &Socket, part: fn(&Work) -> &[u8]| work.iter().try_for_each(|one| ask(socket, part(one)));
     let at_once = |socket: &Socket, part: fn(&Work) -> &[u8]| ask_all(socket, work.iter().map(part));
     if order.starts_with("down") {
@@ -87,20 +86,17 @@ fn main() -> Result<()> {
             for one in &work {
                 ask(from, &one.to).context("moving")?;
                 ask(at, &one.address).context("adding the address")?;
-                one.sysctls.iter().try_for_each(set)?;
                 ask(at, &one.up).context("setting the link up")?;
             }
         }
         "moves" | "down" => {
             all(from, |w| &w.to).context("moving")?;
             all(at, |w| &w.address).context("adding addresses")?;
-            settings()?;
             all(at, |w| &w.up).context("setting links up")?;
         }
         "batch" | "down-batch" => {
             at_once(from, |w| &w.to).context("moving")?;
             at_once(at, |w| &w.address).context("adding addresses")?;
-            settings()?;
             at_once(at, |w| &w.up).context("setting links up")?;
         }
         _ => bail!("{order:?} is no order; {usage}"),
@@ -112,16 +108,16 @@ fn main() -> Result<()> {
 fn nic(line: &str) -> Result<Nic> {
     let parse = || {
         let mut words = line.split(' ');
-        let (name, index) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+        let index = words.nth(1)?.parse().ok()?;
         let (address, prefix) = words.next()?.split_once('/')?;
-        Some(Nic { name, index, address: address.parse().ok()?, prefix: prefix.parse().ok()? })
+        Some(Nic { index, address: address.parse().ok()?, prefix: prefix.parse().ok()? })
     };
     parse().with_context(|| format!("{line:?} is no NAME IFINDEX ADDRESS/PREFIX"))
 }
 
 impl Work {
     /// The index is kept over the move: it is free in a namespace that has nothing but what comes from this one.
-    fn of(nic: &Nic, target: RawFd, sysctls: &[(&str, &'static str)]) -> Work {
+    fn of(nic: &Nic, target: RawFd, attach: bool) -> Work {
         let mut to = LinkMessage::default();
         to.header.index = nic.index;
         to.attributes.push(LinkAttribute::NetNsFd(target));
@@ -129,19 +125,21 @@ impl Work {
         (down.header.index, down.header.change_mask) = (nic.index, LinkFlags::Up);
         let mut up = down.clone();
         up.header.flags = LinkFlags::Up;
+        if attach {
+            let values: Vec<_> = SYSCTLS.iter().filter_map(|(leaf, value)| devconf::settable(leaf, value)).collect();
+            up.attributes.push(LinkAttribute::Other(devconf::setting(&values)));
+        }
         let mut address = AddressMessage::default();
         address.header.family = AddressFamily::Inet;
         address.header.prefix_len = nic.prefix;
         address.header.index = nic.index;
         let ip = IpAddr::V4(nic.address);
         address.attributes.extend([AddressAttribute::Local(ip), AddressAttribute::Address(ip)]);
-        let path = |leaf: &str| format!("/proc/sys/net/ipv4/conf/{}/{leaf}", nic.name);
         Work {
             down: bytes(Message::SetLink(down), 0),
             to: bytes(Message::SetLink(to), 0),
             address: bytes(Message::NewAddress(address), NLM_F_CREATE | NLM_F_EXCL),
             up: bytes(Message::SetLink(up), 0),
-            sysctls: sysctls.iter().map(|(leaf, value)| (path(leaf), *value)).collect(),
         }
     }
 }
@@ -160,10 +158,6 @@ fn socket() -> Result<Socket> {
     socket.bind_auto().context("binding it")?;
     socket.connect(&SocketAddr::new(0, 0)).context("connecting it to the kernel")?;
     Ok(socket)
-}
-
-fn set((path, value): &(String, &str)) -> Result<()> {
-    fs::write(path, value).with_context(|| format!("writing {path}"))
 }
 
 /// Sends one message and waits for its answer.
