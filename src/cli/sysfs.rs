@@ -13,7 +13,7 @@ pub enum SysfsCommand {
     Materialize(MaterializeArgs),
     /// Show how a container's /sys differs from the host's, or from a document
     ///
-    /// Exits with 0 whether or not something differs.
+    /// Exits with 0 whether or not something differs. What a snapshot never has is counted by folder.
     Diff(DiffArgs),
 }
 

@@ -45,7 +45,7 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
             // NCCL ignores a file that it cannot open; one that --conf names must exist.
             Ok(None) | Err(_) if args.conf.is_empty() => {}
             Ok(None) => return Err(ErrorClass::Usage.error(format!("--conf: {} does not exist", path.display()))),
-            Err(e) => return Err(e).class(ErrorClass::Usage, format!("reading {}", path.display())),
+            Err(e) => return Err(e).class(ErrorClass::Usage, format!("--conf: reading {}", path.display())),
         }
     }
     Ok(settings)
@@ -65,8 +65,7 @@ fn own_environment() -> Vec<(String, String)> {
 fn given(pairs: &[&str], file: Option<&Path>) -> Result<Settings> {
     let text = match file {
         Some(file) => {
-            let doing = || format!("reading {}", file.display());
-            let text = files::read(file).class(ErrorClass::Usage, doing())?;
+            let text = files::read(file).class(ErrorClass::Usage, format!("--env-file: reading {}", file.display()))?;
             text.ok_or_else(|| ErrorClass::Usage.error(format!("--env-file: {} does not exist", file.display())))?
         }
         None => String::new(),

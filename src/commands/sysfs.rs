@@ -14,7 +14,7 @@ use rdma_model::tree::{Tree, differences};
 use super::say;
 use crate::cli::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 use crate::kernel::host::files;
-use crate::kernel::sysfs::{self, Scope, Survey};
+use crate::kernel::sysfs::{self, Lacking, Scope, Survey};
 use crate::report;
 use crate::select::check_listed;
 use crate::view::{self, Keep};
@@ -95,7 +95,11 @@ fn diff(args: &DiffArgs) -> Result<()> {
         None => {
             let view = view_of(&survey, &args.view)?;
             match args.view.mode {
-                Carrier::Snapshot => differences(&survey.whole(), &view),
+                Carrier::Snapshot => {
+                    let whole = survey.whole();
+                    let lacking = survey.beyond(&whole).into_iter().map(lacks);
+                    differences(&whole, &view).into_iter().chain(lacking).collect()
+                }
                 Carrier::Live => differences_live(&survey.links(), &view),
             }
         }
@@ -107,6 +111,18 @@ fn diff(args: &DiffArgs) -> Result<()> {
         return say("no difference");
     }
     say(report::printable_lines(&words.join("\n")).trim_end())
+}
+
+fn lacks(lacking: Lacking) -> String {
+    let Lacking { folder, files, links } = lacking;
+    let some = |count: usize, what: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {what}")),
+        _ => Some(format!("{count} {what}s")),
+    };
+    let all: Vec<String> = [some(files, "file"), some(links, "link")].into_iter().flatten().collect();
+    let folder = if folder.is_empty() { "." } else { &folder };
+    format!("{folder}: not in a snapshot: {}", all.join(", "))
 }
 
 fn differences_live(links: &Tree, view: &Tree) -> Vec<String> {

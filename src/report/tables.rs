@@ -20,12 +20,33 @@ pub fn snapshot_table(snapshot: &Snapshot) -> String {
         RdmaMode::Exclusive => ("RDMA", "each device belongs to one network namespace".to_owned()),
     }));
     let conflicts = snapshot.hcas.iter().flat_map(|h| h.conflicts.iter().map(move |c| format!("{}: {c}", h.name)));
-    facts.extend(conflicts.chain(snapshot.warnings.iter().cloned()).map(|w| ("warning", w)));
+    let warnings = counted(conflicts.chain(snapshot.warnings.iter().cloned()));
+    facts.extend(warnings.into_iter().map(|w| ("warning", w)));
     let facts = facts.into_iter().map(|(label, text)| (label.to_owned(), text)).collect();
     let hca_header = ["HCA:port", "state", "layer", "rate", "netdev", "RoCE v2 GIDs", "PCI", "NUMA", "verbs"];
     let netdev_header = ["netdev", "link", "MTU", "addresses", "PCI", "driver", "master"];
     [table(&hca_header, hcas, "no RDMA devices"), table(&netdev_header, netdevs, "no network devices"), remarks(facts)]
         .join("\n\n")
+}
+
+/// Sentences that differ in their first word alone, the name of a device, become one.
+fn counted(sentences: impl Iterator<Item = String>) -> Vec<String> {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for sentence in sentences {
+        let (name, what) = sentence.split_once(' ').unwrap_or(("", &sentence));
+        match groups.iter_mut().find(|(known, _)| known == what) {
+            Some((_, others)) => others.push(name.trim_end_matches(':').to_owned()),
+            None => groups.push((what.to_owned(), vec![name.to_owned()])),
+        }
+    }
+    let one = |(what, all): (String, Vec<String>)| {
+        let (first, others) = all.split_first().map_or(("", &[][..]), |(first, others)| (first.as_str(), others));
+        match others {
+            [] => format!("{first} {what}").trim_start().to_owned(),
+            _ => format!("{first} {what}, and {} others: {}", others.len(), names(others)),
+        }
+    };
+    groups.into_iter().map(one).collect()
 }
 
 pub fn selection_table(selection: &Selection) -> String {

@@ -69,6 +69,7 @@ fn common_failures_are_reported_in_one_line_each() {
         ("NCCL_IB_HCA==mlx5_1", None),
         ("NCCL_IB_HCA=mlx5_1", Some("NCCL_IB_HCA: mlx5_1 also takes mlx5_10, mlx5_11; =mlx5_1 is exact")),
         ("NCCL_IB_HCA==mlx5_0,mlx5_99", Some("NCCL_IB_HCA: there is no mlx5_99")),
+        ("NCCL_IB_HCA==mlx5_0,a,b:2,a", Some("NCCL_IB_HCA: there is no a, b:2")),
         (
             "NCCL_SOCKET_IFNAME=^docker",
             Some("NCCL_SOCKET_IFNAME=^docker takes lo for the bootstrap, which no other host reaches"),
@@ -126,6 +127,13 @@ fn wrong_input_is_named() {
     explain(&["--env-file", file.to_str().unwrap()]).fails(2, &["no setting"]);
     explain(&["--env-file", "/nonexistent/env"]).fails(2, &["/nonexistent/env"]);
     explain(&["--conf", "/nonexistent/nccl.conf"]).fails(2, &["/nonexistent/nccl.conf"]);
+    // Of both flags the same is said, whatever is wrong with their file.
+    for (path, why) in [("nope", "nope does not exist"), ("/dev", "reading /dev: /dev is no plain file but a folder")] {
+        for flag in ["--env-file", "--conf"] {
+            let said = explain(&[flag, path]);
+            assert_eq!((said.code, said.err), (Some(2), format!("rdmaprep: {flag}: {why}\n")));
+        }
+    }
     explain(&["--nccl-version", "3.0.0"]).fails(2, &["3.0.0", "2.32.3"]);
 }
 

@@ -214,6 +214,20 @@ fn hostile_strings_are_escaped() {
 }
 
 #[test]
+fn equal_warnings_are_one_with_a_count() {
+    let mut snapshot = node();
+    let before = report::snapshot_table(&snapshot).matches("\nwarning").count();
+    snapshot.warnings.extend((0..18).map(|i| format!("mlx5_{i} shows no ports")));
+    snapshot.warnings.push("mlx5_99 is in RDMA netlink, but not in sysfs".to_owned());
+    let text = report::snapshot_table(&snapshot);
+    narrow(&text);
+    assert_eq!(text.matches("\nwarning").count(), before + 2, "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = "warning mlx5_0 shows no ports, and 17 others: mlx5_1, mlx5_2, mlx5_3, mlx5_4, mlx5_5, mlx5_6, mlx5_7, mlx5_8 + 9 more";
+    assert!(words.contains(line) && words.contains("warning mlx5_99 is in RDMA netlink"), "{text}");
+}
+
+#[test]
 fn selection_with_reasons() {
     let mut snapshot = node();
     for k in 2..6 {

@@ -89,13 +89,42 @@ fn a_difference_is_described_in_words() {
     assert_eq!(
         diff("snapshot"),
         "bus/pci/devices: not seen: 0000:00:06.0\nclass/infiniband: not seen: mlx5_1\n\
-         class/infiniband_verbs: not seen: uverbs1\ndevices/pci0000:00: not seen: 0000:00:06.0\n"
+         class/infiniband_verbs: not seen: uverbs1\ndevices/pci0000:00: not seen: 0000:00:06.0\n\
+         devices/pci0000:00: not in a snapshot: 2 files\n"
     );
     let lines: Value = serde_json::from_str(
         &rdmaprep(&["sysfs", "diff", "--root", text(root.path()), "--hca", "mlx5_0", "--json"], "").ok().out,
     )
     .unwrap();
-    assert_eq!(lines.as_array().unwrap().len(), 4);
+    assert_eq!(lines.as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn what_a_snapshot_never_has_is_counted_by_folder() {
+    let root = sys();
+    let diff = || rdmaprep(&["sysfs", "diff", "--root", text(root.path()), "--hca", "all"], "").ok().out;
+    assert_eq!(diff(), "devices/pci0000:00: not in a snapshot: 2 files\n");
+    let put = |path: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "1\n").unwrap();
+    };
+    let more = ["module/a/refcnt", "module/b/refcnt", "module/b/parameters/x", "class/infiniband/extra", "top"];
+    more.into_iter().for_each(put);
+    symlink("../module/a", root.path().join("module/b/link")).unwrap();
+    symlink("/nowhere", root.path().join("devices/pci0000:00/0000:00:05.0/firmware_node")).unwrap();
+    assert_eq!(
+        diff(),
+        ".: not in a snapshot: 1 file\nclass/infiniband: not in a snapshot: 1 file\n\
+         devices/pci0000:00: not in a snapshot: 2 files, 1 link\nmodule: not in a snapshot: 3 files, 1 link\n"
+    );
+    // A tree that was written from a snapshot has all that one of it would have.
+    let copy = TempDir::new().unwrap();
+    let document = rdmaprep(&["sysfs", "export", "--root", text(root.path())], "").ok().out;
+    let copy = copy.path().join("copy");
+    rdmaprep(&["sysfs", "materialize", "--from", "-", text(&copy)], &document).ok();
+    let again = rdmaprep(&["sysfs", "diff", "--root", text(&copy), "--hca", "all"], "").ok().out;
+    assert_eq!(again, "no difference\n");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 mod dir;
 mod hca;
+mod lacking;
 mod merge;
 mod netdev;
 mod numa;
@@ -22,6 +23,7 @@ use super::mount::fsmount;
 use super::netns::Netns;
 use root::Root;
 
+pub use lacking::Lacking;
 pub use merge::{adorn, merge};
 pub(super) use numa::this_cpu;
 
@@ -124,6 +126,11 @@ impl Survey {
 
     pub fn whole(&self) -> Tree {
         tree::whole(&self.0)
+    }
+
+    /// What is here and not in such a tree of it, counted.
+    pub fn beyond(&self, tree: &Tree) -> Vec<Lacking> {
+        lacking::count(&self.0, tree)
     }
 }
 
