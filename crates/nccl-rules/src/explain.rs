@@ -32,7 +32,11 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
     let peer = settings.get("NCCL_COMM_ID").map(|value| Remote::parse(value, version, ifindex, resolve));
     let family = Family::read(settings.get("NCCL_SOCKET_FAMILY"));
     let usable = peer.as_ref().and_then(|r| r.as_ref().ok());
-    let found = socket::find(settings.get("NCCL_SOCKET_IFNAME"), family, usable, version, &candidates);
+    let mut found = socket::find(settings.get("NCCL_SOCKET_IFNAME"), family, usable, version, &candidates);
+    let unread = matches!(peer, Some(Err(_))) && settings.get("NCCL_COMM_ID").is_some_and(|value| value.len() > 1);
+    if unread && version.ends_at_bad_id() && !matches!(found.step, Step::Asked | Step::Ib) {
+        found = Found { search: None, step: Step::CommId, endpoints: Vec::new() };
+    }
     let bootstrap = match &peer {
         Some(peer) => by_id(peer, &candidates),
         None => by_name(settings, &found, version),

@@ -33,7 +33,7 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     let whole = if !sockets {
         Some("NCCL finds no interface for the connection set-up, and without it uses no HCA")
     } else {
-        disabled(settings).then_some("NCCL_IB_DISABLE is set")
+        disabled(settings, version).then_some("NCCL_IB_DISABLE is set")
     };
     let mut hcas: Vec<&Hca> = snapshot.hcas.iter().collect();
     hcas.sort_by_key(|h| h.index);
@@ -84,16 +84,16 @@ pub fn may_crash(settings: &Settings, version: Version, with: usize, without: us
 }
 
 fn sorts(settings: &Settings, version: Version) -> bool {
-    version.sorts_hcas() && parameter(settings, "NCCL_IB_DEVICE_PCI_ORDER", 1) != 0
+    version.sorts_hcas() && parameter(settings, version, "NCCL_IB_DEVICE_PCI_ORDER", 1) != 0
 }
 
 fn merges(settings: &Settings, version: Version) -> bool {
-    version.merges_ports() && parameter(settings, "NCCL_IB_MERGE_NICS", 1) != 0
+    version.merges_ports() && parameter(settings, version, "NCCL_IB_MERGE_NICS", 1) != 0
 }
 
 /// The devices that are made of several ports, at most two (NCCL_IB_MAX_DEVS_PER_NIC).
 fn merged(settings: &Settings, version: Version, taken: &[Taken]) -> Vec<Vec<String>> {
-    let vfs = parameter(settings, "NCCL_IB_MERGE_VFS", 1) != 0;
+    let vfs = parameter(settings, version, "NCCL_IB_MERGE_VFS", 1) != 0;
     let mut devices: Vec<Vec<&Taken>> = Vec::new();
     for port in taken.iter().filter(|_| merges(settings, version)) {
         match devices.iter_mut().find(|d| d.len() < 2 && d[0].card(vfs) == port.card(vfs)) {
@@ -121,7 +121,7 @@ fn no_path(settings: &Settings, version: Version, taken: &[Taken]) -> Option<War
 
 /// The port at which merging compares a path that is not there; what is merged already is not compared any more.
 fn merging_ends<'a, 'h>(settings: &Settings, version: Version, taken: &'a [Taken<'h>]) -> Option<&'a Taken<'h>> {
-    let vfs = parameter(settings, "NCCL_IB_MERGE_VFS", 1) != 0;
+    let vfs = parameter(settings, version, "NCCL_IB_MERGE_VFS", 1) != 0;
     let mut alone: Vec<&Taken> = Vec::new();
     for port in taken.iter().filter(|_| merges(settings, version)) {
         let same = alone.iter().position(|a| a.card(vfs) == port.card(vfs));
@@ -139,13 +139,13 @@ fn merging_ends<'a, 'h>(settings: &Settings, version: Version, taken: &'a [Taken
 
 fn beyond(version: Version, taken: &[Taken]) -> Option<Warning> {
     let (count, most) = (taken.len(), version.max_hcas());
-    let does = if version.lists_beyond() { "takes them as well" } else { "reads garbage there, or crashes" };
+    let does = if version.lists_beyond() { "takes them as well" } else { "takes wrong ones, or crashes" };
     let text = format!("NCCL {version} has {most} places and takes {count} HCA ports: it writes past them, and {does}");
     (count > most).then_some(Warning { trap: Trap::Overrun, fatal: true, text })
 }
 
-pub(crate) fn disabled(settings: &Settings) -> bool {
-    parameter(settings, "NCCL_IB_DISABLE", 0) != 0
+pub(crate) fn disabled(settings: &Settings, version: Version) -> bool {
+    parameter(settings, version, "NCCL_IB_DISABLE", 0) != 0
 }
 
 fn accepted(patterns: &Patterns) -> String {
@@ -178,7 +178,7 @@ fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
 }
 
 /// A numeric variable: C's strtoll with base 0; what is empty is the default (src/misc/param.cc, `ncclLoadParam`).
-fn parameter(settings: &Settings, name: &str, default: i64) -> i64 {
+fn parameter(settings: &Settings, version: Version, name: &str, default: i64) -> i64 {
     let Some(text) = settings.get(name).filter(|v| !v.is_empty()) else { return default };
     let text = text.trim_ascii_start();
     let plus = || text.strip_prefix('+').unwrap_or(text);
@@ -190,6 +190,7 @@ fn parameter(settings: &Settings, name: &str, default: i64) -> i64 {
     };
     let end = digits.find(|c: char| !c.is_digit(base)).unwrap_or(digits.len());
     match &digits[..end] {
+        "" if base == 10 && version.wants_digits() => default,
         "" => 0,
         // What does not fit into 64 bits is the default, too.
         digits => i64::from_str_radix(digits, base).map_or(default, |n| if minus { -n } else { n }),
@@ -202,8 +203,11 @@ mod tests {
 
     #[test]
     fn numbers_as_c_reads_them() {
-        let read = |value: &str| parameter(&Settings::of([("X", value)], ""), "X", 7);
-        let all = ["", "0", "1", "-1", "0x10", "010", "1x", "x", " 2", "99999999999999999999"].map(read);
-        assert_eq!(all, [7, 0, 1, -1, 16, 8, 1, 0, 2, 7]);
+        let read = |version, value: &str| parameter(&Settings::of([("X", value)], ""), version, "X", 7);
+        let all = |version| {
+            ["", "0", "1", "-1", "0x10", "010", "1x", " 2", "0x", "99999999999999999999", "x"].map(|v| read(version, v))
+        };
+        assert_eq!(all(Version::NEWEST), [7, 0, 1, -1, 16, 8, 1, 2, 0, 7, 7]);
+        assert_eq!(all(Version::new(2, 31, 2)), [7, 0, 1, -1, 16, 8, 1, 2, 0, 7, 0]);
     }
 }

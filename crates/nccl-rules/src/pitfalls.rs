@@ -192,6 +192,7 @@ fn overruns(settings: &Settings, list: &List, version: Version, out: &mut Vec<Wa
 fn entries(list: &List, out: &mut Vec<Warning>) {
     let List { variable, patterns, there, .. } = list;
     let does = if patterns.exclude { "excludes" } else { "takes" };
+    let mut missing: Vec<String> = Vec::new();
     for entry in &patterns.entries {
         let whole = there.iter().any(|(n, _)| *n == entry.name);
         let mut more: Vec<&str> = there.iter().map(|(n, _)| *n).filter(|n| surprises(entry, n, whole, list)).collect();
@@ -211,8 +212,13 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
         let port = entry.port.map_or(String::new(), |p| format!(":{p}"));
         // A list of interfaces often names those of several kinds of hosts, and whole lists without a match are reported above.
         if *variable == HCA && !fits {
-            out.push(warning(Trap::Missing, format!("{variable}: there is no {}{port}", short(&entry.name))));
+            missing.push(format!("{}{port}", short(&entry.name)));
         }
+    }
+    let mut seen = HashSet::new();
+    let missing: Vec<&str> = missing.iter().map(String::as_str).filter(|name| seen.insert(*name)).collect();
+    if !missing.is_empty() {
+        out.push(warning(Trap::Missing, format!("{variable}: there is no {}", few(&missing))));
     }
 }
 
@@ -248,7 +254,7 @@ fn hcas(settings: &Settings, snapshot: &Snapshot, explained: &Explanation, out: 
     let limit = explained.version.max_hcas();
     let none = explained.hcas.is_empty() && snapshot.hcas.iter().any(|h| !h.ports.is_empty());
     // Who switches them off means it.
-    let meant = hca::disabled(settings);
+    let meant = hca::disabled(settings, explained.version);
     if let Some(value) = settings.get(HCA).filter(|_| none && !meant && !explained.sockets.is_empty()) {
         let value = short(value);
         let text = format!("{HCA}={value} leaves no HCA: NCCL goes on over TCP without a word");

@@ -1,6 +1,6 @@
 //! Which release of NCCL reads the settings. Every rule that changed is a method here, with the release from which on it holds;
-//! no other module compares numbers. The releases were found by running the published libraries (`tests/interop/nccl_judge.rs`
-//! runs six of them), or, where that needs an HCA, in the sources of the tags.
+//! no other module compares numbers. The releases were found by running the published libraries (`tests/interop/nccl_judge.rs`),
+//! or in the sources of the tags.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -41,10 +41,11 @@ impl Version {
         if self.since(18, 5) { 32 } else { 16 }
     }
 
-    /// What is written past the places comes out again: what lies there is not used before NCCL has listed its ports. Later releases
-    /// make devices of the ports in between, on which 2.30 ends, and of which others read garbage.
+    /// What is written past the places comes out again: what lies there is not used before NCCL has listed its ports. 2.20 to 2.23
+    /// merge ports in between, and from 2.29.7 on devices are made of them: one HCA is taken for another, garbage for a port, or
+    /// NCCL crashes.
     pub const fn lists_beyond(self) -> bool {
-        !self.since(29, 7)
+        !self.merges_ports() && !self.since(29, 7)
     }
 
     /// Two ports of a card, with one GUID and one link layer, become one device before topology is known
@@ -56,6 +57,11 @@ impl Version {
     /// Nothing is merged where some ports would be alone in their device, and others not.
     pub const fn merges_all_or_none(self) -> bool {
         self.since(22, 3)
+    }
+
+    /// A numeric variable without a digit is its default; before, 0 (seen in the library).
+    pub const fn wants_digits(self) -> bool {
+        self.since(32, 0)
     }
 
     /// A log line longer than its buffer of 1,024 bytes is cut; before, its end was written past it (src/debug.cc, `ncclDebugLog`).
@@ -82,6 +88,12 @@ impl Version {
     /// (src/os/linux.cc, `matchSubnet`; NCCL's pull request 2047). All of 2.29 does it.
     pub const fn inverts_subnets(self) -> bool {
         self.since(29, 0) && !self.since(30, 0)
+    }
+
+    /// A NCCL_COMM_ID that cannot be read ends the automatic choice of interfaces; before, an address was used that nothing had set
+    /// (src/misc/socket.cc, `ncclFindInterfaces`).
+    pub const fn ends_at_bad_id(self) -> bool {
+        self.since(27, 3)
     }
 
     /// NCCL_CONF_FILE is read (src/misc/param.cc, `initEnvFunc`).

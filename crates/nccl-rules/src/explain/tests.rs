@@ -178,6 +178,17 @@ fn values_that_mean_something_else() {
 }
 
 #[test]
+fn an_id_that_cannot_be_read_ends_the_automatic_choice() {
+    let sockets = |env: &[(&str, &str)], version: &str| {
+        explain(&Settings::of(env.iter().copied(), ""), &node(), version.parse().unwrap(), &|_| None).sockets.len()
+    };
+    let id = ("NCCL_COMM_ID", ":1");
+    assert_eq!((sockets(&[id], "2.26.5"), sockets(&[id], "2.27.3"), sockets(&[id], "2.32.3")), (3, 0, 0));
+    assert_eq!(sockets(&[id, ("NCCL_SOCKET_IFNAME", "=eth0")], "2.32.3"), 1);
+    assert_eq!(sockets(&[("NCCL_COMM_ID", "x")], "2.32.3"), 2);
+}
+
+#[test]
 fn an_address_goes_by_its_label() {
     let mut node = node();
     node.netdevs[2].addresses[0].label = Some("eth0:1".into());
@@ -315,16 +326,15 @@ fn what_nccl_writes_past_its_memory_is_fatal() {
     assert_eq!(said(&all, &[("NCCL_IB_MERGE_NICS", "0")], "2.29.3"), (32, vec![]));
     // There is room when the last one is looked at, for one port of two.
     all[31].3 = 2;
-    for (version, does) in [("2.29.3", "takes them as well"), ("2.32.3", "reads garbage there, or crashes")] {
+    for (version, does) in [("2.29.3", "takes them as well"), ("2.32.3", "takes wrong ones, or crashes")] {
         let text = format!("NCCL {version} has 32 places and takes 33 HCA ports: it writes past them, and {does}");
         assert_eq!(said(&all, &[], version), (33, vec![(Trap::Overrun, text)]));
     }
-    let (long, list) = ("x".repeat(64), format!("=m0,{}", "y".repeat(60)).repeat(20));
+    let (long, list) = (format!("^{}", "x".repeat(64)), format!("=m0,{}", "y".repeat(60)).repeat(20));
     let few =
         |env: &[(&str, &str)], version| said(&all[..2], env, version).1.into_iter().map(|w| w.0).collect::<Vec<_>>();
     for variable in ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"] {
-        let env = [(variable, format!("^{long}"))].map(|(n, v)| (n, v)).to_vec();
-        let env: Vec<(&str, &str)> = env.iter().map(|(n, v)| (*n, v.as_str())).collect();
+        let env = [(variable, long.as_str())];
         assert_eq!((few(&env, "2.30.4"), few(&env, "2.30.7")), (vec![Trap::Overrun], vec![]));
     }
     let logged = [("NCCL_IB_HCA", list.as_str()), ("NCCL_DEBUG", "info")];
