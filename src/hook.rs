@@ -10,6 +10,7 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::step::{NicState, Side};
 
 use crate::apply::apply;
+use crate::container::late_conf;
 use crate::journal::{Attachment, HeldNetns, Member, Phase, Record};
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::records::Records;
@@ -227,6 +228,13 @@ fn others(hook: &Hook, record: &Record) -> usize {
     record.members.iter().filter(|m| !hook.is_for(m) && hook.machine.is_alive(record, m)).count()
 }
 
+/// createContainer, in gVisor's gofer: the create hook comes later, and finds the sandbox closed.
+pub fn create_container(hook: &Hook) -> Ended {
+    let mut outcome = Outcome::since(hook.begun);
+    let result = late_conf::mount_late_conf(hook.state, hook.store).map(|why| outcome.notes.extend(why));
+    outcome.end(result)
+}
+
 /// poststop: the container has ended. Its NICs are restored with the last container of the namespace.
 pub fn stop(hook: &Hook) -> Ended {
     let mut outcome = Outcome::since(hook.begun);
@@ -238,10 +246,12 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     if !is_able(hook)? {
         return Ok(());
     }
+    let removed = hook.store.remove_late_conf(&hook.state.id, &hook.state.bundle);
+    outcome.notes.extend(removed.err().map(|e| format!("{e:#}")));
     let records = hook.records()?;
     if hook.own(&records).is_none() {
         // It may be the one of this very container.
-        outcome.notes = records.damaged().map(|(_, e)| format!("{e:#}")).collect();
+        outcome.notes.extend(records.damaged().map(|(_, e)| format!("{e:#}")));
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;

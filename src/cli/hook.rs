@@ -19,7 +19,7 @@ const VARIABLES: [&str; 6] =
 
 #[derive(Debug, Args)]
 pub struct HookArgs {
-    /// prestart, createRuntime, poststart or poststop
+    /// prestart, createRuntime, createContainer, poststart or poststop
     #[arg(value_name = "STAGE")]
     pub stage: Stage,
     /// Plan to use; an annotation must name the same

@@ -149,9 +149,14 @@ fn snapshot(args: &SnapshotArgs) -> Result<()> {
 fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     // crun runs hooks with umask 0.
     files::private_umask();
-    capabilities::shed()?;
+    let shed = capabilities::shed();
     let begun = Instant::now();
     let state = read_state()?;
+    // Other runtimes have called createRuntime before, and its hook has done all; this one may be in a user namespace.
+    if args.stage == Stage::CreateContainer && !(state.is_of_gofer() && asks(global, args, &state)) {
+        return Ok(());
+    }
+    shed?;
     let mut report = Report::new(format!("hook {}", args.stage.name()));
     report.container = Some(state.id.clone());
     let known = Instant::now();
@@ -191,7 +196,11 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
             let deadline = until(&|| hook::nics_of(&state, None, &store, machine));
             let (state, store, patience) = (&state, &store, Instant::now());
             let hook = Hook { state, store, machine, begun, deadline, patience, agreed: None, keeper: None, cni: None };
-            let ended = if args.stage == Stage::Poststart { hook::start(&hook) } else { hook::stop(&hook) };
+            let ended = match args.stage {
+                Stage::CreateContainer => hook::create_container(&hook),
+                Stage::Poststart => hook::start(&hook),
+                _ => hook::stop(&hook),
+            };
             (host, ended)
         }
     };

@@ -7,7 +7,7 @@ use crate::oci::bundle::ContainerRoot;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use nccl_rules::conf::merge;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags, fchmod, fgetxattr, flistxattr, fsetxattr, openat};
 use rustix::io::Errno;
@@ -83,6 +83,42 @@ pub(super) fn plan_conf(
     conf
 }
 
+/// An overlay whose file is empty, where the image has none.
+pub(super) fn plan_empty(root: &Root, mounts: &[Mount], container: &ContainerRoot) -> Result<Option<ConfPlan>> {
+    match root.find(PATH) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            let placement = overlay(root, mounts, Vec::new(), container).map_err(Error::msg)?;
+            Ok(Some(ConfPlan { placement, kept: Vec::new(), left: Vec::new() }))
+        }
+        found => found.map(|_| None).context("finding it"),
+    }
+}
+
+pub(super) struct ImageFile {
+    pub spot: MountPoint,
+    pub bytes: Vec<u8>,
+    /// User, group, mode.
+    pub owner: (u32, u32, u32),
+}
+
+pub(super) fn image_file(root: &Root, mounts: &[Mount]) -> Result<ImageFile> {
+    let found = root.find(PATH).context("finding it")?;
+    let bytes = image_bytes(root, &found).map_err(Error::msg)?;
+    let stat = stat_of(&found)?;
+    let spot = mount_point(root, mounts, PATH, found)?;
+    Ok(ImageFile { spot, bytes, owner: (stat.st_uid, stat.st_gid, stat.st_mode & 0o777) })
+}
+
+fn image_bytes(root: &Root, found: &OwnedFd) -> Result<Vec<u8>, String> {
+    let file = root.open_file(found)?;
+    let bytes = read(&file, LIMIT)?;
+    // A file of ours is readable for whom the image's is, by owner and mode; lists are more than these two can say.
+    match fgetxattr(&file, "system.posix_acl_access", &mut [0_u8; 0]) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(bytes),
+        _ => Err("it has an access control list".into()),
+    }
+}
+
 fn over(
     root: &Root,
     mounts: &[Mount],
@@ -90,13 +126,7 @@ fn over(
     additions: &ContainerMounts,
     kept: &mut Vec<String>,
 ) -> Result<ConfPlacement, String> {
-    let file = root.open_file(&found)?;
-    let bytes = read(&file, LIMIT)?;
-    // The merged file is readable for whom the image's is, by owner and mode; lists are more than these two can say.
-    match fgetxattr(&file, "system.posix_acl_access", &mut [0_u8; 0]) {
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-        _ => return Err("it has an access control list".into()),
-    }
+    let bytes = image_bytes(root, &found)?;
     let merged = merge(&bytes, &additions.conf);
     *kept = merged.kept;
     if merged.added.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Instant;
 
 use anyhow::Result;
+use nccl_rules::conf::merge;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::CharDevice;
 
@@ -12,8 +13,8 @@ use super::setup::{SetupContext, SetupNotes, SetupPlan};
 use crate::config::sysfs_mode::SysfsMode;
 use crate::container::apply_mounts::apply_mounts;
 use crate::container::mounts::{AppliedMounts, ConfOutcome, ContainerMounts};
-use crate::kernel::store::Store;
 use crate::nccl_env::format::{self, Format};
+use crate::oci::state::State;
 
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
@@ -43,7 +44,7 @@ impl RunningSetup {
             })
         });
         let mut notes = SetupNotes::default();
-        let result = applied.and_then(|applied| self.setup.conclude(applied, context.store, netns, &mut notes));
+        let result = applied.and_then(|applied| self.setup.conclude(applied, context, netns, &mut notes));
         (notes, result)
     }
 }
@@ -77,7 +78,13 @@ impl SetupPlan {
 
     /// Notes what was done, writes the profile where the settings could be given in no other way, and refuses a container
     /// without its device nodes.
-    fn conclude(&self, (applied, uncovered): Applied, store: &Store, netns: u64, notes: &mut SetupNotes) -> Result<()> {
+    fn conclude(
+        &self,
+        (applied, uncovered): Applied,
+        context: &SetupContext,
+        netns: u64,
+        notes: &mut SetupNotes,
+    ) -> Result<()> {
         if let Some(flags) = flags(&applied.lacking) {
             let text =
                 format!("the container lacks device nodes: add {flags} to its engine's command, or prepare its bundle");
@@ -93,13 +100,35 @@ impl SetupPlan {
             ConfOutcome::Nothing => None,
             ConfOutcome::Merged => Some("added to the image's /etc/nccl.conf".to_owned()),
             ConfOutcome::Overlay => Some("in an /etc/nccl.conf of ours".to_owned()),
+            ConfOutcome::Refused(_) if self.fills_late(context, notes)? => {
+                Some("in the /etc/nccl.conf that the createContainer hook mounted".to_owned())
+            }
             ConfOutcome::Refused(why) => {
-                let path = store.put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
+                let path = context.store.put_profile(netns, &format::write(&self.additions.conf, Format::Sh).0)?;
                 Some(format!("only in {} ({why}): source it", path.display()))
             }
         };
         notes.notes.extend(applied.left.iter().map(|left| format!("not given to the container: {left}")));
         Ok(())
+    }
+}
+
+impl SetupPlan {
+    /// Whether the settings are in the file that a createContainer hook has mounted in the sandbox.
+    fn fills_late(&self, context: &SetupContext, notes: &mut SetupNotes) -> Result<bool> {
+        if !self.sandboxed {
+            return Ok(false);
+        }
+        let State { id, bundle, .. } = context.state;
+        let (mut kept, mut left) = (Vec::new(), Vec::new());
+        let filled = context.store.fill_late_conf(id, bundle, |image| {
+            let merged = merge(image, &self.additions.conf);
+            (kept, left) = (merged.kept, merged.left);
+            if merged.added.is_empty() { image.to_vec() } else { merged.bytes }
+        })?;
+        notes.notes.extend(kept.iter().map(|line| format!("{line} of the image's /etc/nccl.conf stays")));
+        notes.notes.extend(left.iter().map(|left| format!("not given to the container: {left}")));
+        Ok(filled)
     }
 }
 

@@ -4,6 +4,7 @@
 //! were away. It is written beside the moves.
 
 mod cleanup;
+mod late_conf;
 
 use std::collections::BTreeMap;
 use std::fs::File;

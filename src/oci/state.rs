@@ -46,6 +46,12 @@ impl State {
         Ok(state)
     }
 
+    /// At createContainer, gVisor's gofer does not know the sandbox's pid and writes -1 (runsc/cmd/sandboxsetup/gofer_mount.go); crun
+    /// writes 0, and runc the pid that the init has in its own namespace.
+    pub fn is_of_gofer(&self) -> bool {
+        self.pid == Some(-1)
+    }
+
     /// Whether an annotation of ours asks for something.
     pub fn opts_in(&self, prefix: &str) -> bool {
         self.annotations.keys().any(|k| k.starts_with(prefix))

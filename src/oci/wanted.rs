@@ -53,6 +53,8 @@ pub enum Stage {
     Prestart,
     /// The same moment under its newer name; the second of the two finds the work done
     CreateRuntime,
+    /// In the container's mount namespace. gVisor calls it before the others: mount what they fill
+    CreateContainer,
     /// The payload has begun: repeat what the runtime's own network set-up tore down
     Poststart,
     /// The container has ended: bring everything back
@@ -60,7 +62,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// All stages, in the order in which they run.
+    /// Those of an edited config.json, in the order in which they run.
     pub const ALL: [Stage; 4] = [Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
 
     /// The key below `hooks`, and the argument of `rdmaprep hook`.
@@ -68,6 +70,7 @@ impl Stage {
         match self {
             Stage::Prestart => "prestart",
             Stage::CreateRuntime => "createRuntime",
+            Stage::CreateContainer => "createContainer",
             Stage::Poststart => "poststart",
             Stage::Poststop => "poststop",
         }

@@ -200,3 +200,78 @@ fn status_names_the_command_that_returns_nics() {
         host.is_clean();
     });
 }
+
+/// The createContainer hook as gVisor's gofer calls it, in a mount namespace of its own, with what comes before and after it there.
+fn in_gofer(host: &Host, bundle: &str, before: &str, state: &str, after: &str) -> Said {
+    let hook = host.command(&["hook", "createContainer"]);
+    let words: Vec<&str> =
+        [hook.get_program()].into_iter().chain(hook.get_args()).map(|w| w.to_str().unwrap()).collect();
+    let script = format!(
+        "cd {bundle}; mount --bind rootfs rootfs; {before}
+        cat >../state; {} <../state || exit $?; touch ../placed
+        until [ -e ../filled ]; do sleep 0.05; done; {after}",
+        words.join(" ")
+    );
+    let mut command = Command::new("unshare");
+    command.env_clear().args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+    run(&mut command, state)
+}
+
+fn settings_reach(host: &Host, image: Option<&str>) {
+    let rails = host.rails(1);
+    // Nothing here has an HCA.
+    host.rdmaprep(&["prepare", "--ifaces", &rails, "--debug-all"]).ok();
+    let c = Container::new("g");
+    let state = bundled(host, &c, &json!({}), &[]);
+    let gofers = state.replace(&format!("\"pid\":{}", c.pid()), "\"pid\":-1");
+    assert_ne!(gofers, state);
+    let bundles = host.run.parent().unwrap().join("bundles");
+    let bundle = bundles.join("g");
+    fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
+    if let Some(text) = image {
+        fs::write(bundle.join("rootfs/etc/nccl.conf"), text).unwrap();
+    }
+    let seen = std::thread::scope(|scope| {
+        let path = bundle.to_str().unwrap();
+        let look = "cat rootfs/etc/nccl.conf; echo x 2>&1 >>rootfs/etc/nccl.conf";
+        let gofer = scope.spawn(|| in_gofer(host, path, "", &gofers, look));
+        while !bundles.join("placed").exists() && !gofer.is_finished() {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        create(host, &[], &state).ok();
+        fs::write(bundles.join("filled"), "").unwrap();
+        gofer.join().unwrap()
+    });
+    assert!(seen.out.starts_with(&format!("{}NCCL_DEBUG_", image.unwrap_or("NCCL_DEBUG=INFO\n"))), "{seen:?}");
+    assert!(format!("{}{}", seen.out, seen.err).contains("Read-only file system"), "{seen:?}");
+    let report = host.report("g");
+    assert_eq!(report["settings"], "in the /etc/nccl.conf that the createContainer hook mounted", "{report:#}");
+    // The image is as it was.
+    assert_eq!(fs::read_to_string(bundle.join("rootfs/etc/nccl.conf")).ok().as_deref(), image);
+    delete(host, c, &state);
+    assert_eq!(fs::read_dir(host.run.join("conf")).unwrap().count(), 0);
+}
+
+#[test]
+fn settings_reach_a_sandbox_by_createcontainer() {
+    alone(|host| settings_reach(host, None));
+}
+
+#[test]
+fn settings_for_a_sandbox_yield_to_the_image() {
+    alone(|host| settings_reach(host, Some("NCCL_DEBUG=WARN\n")));
+}
+
+#[test]
+fn createcontainer_of_other_runtimes_does_nothing() {
+    alone(|host| {
+        for pid in ["0", "1", "4711"] {
+            let state =
+                json!({"id": "g", "pid": 1, "bundle": "/nowhere", "annotations": {"rdmaprep.io/plan": "default"}});
+            let state = state.to_string().replace("\"pid\":1", &format!("\"pid\":{pid}"));
+            let said = host.hook("createContainer", &state).ok();
+            assert_eq!((said.out, said.err), (String::new(), String::new()), "pid {pid}");
+        }
+        assert!(!host.run.join("conf").exists());
+    });
+}

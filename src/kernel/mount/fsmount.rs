@@ -1,13 +1,14 @@
 //! Mounts as descriptors: made, copied and put somewhere without naming a path that others could change.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, mount_remount, move_mount,
+    open_tree,
 };
 
 use rdma_model::tree::{Node, Tree};
@@ -46,6 +47,13 @@ pub fn freeze(mount: &OwnedFd) -> io::Result<()> {
     let context = fspick(mount, "", FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH)?;
     fsconfig_set_flag(&context, "ro")?;
     Ok(fsconfig_reconfigure(&context)?)
+}
+
+/// Makes a mount of this thread's namespace read-only: the mount, not what is mounted there.
+pub fn make_readonly(mount: &OwnedFd) -> io::Result<()> {
+    let plain = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let path = format!("/proc/thread-self/fd/{}", mount.as_raw_fd());
+    Ok(mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | plain, "")?)
 }
 
 /// A copy of what is mounted at a path below `dir` (`""`: there), without what is mounted on it; itself mounted nowhere.
