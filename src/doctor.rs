@@ -258,6 +258,7 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
     let mut findings: Vec<Finding> =
         made.iter().flat_map(|r| (r.run)(&context).into_iter().map(|f| context.safe(r, f))).collect();
     findings.extend(stale_records::unread(&context));
+    findings.extend(node::no_driver(&context));
     findings.sort_by_key(|f| f.severity);
     // Several plans may have the same rails.
     let mut seen: Vec<Finding> = Vec::new();

@@ -30,6 +30,9 @@ pub struct Picture {
     pub nics: Vec<Nic>,
     pub switches: Vec<Place>,
     pub rule: &'static str,
+    /// Why there are no HCAs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -115,7 +118,7 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     gpus.sort_unstable();
     let mut gpus: Vec<Gpu> =
         gpus.iter().enumerate().map(|(number, at)| Gpu { number, place: place(&levels, *at), shares: None }).collect();
-    let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, fates)).collect();
+    let mut nics: Vec<Nic> = snapshot.hcas.iter().map(|hca| nic(&levels, hca, snapshot, fates)).collect();
     // Rail order, as the selection has it.
     let rail = |n: &Nic| (n.place.is_none(), n.place.as_ref().map(|p| p.address), n.hca.clone());
     nics.sort_by_cached_key(rail);
@@ -126,7 +129,7 @@ pub fn picture(snapshot: &Snapshot, fates: &Fates) -> Picture {
     let places = gpus.iter().map(|g| &g.place).chain(nics.iter().filter_map(|n| n.place.as_ref()));
     let switches: BTreeSet<BusId> = places.flat_map(|p| levels.switches(p.address)).collect();
     let switches = switches.into_iter().map(|at| place(&levels, at)).collect();
-    Picture { schema: SCHEMA, gpus, nics, switches, rule: RULE }
+    Picture { schema: SCHEMA, gpus, nics, switches, rule: RULE, hint: snapshot.lacks_rdma_driver() }
 }
 
 fn place(levels: &Levels, address: BusId) -> Place {
@@ -138,13 +141,14 @@ fn place(levels: &Levels, address: BusId) -> Place {
     Place { address, switch: levels.switches(address).first().copied(), numa: levels.numa(address), link }
 }
 
-fn nic(levels: &Levels, hca: &Hca, fates: &Fates) -> Nic {
+fn nic(levels: &Levels, hca: &Hca, snapshot: &Snapshot, fates: &Fates) -> Nic {
+    let beside = snapshot.netdev_beside(hca).map(|n| n.name.clone());
     let place = hca.pci.filter(|pci| levels.function(*pci).is_some()).map(|pci| place(levels, pci));
     let rate = hca.ports.iter().find_map(|p| p.rate.as_deref()).and_then(|r| r.split(" Gb/sec").next());
     Nic {
         hca: hca.name.clone(),
         place,
-        netdevs: hca.ports.iter().filter_map(|p| p.netdev.clone()).collect(),
+        netdevs: hca.ports.iter().filter_map(|p| p.netdev.clone()).chain(beside).collect(),
         rate: rate.filter(|r| !r.is_empty()).map(|r| format!("{r}G")),
         rail: None,
         dropped: fates.get(&hca.name).cloned().flatten(),

@@ -84,6 +84,7 @@ pub fn inside(plan: &Plan, host: &Snapshot, pod: Option<&Snapshot>) -> Snapshot 
         netdevs: there.into_iter().chain(host.netdevs.iter().filter(moved).cloned()).collect(),
         hcas: host.hcas.iter().filter(kept).cloned().collect(),
         pci: host.pci.clone(),
+        netns: pod.map_or(host.netns, |pod| pod.netns),
         ..Snapshot::default()
     }
 }

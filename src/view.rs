@@ -61,7 +61,8 @@ impl Keep {
     /// These RDMA devices with the netdevs behind their ports.
     pub fn hcas(names: BTreeSet<HcaName>, seen: &Snapshot) -> Keep {
         let kept = seen.hcas.iter().filter(|h| names.contains(&h.name));
-        let netdevs = kept.flat_map(|h| h.ports.iter().filter_map(|p| p.netdev.clone())).collect();
+        let beside = |h: &Hca| seen.netdev_beside(h).map(|n| n.name.clone());
+        let netdevs = kept.flat_map(|h| h.ports.iter().filter_map(|p| p.netdev.clone()).chain(beside(h))).collect();
         Keep { hcas: names, netdevs, ..Keep::default() }
     }
 }

@@ -65,6 +65,13 @@ pub(super) fn modules(context: &CheckContext) -> Vec<Finding> {
     found
 }
 
+/// What a recording shows of that.
+pub(super) fn no_driver(context: &CheckContext) -> Option<Finding> {
+    let seen = context.of.snapshot.lacks_rdma_driver().filter(|_| context.of.machine.is_none())?;
+    let why = "NCCL goes by TCP, and there is nothing to give to a container";
+    Some(Finding::new(Check::RdmaModules, Severity::Warning, seen, why, "load it, and at boot").run("modprobe mlx5_ib"))
+}
+
 struct Feature {
     since: (u32, u32),
     what: &'static str,

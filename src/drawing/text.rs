@@ -78,6 +78,7 @@ fn nic(nic: &Nic) -> String {
 
 fn foot(picture: &Picture) -> Vec<String> {
     let mut lines = vec![String::new()];
+    lines.extend(picture.hint.iter().flat_map(|hint| hanging("! ", hint)));
     for (code, nics, why) in picture.reasons() {
         let who: Vec<&str> = nics.iter().map(|n| n.as_str()).collect();
         lines.extend(hanging(&format!("✗ {code}: "), &format!("{}: {why}", who.join(", "))));

@@ -1,7 +1,7 @@
 //! What NCCL does, for people.
 
 use nccl_rules::bootstrap::{Call, Outcome, Tried, Wait};
-use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged};
+use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged, UNKNOWN};
 
 use super::printable;
 use super::tables::{remarks, table};
@@ -12,8 +12,9 @@ pub fn explanation_table(e: &Explanation) -> String {
     let mut head = vec![line("NCCL", e.version.to_string())];
     head.extend(e.settings.iter().map(|s| line(s.name, format!("{:?} ({})", s.value, s.place))));
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
+    let is_unknown = e.bootstrap == Bootstrap::Unknown;
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();
-    head.push(line("data by TCP", listed(&sockets, "no interface")));
+    head.push(line("data by TCP", listed(&sockets, if is_unknown { "unknown" } else { "no interface" })));
     head.push(line("data by HCA", listed(&e.hcas, "none")));
     head.extend(
         e.merged.iter().map(|ports| line("one device", format!("{} (NCCL_IB_MERGE_NICS)", ports.join(" and ")))),
@@ -35,6 +36,7 @@ fn bootstrap(outcome: &Bootstrap) -> String {
             let scope = endpoint.scope.as_ref().map_or(String::new(), |scope| format!("%{}", scope.as_str()));
             format!("{} {}{scope} ({})", endpoint.interface, endpoint.address, step.why())
         }
+        Bootstrap::Unknown => "unknown: this snapshot has no addresses".to_owned(),
         Bootstrap::Fails(Failure { error: Some(error), message, why }) => {
             format!("fails with {error}, \"{}\": {why}", message.unwrap_or_default())
         }
@@ -47,8 +49,13 @@ fn listed(names: &[String], none: &str) -> String {
 }
 
 fn rows(judged: &[Judged], taken: &str) -> Vec<Vec<String>> {
-    let verdict = |j: &Judged| if j.taken { taken.to_owned() } else { "no".to_owned() };
-    judged.iter().map(|j| vec![printable(&j.name), verdict(j), printable(&j.why)]).collect()
+    let verdict = |j: &Judged| match j.taken {
+        true => taken.to_owned(),
+        false if j.why.starts_with(UNKNOWN) => "unknown".to_owned(),
+        false => "no".to_owned(),
+    };
+    let why = |j: &Judged| printable(j.why.strip_prefix(UNKNOWN).unwrap_or(&j.why));
+    judged.iter().map(|j| vec![printable(&j.name), verdict(j), why(j)]).collect()
 }
 
 pub fn call(call: &Call) -> String {

@@ -12,13 +12,14 @@ const MAX_NAMES: usize = 8;
 const MAX_LINES: usize = 4;
 
 pub fn snapshot_table(snapshot: &Snapshot) -> String {
-    let hcas = snapshot.hcas.iter().flat_map(hca_rows).collect();
+    let hcas = snapshot.hcas.iter().flat_map(|hca| hca_rows(snapshot, hca)).collect();
     let netdevs = snapshot.netdevs.iter().map(netdev_row).collect();
     let mut facts = vec![("PCI", pci_counts(snapshot)), ("GPUs", gpus(snapshot))];
     facts.extend(snapshot.rdma_mode.map(|mode| match mode {
         RdmaMode::Shared => ("RDMA", "devices are shared by all network namespaces".to_owned()),
         RdmaMode::Exclusive => ("RDMA", "each device belongs to one network namespace".to_owned()),
     }));
+    facts.extend(snapshot.lacks_rdma_driver().map(|hint| ("hint", hint)));
     let conflicts = snapshot.hcas.iter().flat_map(|h| h.conflicts.iter().map(move |c| format!("{}: {c}", h.name)));
     let warnings = counted(conflicts.chain(snapshot.warnings.iter().cloned()));
     facts.extend(warnings.into_iter().map(|w| ("warning", w)));
@@ -77,7 +78,7 @@ pub fn error_text(error: &anyhow::Error) -> String {
     }
 }
 
-fn hca_rows(hca: &Hca) -> Vec<Vec<String>> {
+fn hca_rows(snapshot: &Snapshot, hca: &Hca) -> Vec<Vec<String>> {
     let verbs = hca.uverbs.as_ref().map(|u| u.name.clone());
     let row = |name: String, port: Option<&Port>| {
         let rate = port.and_then(|p| p.rate.as_deref()).and_then(|r| r.split(" (").next());
@@ -87,7 +88,7 @@ fn hca_rows(hca: &Hca) -> Vec<Vec<String>> {
             cell(port.and_then(|p| p.state.clone())),
             cell(port.and_then(|p| p.link_layer.clone())),
             cell(rate),
-            cell(port.and_then(|p| p.netdev.clone())),
+            cell(port.and_then(|p| p.netdev.clone()).or_else(|| Some(snapshot.netdev_beside(hca)?.name.clone()))),
             lines(port.iter().flat_map(|p| &p.gids).filter(|g| usable(g)).map(gid)),
             cell(hca.pci),
             cell(hca.numa),
@@ -113,6 +114,8 @@ fn netdev_row(netdev: &Netdev) -> Vec<String> {
     let link = match (netdev.up, netdev.running) {
         (true, true) => "up",
         (true, false) => "no carrier",
+        // A capture without its files.
+        (false, _) if netdev.operstate.is_none() && netdev.mtu == 0 => "unknown",
         (false, _) => "down",
     };
     vec![

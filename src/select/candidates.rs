@@ -106,7 +106,7 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
         taken.extend(ports_of(context.snapshot, netdev).into_iter().map(|(h, p)| (&h.name, p.number)));
     }
     for hca in &context.snapshot.hcas {
-        if hca.ports.is_empty() {
+        if hca.ports.is_empty() && context.snapshot.netdev_beside(hca).is_none() {
             found.push(Candidate { hca: Some(hca), ..Candidate::default() });
         }
         for port in hca.ports.iter().filter(|p| is_ib_port(p) || !taken.contains(&(&hca.name, p.number))) {
@@ -125,10 +125,11 @@ pub fn candidates<'a>(context: &Context<'a>) -> Vec<Candidate<'a>> {
 fn with_ports<'a>(snapshot: &'a Snapshot, netdev: &'a Netdev) -> Candidate<'a> {
     let mut ports = ports_of(snapshot, netdev).into_iter();
     let first = ports.next();
+    let is_beside = |hca: &Hca| snapshot.netdev_beside(hca).is_some_and(|n| n.name == netdev.name);
     Candidate {
         name: Some(netdev.name.clone()),
         netdev: Some(netdev),
-        hca: first.map(|(h, _)| h),
+        hca: first.map(|(h, _)| h).or_else(|| snapshot.hcas.iter().find(|h| is_beside(h))),
         port: first.map(|(_, p)| p),
         others: ports.map(|(h, p)| port_label(h, p)).collect(),
     }

@@ -190,7 +190,11 @@ fn no_address(context: &Context, candidate: &Candidate) -> Option<Drop> {
     }
     let other: Vec<String> =
         netdev.addresses.iter().filter(|a| counts(a, Family::Any)).map(|a| a.address.to_string()).collect();
-    let why = format!("{} has no {}", netdev.name, family.noun());
+    let lacks = if context.snapshot.lacks_network() { "is not known to have an" } else { "has no" };
+    let why = format!("{} {lacks} {}", netdev.name, family.noun());
+    if context.snapshot.lacks_network() {
+        return because(DropCode::NoAddress, why, "run it on the host itself: a captured /sys has no addresses");
+    }
     if other.is_empty() {
         return because(
             DropCode::NoAddress,

@@ -43,6 +43,31 @@ fn what_it_prints_fits_a_terminal() {
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
+/// A captured /sys has no addresses, and may lack the state of a port.
+#[test]
+fn explain_judges_hcas_of_a_capture_without_addresses() {
+    let port = |state: Option<&str>| json!([{"number": 1, "state": state, "link_layer": "InfiniBand"}]);
+    let hca = |name: &str, ports: Value| json!({"name": name, "ports": ports});
+    let hcas = [hca("mlx5_0", port(Some("ACTIVE"))), hca("mlx5_1", port(None)), hca("mlx5_2", json!([]))];
+    let netdevs = json!([{"name": "eth0", "ifindex": 2}]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, json!({"schema": 1, "hcas": hcas, "netdevs": netdevs}).to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    command.env_clear().args(["nccl", "explain", "--snapshot", file.path().to_str().unwrap()]);
+    let text = run(command.args(["--env", "NCCL_IB_HCA=mlx5"]), "").ok().out;
+    for line in [
+        "bootstrap    unknown: this snapshot has no addresses",
+        "data by HCA  mlx5_0:1",
+        "eth0       unknown  its addresses are not in this snapshot",
+        "mlx5_0:1  taken    NCCL_IB_HCA names it",
+        "mlx5_1:1  unknown  NCCL takes it if it is ACTIVE, and its state is not known",
+        "mlx5_2    unknown  no port of it is in this snapshot",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line:?} in\n{text}");
+    }
+    assert!(!text.contains("does not start"), "{text}");
+}
+
 /// A node with twelve HCAs, mlx5_0 to mlx5_11, whose second netdev is down.
 fn large() -> tempfile::NamedTempFile {
     let mut node: Value = serde_json::from_str(&fs::read_to_string(SNAPSHOT).unwrap()).unwrap();

@@ -8,6 +8,7 @@ use super::comm_id::{self, Remote, Resolve};
 pub use super::explanation::{
     Bootstrap, Endpoint, Explanation, Failure, Judged, NcclError, Setting, Step, Trap, Warning,
 };
+pub use super::hca::UNKNOWN;
 pub use super::hca::may_crash;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
@@ -37,11 +38,13 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
     if unread && version.ends_at_bad_id() && !matches!(found.step, Step::Asked | Step::Ib) {
         found = Found { search: None, step: Step::CommId, endpoints: Vec::new() };
     }
+    let is_unknown = snapshot.lacks_network() && !snapshot.hcas.is_empty();
     let bootstrap = match &peer {
+        _ if is_unknown => Bootstrap::Unknown,
         Some(peer) => by_id(peer, &candidates),
         None => by_name(settings, &found, version),
     };
-    let hcas = hca::judge(settings, snapshot, version, !found.endpoints.is_empty());
+    let hcas = hca::judge(settings, snapshot, version, is_unknown || !found.endpoints.is_empty());
     let mut explanation = Explanation {
         version,
         settings: VARIABLES.into_iter().filter_map(|name| setting(settings, name)).collect(),

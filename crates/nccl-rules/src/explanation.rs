@@ -37,6 +37,8 @@ pub struct Setting {
 pub enum Bootstrap {
     Uses(Endpoint, Step),
     Fails(Failure),
+    /// The snapshot has no addresses.
+    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

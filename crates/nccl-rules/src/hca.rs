@@ -10,6 +10,8 @@ use super::ifname::Patterns;
 use super::settings::Settings;
 use super::version::Version;
 
+/// How the reason of a port begins of which the snapshot does not say enough.
+pub const UNKNOWN: &str = "unknown: ";
 pub(crate) const NO_ROOM: &str = "NCCL has room for";
 
 pub(crate) struct Hcas {
@@ -40,7 +42,7 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     let (mut taken, mut judged) = (Vec::new(), Vec::new());
     for hca in hcas {
         if hca.ports.is_empty() {
-            judged.push(Judged { name: hca.name.to_string(), taken: false, why: "it shows no port".to_owned() });
+            judged.push(Judged { name: hca.name.to_string(), taken: false, why: no_port(snapshot) });
         }
         let room = taken.len() < version.max_hcas();
         for port in &hca.ports {
@@ -63,6 +65,14 @@ pub(crate) fn judge(settings: &Settings, snapshot: &Snapshot, version: Version, 
     let crash = no_path(settings, version, &taken).or_else(|| beyond(version, &taken));
     let all = taken.iter().map(Taken::name).collect();
     Hcas { taken: all, judged, merged, crash }
+}
+
+fn no_port(snapshot: &Snapshot) -> String {
+    if snapshot.lacks_network() {
+        format!("{UNKNOWN}no port of it is in this snapshot")
+    } else {
+        "it shows no port".to_owned()
+    }
 }
 
 impl Taken<'_> {
@@ -159,14 +169,15 @@ fn accepted(patterns: &Patterns) -> String {
 
 fn refusal(hca: &Hca, port: &Port, patterns: &Patterns) -> Option<String> {
     let (name, number) = (hca.name.as_str(), port.number);
-    if port.state.as_deref() != Some("ACTIVE") {
-        return Some(format!("its state is {}, not ACTIVE", port.state.as_deref().unwrap_or("unknown")));
+    if let Some(state) = port.state.as_deref().filter(|state| *state != "ACTIVE") {
+        return Some(format!("its state is {state}, not ACTIVE"));
     }
     if let Some(layer) = port.link_layer.as_deref().filter(|l| !matches!(*l, "InfiniBand" | "Ethernet")) {
         return Some(format!("its link layer is {layer}, neither InfiniBand nor Ethernet"));
     }
     if patterns.takes(name, Some(number)) {
-        return None;
+        let unknown = || format!("{UNKNOWN}NCCL takes it if it is ACTIVE, and its state is not known");
+        return port.state.is_none().then(unknown);
     }
     let by_name = patterns.entries.iter().any(|e| e.names(name, patterns.exact));
     Some(match (patterns.exclude, by_name) {

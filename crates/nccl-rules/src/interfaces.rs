@@ -6,6 +6,7 @@ use rdma_model::snapshot::{Netdev, Snapshot};
 
 use super::comm_id::Remote;
 use super::explanation::{Bootstrap, Endpoint, Judged, Step};
+use super::hca::UNKNOWN;
 use super::socket::{self, Candidate, Found, Refusal, Search};
 
 /// Every interface, in the order of their ifindexes. `remote` is NCCL_COMM_ID where it can be read, `by_id` whether it is set.
@@ -19,7 +20,7 @@ pub(crate) fn judge(
 ) -> Vec<Judged> {
     let used = match bootstrap {
         Bootstrap::Uses(endpoint, step) => Some((endpoint, *step)),
-        Bootstrap::Fails(_) => None,
+        Bootstrap::Fails(_) | Bootstrap::Unknown => None,
     };
     let mut netdevs: Vec<&Netdev> = snapshot.netdevs.iter().collect();
     netdevs.sort_by_key(|n| n.ifindex);
@@ -30,6 +31,7 @@ pub(crate) fn judge(
         let step = used.filter(|(e, _)| own.iter().any(|c| is(e, c))).map(|(_, step)| step);
         let why = match (step, remote) {
             (Some(step), _) => step.why().to_owned(),
+            (None, _) if *bootstrap == Bootstrap::Unknown => format!("{UNKNOWN}its addresses are not in this snapshot"),
             (None, _) if own.is_empty() => "it has no address".to_owned(),
             (None, Some(remote)) => by_subnet(remote, own),
             (None, None) if by_id => "NCCL_COMM_ID cannot be used".to_owned(),

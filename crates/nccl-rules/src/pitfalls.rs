@@ -89,7 +89,7 @@ fn bootstrap(settings: &Settings, candidates: &[Candidate], found: &Found, expla
             };
             out.push(warning(Trap::Loopback, text));
         }
-        Bootstrap::Uses(..) => {}
+        Bootstrap::Uses(..) | Bootstrap::Unknown => {}
     }
     if let (Some(_), Some(list)) = (settings.get("NCCL_COMM_ID"), asked) {
         out.push(warning(

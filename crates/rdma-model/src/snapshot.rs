@@ -161,6 +161,31 @@ impl Snapshot {
         self.routes.iter().filter(move |r| r.hops.iter().any(|h| h.dev.as_ref() == Some(name)))
     }
 
+    /// Whether it is of a /sys alone, which has no addresses and no routes: what needs them is unknown, and not absent.
+    pub fn lacks_network(&self) -> bool {
+        self.netns.is_none() && self.routes.is_empty() && self.netdevs.iter().all(|n| n.addresses.is_empty())
+    }
+
+    /// The netdev of an HCA that shows no port: the only one of its PCI function, if no other HCA is on that.
+    pub fn netdev_beside(&self, hca: &Hca) -> Option<&Netdev> {
+        let pci = hca.pci.filter(|_| hca.ports.is_empty())?;
+        let alone = self.hcas.iter().filter(|h| h.pci == Some(pci)).count() == 1;
+        let mut on_function = self.netdevs.iter().filter(|n| n.pci == Some(pci) && n.link.is_none());
+        on_function.next().filter(|_| alone && on_function.next().is_none())
+    }
+
+    /// A host with GPUs has cards whose RDMA driver is not there, as a hint.
+    pub fn lacks_rdma_driver(&self) -> Option<String> {
+        let of_mlx5 = |f: &&PciFunction| f.driver.as_deref() == Some("mlx5_core");
+        let count = self.pci.iter().filter(of_mlx5).count();
+        let text = format!(
+            "mlx5_core drives {count} PCI function{}, and there is no HCA: load mlx5_ib (modprobe mlx5_ib), unless another network \
+             namespace has the HCAs",
+            if count == 1 { "" } else { "s" }
+        );
+        (count > 0 && self.hcas.is_empty() && self.gpus().next().is_some()).then_some(text)
+    }
+
     pub fn gpus(&self) -> impl Iterator<Item = &PciFunction> {
         self.pci.iter().filter(|f| f.is_gpu())
     }

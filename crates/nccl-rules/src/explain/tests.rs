@@ -51,6 +51,7 @@ fn traps(env: &[(&str, &str)], version: &str) -> Vec<String> {
 fn bootstrap(env: &[(&str, &str)], version: &str) -> String {
     match explained(env, version).bootstrap {
         Bootstrap::Uses(endpoint, _) => endpoint.to_string(),
+        Bootstrap::Unknown => "unknown".to_owned(),
         Bootstrap::Fails(failure) => failure.error.map_or("chance".to_owned(), |e| e.to_string()),
     }
 }
