@@ -88,7 +88,7 @@ type Out = BTreeSet<&'static str>;
 fn used(e: &Explanation) -> Option<(&Endpoint, Step)> {
     match &e.bootstrap {
         Bootstrap::Uses(endpoint, step) => Some((endpoint, *step)),
-        Bootstrap::Fails(_) => None,
+        Bootstrap::Fails(_) | Bootstrap::Unknown => None,
     }
 }
 
@@ -221,6 +221,7 @@ fn by_id(id: &str, settings: &Settings, snapshot: &Snapshot, e: &Explanation, ou
             });
             add(netdev.is_some_and(|n| !n.running), "id: not running does not matter");
         }
+        Bootstrap::Unknown => {}
     }
     add(id.starts_with(['h', 'l', 'n']), "id: host:port");
 }
