@@ -8,7 +8,8 @@ use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
 use rdmaprep::config::file::ConfigFile;
-use rdmaprep::shim::{Call, choose_runtime, log_line, read, sysfs};
+use rdmaprep::config::sandbox::Sandbox;
+use rdmaprep::shim::{Call, choose_runtime, log_line, read};
 
 /// Each has a grammar of its own; the last one is not known.
 const PROGRAMS: [&str; 6] = ["/usr/bin/runc", "crun", "youki", "runsc", "nvidia-container-runtime", "kata"];
@@ -36,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(read(Path::new(program), &["create".into(), inline, "id".into()]), apart, "{program}");
             assert!(apart.config.is_some());
         }
-        let _ = sysfs(Path::new(program), &words);
+        let _ = Sandbox::of_command(Path::new(program), &words);
         let text = words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         for json in [false, true] {
             let line = log_line(json, "error", &text, "2026-01-01T00:00:00Z");
