@@ -73,6 +73,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
             cni: None,
         }],
         given: None,
+        given_sysfs: None,
         held_back: Vec::new(),
         hold: None,
         held: held.clone(),

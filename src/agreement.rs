@@ -95,8 +95,13 @@ pub fn fill_offer(offer: Offer, plan: &Plan, selection: &Selection, names: &Rail
             (Some(netdev), _) => names.key(netdev)?,
             (None, hca) => names.hca_key(hca.as_ref()?)?,
         };
-        (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(DroppedRail(key, drop.code))
+        (!plain && !rails.iter().any(|Rail(k, _)| *k == key)).then_some(DroppedRail(key, known(drop.code)))
     };
     let dropped = selection.dropped().filter_map(dropped).collect();
     (Offer { rails, dropped, ..offer }, nameless)
+}
+
+/// A code that all versions of the protocol's messages have.
+fn known(code: DropCode) -> DropCode {
+    if code == DropCode::SlowerHca { DropCode::Excluded } else { code }
 }

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
+use crate::config::sysfs_mode::SysfsMode;
 use crate::handle::Handle;
 use crate::plan::Plan;
 use crate::precedence::Precedence;
@@ -78,6 +79,9 @@ pub struct Record {
     pub members: Vec<Member>,
     /// The plan that was carried out: a further container in the namespace gets the rest of it, too.
     pub given: Option<Box<Plan>>,
+    /// The mode of `given` where older versions do not know it: there it is `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_sysfs: Option<SysfsMode>,
     /// Why some did not return whole when that was last tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
@@ -112,6 +116,20 @@ impl Record {
 
     pub fn print(&self) -> Result<String> {
         serde_json::to_string(self).context("writing the record as JSON")
+    }
+
+    /// What `given` and `given_sysfs` are of a plan.
+    pub fn giving(plan: Plan) -> (Box<Plan>, Option<SysfsMode>) {
+        let mode = Some(plan.sysfs).filter(|mode| mode.is_proxy());
+        let view = plan.view.clone();
+        (Box::new(if mode.is_some() { plan.with_sysfs(SysfsMode::Off, view) } else { plan }), mode)
+    }
+
+    /// The plan that was carried out, with its mode.
+    pub fn given_plan(&self) -> Option<Plan> {
+        let given = Plan::clone(self.given.as_deref()?);
+        let (mode, view) = (self.given_sysfs.unwrap_or(given.sysfs), given.view.clone());
+        Some(given.with_sysfs(mode, view))
     }
 
     /// Whether both are about the same move of the same NICs.

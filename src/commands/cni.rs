@@ -31,8 +31,8 @@ const TIMEOUT: u32 = 60;
 /// The answer, or the error, goes to stdout as JSON; stderr has the error in words, as of every command.
 pub(super) fn cni(global: &Global) -> Result<()> {
     files::private_umask();
-    capabilities::shed()?;
-    let call = stdin(MAX_BYTES).map_err(|e| (cni::NEWEST.to_owned(), anyhow::Error::new(e).into()));
+    let failed = |e: anyhow::Error| (cni::NEWEST.to_owned(), e.into());
+    let call = capabilities::shed().and_then(|_| Ok(stdin(MAX_BYTES)?)).map_err(failed);
     let call = call.and_then(|text| Call::read(|name| std::env::var(name).ok(), &text));
     let done = call.and_then(|call| {
         let version = call.network.version().to_owned();
@@ -144,7 +144,7 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
         }
         request => request?,
     };
-    let mine = request.narrow(&annotations.clone().unwrap_or_default())?;
+    let mine = request.narrow(annotations.as_ref().unwrap_or(&BTreeMap::new()))?;
     match (mine.plan(), annotations) {
         (Some(_), _) => Ok(Some(mine)),
         (None, Some(_)) if annotated => Err(lacks_plan().into()),
@@ -180,12 +180,11 @@ fn check(global: &Global, call: &Call) -> Result<(), Problem> {
     let asked = device_request(global, call)?;
     let attached = Attached::new(call, Host::new(global, &config_or_default(global)))?;
     let netns = attached.netns()?;
-    let held = attached.nics();
-    if held == 0 && asked.is_some() {
+    if attached.record()?.is_none() && asked.is_some() {
         let text = format!("container {} has no NIC of network {}", call.id, call.network.name);
         return Err(ErrorClass::State.error(text).into());
     }
-    Ok(attached.run(Some(&netns), held, hook::check)?)
+    Ok(attached.run(Some(&netns), attached.nics(), hook::check)?)
 }
 
 /// NICs that do not return whole must not keep the pod from being deleted: their record stays, and the next hook or the timer

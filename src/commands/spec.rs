@@ -104,7 +104,7 @@ pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Opti
     ready_before(None, global, args, text)
 }
 
-/// The same before a runtime that is known: whether it is gVisor's.
+/// The same; `runtime` says whether gVisor runs the container.
 pub(super) fn ready_before(
     runtime: Option<Sandbox>,
     global: &Global,
@@ -162,7 +162,7 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
         let text = format!("the container's network namespace has NICs by plan {}, not {plan}", record.plan);
         return Err(ErrorClass::Refused.error(text));
     }
-    Ok(record.given.as_deref().cloned())
+    Ok(record.given_plan())
 }
 
 /// The flags of the create hook if no plan is stored: the NICs of this plan, and all flags given here. The hook makes the plan
@@ -212,7 +212,7 @@ struct Start<'a> {
     /// Seconds until the runtime kills a hook.
     timeout: Option<u32>,
     flags: &'a [String],
-    /// Whether its runtime is gVisor's, whatever its annotations say.
+    /// Where the runtime is known to be gVisor's, whatever its annotations say.
     runtime: Option<Sandbox>,
 }
 

@@ -51,7 +51,11 @@ fn pod_fault(state: &State) -> Result<Option<String>> {
     let Some(text) = files::read(&path).class(ErrorClass::State, "reading the root container's bundle")? else {
         return Ok(Some(format!("{rule}, and {} does not exist", path.display())));
     };
-    let devices: Vec<Device> = Config::parse(&text)?.list(&["linux", "devices"])?;
+    let listed = Config::parse(&text).and_then(|config| config.list::<Device>(&["linux", "devices"]));
+    let devices = match listed {
+        Ok(devices) => devices,
+        Err(e) => return Ok(Some(format!("{rule}, and {} cannot be read: {e:#}", path.display()))),
+    };
     let has_rdma = devices.iter().any(|device| device.path.starts_with("/dev/infiniband/uverbs"));
     Ok((!has_rdma).then(|| format!("{rule}, and {} lists none", path.display())))
 }

@@ -125,15 +125,17 @@ impl<'a> Create<'a> {
         let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
         let precedence = Precedence::from_host(&host, held.iter().map(|h| &h.before), &others);
         self.outcome.watch.lap(PhaseName::Plan);
+        let (given, given_sysfs) = Record::giving(plan);
         let record = Record {
             schema: SCHEMA,
             boot_id: host.boot_id,
             netns,
             host_netns: attempt.host_netns,
             phase: Phase::Attaching,
-            plan: plan.name.clone(),
+            plan: given.name.clone(),
             members: vec![member(hook, attempt.container)?],
-            given: Some(Box::new(plan)),
+            given: Some(given),
+            given_sysfs,
             held_back: Vec::new(),
             hold: hook.keeper.map(|keeper| keeper.hold.clone()),
             held,

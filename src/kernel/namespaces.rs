@@ -48,14 +48,15 @@ pub trait Namespaces {
     /// Drops a pin of the namespace with that inode; one that is not there is fine, and so is a name that is another's by now.
     fn unpin(&self, pin: Pin, netns: u64) -> Result<()>;
 
-    /// Whether the network namespace at that path is the one with that inode.
-    fn is_netns(&self, path: &Path, netns: u64) -> bool;
+    /// Whether the network namespace at that path is the one with that inode, as far as this process sees: a runtime may have
+    /// mounted it in a mount namespace of its own, and unlinks the path when the pod ends.
+    fn may_be_netns(&self, path: &Path, netns: u64) -> bool;
 
     /// Whether a member may still use the NICs of its record. A CNI runtime removes the path when the pod ends; until all NICs are
     /// attached, the plugin itself has to be at work.
     fn is_alive(&self, record: &Record, member: &Member) -> bool {
         match &member.cni {
-            Some(cni) if record.phase == Phase::Attached => self.is_netns(&cni.netns, record.netns),
+            Some(cni) if record.phase == Phase::Attached => self.may_be_netns(&cni.netns, record.netns),
             _ => self.start_time(member.pid) == Some(member.start_time),
         }
     }

@@ -103,8 +103,8 @@ impl Namespaces for ThisMachine {
         netns::occupant(netns, but)
     }
 
-    fn is_netns(&self, path: &Path, netns: u64) -> bool {
-        pins::is_pinned(path, netns)
+    fn may_be_netns(&self, path: &Path, netns: u64) -> bool {
+        pins::is_pinned(path, netns) || pins::is_hidden(path)
     }
 
     fn container(&self, pid: i32) -> Result<Box<dyn Container>> {

@@ -44,8 +44,8 @@ pub(super) fn are_ipv6(nics: &[Nic]) -> bool {
     gids.peek().is_some() && gids.all(|g| g.ip().is_ipv6())
 }
 
-/// Where NCCL would look for an HCA, and that is not its card; as a clause. It sets the device number of each HCA's address to 0, so that the VFs of a
-/// card become one (src/transport/net_ib/init.cc:69 in 2.30.7): wrong for what sits on a bus beside other cards.
+/// A clause that says which other place NCCL takes an HCA for; nothing where it finds the right one. NCCL sets the device number of
+/// each HCA's address to 0, so that the VFs of a card become one (src/transport/net_ib/init.cc:69 in 2.30.7): wrong for what sits on a bus beside other cards.
 pub(super) fn misplaced(nics: &[Nic], ib: &[HcaName], seen: &Snapshot) -> Option<String> {
     let function = |id: BusId| seen.pci.iter().find(|f| f.address == id);
     let merged = |id: BusId| BusId { device: 0, function: 0, ..id };

@@ -50,7 +50,7 @@ pub(super) fn leave_out_slower(context: &Context, verdicts: &mut [Verdict]) {
     for hca in all {
         let Some(rate) = rate(hca).filter(|rate| *rate < fastest) else { continue };
         let why = format!(
-            "a rate of {rate} Gb/s, where the fastest InfiniBand HCA has {fastest}: probably for storage or management"
+            "a rate of {rate} Gb/s, where the fastest InfiniBand HCA has {fastest}: for storage or management, or its link trained down"
         );
         let drop = Drop {
             code: DropCode::SlowerHca,

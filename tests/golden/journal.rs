@@ -8,6 +8,7 @@ use std::sync::Mutex;
 
 use crate::alone;
 use rdma_model::strict_json::unheard;
+use rdmaprep::config::sysfs_mode::SysfsMode;
 use rdmaprep::journal::{Record, SCHEMA, salvage};
 use rdmaprep::kernel::host::files;
 use rdmaprep::kernel::records::Records;
@@ -136,6 +137,22 @@ fn nics_moved_by_an_earlier_version_are_restored() {
             sh("[ ! -e /run/netns/pool ] || ip netns delete pool");
         }
     });
+}
+
+/// Version 0.1.0 knows no mode `proxy`: it has to read the record all the same, to restore the NICs.
+#[test]
+fn mode_that_older_versions_lack_is_off_for_them() {
+    let mut record = Record::parse(&fs::read_to_string(cases().join("v1-given.json")).unwrap()).unwrap();
+    for mode in [SysfsMode::Proxy, SysfsMode::ProxyWarn] {
+        let plan = record.given_plan().unwrap().with_sysfs(mode, None);
+        let (given, given_sysfs) = Record::giving(plan.clone());
+        (record.given, record.given_sysfs) = (Some(given), given_sysfs);
+        assert_eq!(record.given_plan(), Some(plan));
+        let text = record.print().unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["given"]["sysfs"], "off");
+        assert_eq!(Record::parse(&text).unwrap(), record);
+        assert!(unheard(&text, &record).unwrap().is_empty());
+    }
 }
 
 #[test]

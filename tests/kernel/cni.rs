@@ -133,6 +133,24 @@ fn attachment_lives_as_long_as_its_namespace() {
     });
 }
 
+/// A runtime in a mount namespace of its own: here, the path is an empty file.
+#[test]
+fn attachment_lives_where_its_mount_is_not_seen() {
+    alone(|host| {
+        let before = ready(host);
+        let pod = Pod::new("one");
+        pod.add(host, &config());
+        sh("umount /run/netns/cni-one");
+        assert_eq!(host.status()[0]["members"], json!([["one", true]]));
+        assert_eq!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out, "");
+        assert!(!is_on_host("r0"));
+        sh("rm /run/netns/cni-one");
+        assert!(host.rdmaprep(&["restore", "--all", "--stale"]).ok().out.contains("container=one"));
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn del_without_a_namespace_restores_nics() {
     alone(|host| {

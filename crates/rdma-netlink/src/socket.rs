@@ -55,12 +55,12 @@ impl KernelSocket {
             // The kernel takes the room as a hint for the next part of a list.
             self.datagram.clear();
             match self.socket.recv_from(&mut self.datagram, MSG_TRUNC) {
+                // Only the kernel is port 0; any process may send to a netlink socket.
+                Ok((_, from)) if from.port_number() != 0 => {}
                 Ok((length, _)) if length > ROOM => {
                     return Err(Error::other(format!("the kernel has sent {length} bytes, more than {ROOM}")));
                 }
-                // Only the kernel is port 0; any process may send to a netlink socket.
-                Ok((_, from)) if from.port_number() == 0 => break,
-                Ok(_) => {}
+                Ok(_) => break,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(deadline)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),

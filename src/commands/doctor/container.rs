@@ -63,7 +63,8 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let sandbox = SandboxedContainer::find(pid, record.as_ref());
     sandbox.iter().for_each(|sandbox| sandbox.narrow(&mut snapshot));
     let limits = collect::limits(pid)?;
-    let given = record.as_ref().and_then(|r| r.given.as_deref());
+    let plan = record.as_ref().and_then(|r| r.given_plan());
+    let given = plan.as_ref();
     let mut tried = tried(pid, &snapshot, given, sandbox.as_ref(), &limits);
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
     let joined = record.as_ref().is_some_and(|r| r.members.first().is_some_and(|m| m.id != id));

@@ -66,7 +66,7 @@ impl Create<'_> {
     /// A second container in a namespace has a /sys, an environment and device nodes of its own: for the NICs of its devices, where
     /// it has any, else for all that the first one asked for. It is a member only then.
     pub(super) fn set_up_too(&mut self, mut attempt: Attempt, record: &Record) -> Result<()> {
-        if let Some(given) = &record.given {
+        if let Some(given) = &record.given_plan() {
             let mut observe = || attempt.world.observe(Side::Host, &Scope::links());
             let host = if given.ib.is_empty() { None } else { Some(observe()?) };
             let plan = self.plan_within(self.request.share(given, host.as_ref()), None)?;

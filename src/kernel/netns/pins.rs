@@ -21,6 +21,12 @@ pub fn is_pinned(path: &Path, inode: u64) -> bool {
     Netns::open(path).is_ok_and(|ns| ns.inode() == inode)
 }
 
+/// Whether something is at `path` that is no namespace file: what a mount has covered elsewhere, in a mount namespace that this
+/// process does not see.
+pub fn is_hidden(path: &Path) -> bool {
+    path.exists() && Netns::open(path).is_err()
+}
+
 /// Binds the namespace onto `path`. Binds stack silently, so an existing one is checked first and never covered.
 pub fn pin(ns: &Netns, path: &Path) -> Result<()> {
     if is_pinned(path, ns.inode()) {

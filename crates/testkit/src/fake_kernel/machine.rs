@@ -216,7 +216,7 @@ impl Namespaces for Machine {
         (self.is_running() && but != Some(INIT)).then_some(INIT)
     }
 
-    fn is_netns(&self, _: &Path, netns: u64) -> bool {
+    fn may_be_netns(&self, _: &Path, netns: u64) -> bool {
         self.inside().and_then(|inside| inside.netns) == Some(netns)
     }
 
