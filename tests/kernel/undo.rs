@@ -250,7 +250,7 @@ fn an_init_that_dies_while_its_nics_arrive_gets_none() {
                 host.hook("poststop", &c.stopped()).ok();
                 return false;
             }
-            said.fails(5, &["init died"]);
+            said.fails(5, &["the container's init ended while its NICs were moved"]);
             true
         });
         assert!(died);
