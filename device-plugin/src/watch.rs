@@ -1,5 +1,5 @@
 //! What says that there is something to look at: folders by inotify, the network by route netlink, RDMA devices by uevents. What it
-//! was is not read: who is woken looks at everything. None of them reports the port of an HCA without a netdev (`--ib`), nor a GID;
+//! was is not read: the task that wakes looks at all rails. None of them reports the port of an HCA without a netdev (`--ib`), nor a GID;
 //! that is seen with the next event, and at Allocate.
 
 use std::path::Path;
