@@ -639,6 +639,9 @@ fn the_file_is_written_with_care() {
         host.prepare("r2");
         node.generate(&["--keep"]).ok();
         assert_eq!(node.names(), ["r2", ALL], "a stored plan is the administrator's word");
+        let idle = "--ifaces, --exclude would change nothing: plan default is stored";
+        node.generate(&["--ifaces", "r0", "--exclude", "r1"]).fails(2, &[idle, "`rdmaprep prepare` with these flags"]);
+        assert_eq!(node.names(), ["r2", ALL]);
         for (text, word) in
             [("{}", "is not ours"), ("", "is not ours"), (r#"{"cdiVersion":"0.6.0","kind":"a.b/c"}"#, "kind \"a.b/c\"")]
         {

@@ -47,6 +47,8 @@ struct Planted {
     untold: Option<String>,
     /// Stored plans of the healthy node, by name.
     plans: BTreeMap<String, Stored>,
+    /// Whether it is a file that is examined, and not the node.
+    recorded: bool,
     container: Option<String>,
 }
 
@@ -378,7 +380,7 @@ fn every_planted_fault_is_found() {
         let name = case.file_name().unwrap().to_str().unwrap();
         let planted: Planted = serde_json::from_value(read(case.join("planted.json"))).unwrap();
         let args = fs::read_to_string(case.join("args")).unwrap_or_default();
-        let d = diagnosis(&planted, &args, true);
+        let d = diagnosis(&planted, &args, !planted.recorded);
         let check = name.split('-').next().unwrap();
         let about: Vec<_> = d.findings.iter().filter(|f| f.check.to_string() == check).collect();
         assert!(!about.is_empty(), "{name}: {check} says nothing");
@@ -642,16 +644,27 @@ fn a_file_system_that_never_answers_is_not_waited_for() {
     });
 }
 
+/// `doctor --container ID`, where no container holds a NIC.
+fn of_container(id: &str, more: &[&str]) -> testkit::Said {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+    let empty = tempfile::tempdir().unwrap();
+    program.env_clear().args(["doctor", "--config", "/dev/null", "--container", id]).args(more);
+    testkit::run(program.arg("--state-dir").arg(empty.path()).arg("--run-dir").arg(empty.path()), "")
+}
+
 /// A process in the host's network namespace, and an unknown id, are refused with the reason.
 #[test]
 fn containers_that_are_none() {
-    let run = |id: &str| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        let empty = tempfile::tempdir().unwrap();
-        program.env_clear().args(["doctor", "--config", "/dev/null", "--container", id]);
-        testkit::run(program.arg("--state-dir").arg(empty.path()).arg("--run-dir").arg(empty.path()), "")
-    };
-    run("none").fails(2, &["holds no NIC", "no process has that pid"]);
-    run("0").fails(2, &["holds no NIC"]);
-    run(&std::process::id().to_string()).fails(3, &["shares the host's network"]);
+    of_container("none", &[]).fails(2, &["holds no NIC", "no process has that pid"]);
+    of_container("0", &[]).fails(2, &["holds no NIC"]);
+    of_container(&std::process::id().to_string(), &[]).fails(3, &["shares the host's network"]);
+}
+
+/// Flags that choose NICs say nothing of a container, which has its own; those that say what is right of them count.
+#[test]
+fn flags_that_choose_no_nic_of_a_container_are_refused() {
+    let why = "would change nothing: a container's NICs are those that it has";
+    of_container("none", &["--ifaces", "rdma0"]).fails(2, &["--ifaces", why]);
+    of_container("none", &["--hca", "mlx5_0", "--exclude-hca", "mlx5_1"]).fails(2, &["--exclude-hca", "--hca", why]);
+    of_container("none", &["--family", "6", "--ib"]).fails(2, &["holds no NIC"]);
 }

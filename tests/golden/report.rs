@@ -164,6 +164,22 @@ fn snapshot_of_a_node() {
     golden("snapshot", &text);
 }
 
+/// The cards of such a host have no driver of RDMA: mlx5_ib is not loaded.
+#[test]
+fn snapshot_without_the_rdma_driver_has_a_hint() {
+    let mut snapshot = node();
+    snapshot.hcas.clear();
+    let card = |at: &str| json!({"address": at, "class": 0x20000, "vendor": 0x15b3, "driver": "mlx5_core"});
+    let cards = json!([card("0000:19:00.0"), card("0000:1a:00.1")]);
+    snapshot.pci.extend(serde_json::from_value::<Vec<_>>(cards).unwrap());
+    let text = report::snapshot_table(&snapshot);
+    narrow(&text);
+    golden("snapshot_no_driver", &text);
+    // One such card is nothing strange on a host without GPUs.
+    snapshot.pci.retain(|f| !f.is_gpu());
+    assert!(!report::snapshot_table(&snapshot).contains("mlx5_ib"));
+}
+
 #[test]
 fn snapshot_of_nothing() {
     golden("snapshot_empty", &report::snapshot_table(&Snapshot::default()));

@@ -120,6 +120,30 @@ fn nccl_list_has_just_the_chosen_hcas() {
     }
 }
 
+/// A stored plan has its NICs: a flag that chooses others says what is not so. A variable may be there for another command.
+#[test]
+fn flags_beside_a_stored_plan_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    rdmaprep(dir.path(), &[], &["prepare", "--ifaces", "rdma0"]);
+    let bundle = bundle(&dir, &spec());
+    let place = dir.path().to_str().unwrap();
+    let env = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.args(["env", "--config", "/dev/null", "--state-dir", place, "--run-dir", place, "--format", "conf"]);
+        testkit::run(command.env_clear().env("RDMA_IFACES", "rdma1").args(more), "")
+    };
+    assert!(env(&[]).ok().out.contains("NCCL_IB_HCA==rxe0\n"));
+    let idle = "would change nothing: plan default is stored, and has its NICs; `rdmaprep prepare` with these flags";
+    env(&["--ifaces", "rdma1"]).fails(2, &["--ifaces", idle]);
+    env(&["--topo"]).fails(2, &["--topo", idle]);
+    // A bundle's topology file is made when it is edited.
+    let bundle = bundle.to_str().unwrap();
+    env(&["--topo", "--hca", "rxe1", "--bundle", bundle]).fails(2, &["rdmaprep: --hca would change nothing"]);
+    // Of a recorded machine the plan is made again.
+    let text = rdmaprep(dir.path(), &[], &["env", "--format", "conf", "--ifaces", "rdma1"]);
+    assert!(text.contains("NCCL_IB_HCA==rxe1\n"), "{text}");
+}
+
 #[test]
 fn what_annotations_take_away_is_not_printed() {
     let mut spec = spec();
