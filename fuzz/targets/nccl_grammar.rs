@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     for (_, value) in &env {
         VERSIONS.into_iter().for_each(|version| printed_is_parsed(value, version));
     }
-    check(env.iter().copied(), &HOST);
+    check(env.iter().copied(), &HOST, None);
     for version in VERSIONS {
         let explained = explain(&Settings::of(env.iter().copied(), "the environment"), &HOST, version, &|_| None);
         assert!(!explanation_table(&explained).contains(|c: char| c.is_control() && c != '\n'));

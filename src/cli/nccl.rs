@@ -78,6 +78,7 @@ impl Unused for TopoUnused {
         "default_route",
         "sysfs",
         "debug_all",
+        "nccl_version",
         "topo",
         "nccl_topo",
         "no_nccl_topo",

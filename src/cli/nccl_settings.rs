@@ -23,6 +23,8 @@ pub struct NcclSettingsArgs {
     #[arg(long, env = "RDMAPREP_NCCL_CONF", value_name = "FILE", value_delimiter = ':')]
     pub conf: Vec<PathBuf>,
     /// Release of NCCL
-    #[arg(long, env = "RDMAPREP_NCCL_VERSION", value_name = "VERSION", default_value_t = Version::NEWEST)]
-    pub nccl_version: Version,
+    // Without it the newest counts, and one that the settings name is worth a warning.
+    #[arg(long, env = "RDMAPREP_NCCL_VERSION", value_name = "VERSION")]
+    #[arg(help = format!("Release of NCCL [default: {}]", Version::NEWEST))]
+    pub nccl_version: Option<Version>,
 }

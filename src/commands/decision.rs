@@ -71,10 +71,11 @@ impl Decision {
             return Ok(Vec::new());
         }
         let inside = inside(&self.plan, &self.host, self.pod.as_ref());
-        let found = explain::check(env, &inside);
+        let found = explain::check(env, &inside, self.plan.nccl_version);
         let crashes = |trap| matches!(trap, Trap::Crash | Trap::Overrun);
         if let Some(trap) = found.iter().find(|w| w.fatal && (self.pod.is_some() || crashes(w.trap))) {
-            return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}", trap.text)));
+            let more = "change that setting of the container, or its NICs (--exclude-hca, --exclude)";
+            return Err(ErrorClass::Refused.error(format!("NCCL in this container: {}; {more}", trap.text)));
         }
         let mut notes: Vec<String> = found.into_iter().map(|w| format!("NCCL in this container: {}", w.text)).collect();
         if let Some(peer) = request.select.peer_address.filter(|peer| !protected_ifaces::leads(&inside, *peer)) {

@@ -32,7 +32,7 @@ use crate::report;
 pub(super) fn run(global: &Global, args: &DoctorArgs) -> Result<()> {
     let request = request(global, None, &args.select)?;
     if args.container.is_some() {
-        let counts = ["family", "ib", "arp_profile", "gid_timeout", "default_route", "sysfs"];
+        let counts = ["family", "ib", "arp_profile", "gid_timeout", "default_route", "sysfs", "nccl_version"];
         args.select.refuse_given(&counts, "a container's NICs are those that it has")?;
     }
     let diagnosis = match &args.container {

@@ -3,7 +3,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nccl_rules::explain;
 use nccl_rules::settings::Settings;
-use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::prepare::read_config;
@@ -16,12 +15,14 @@ use crate::report;
 pub(super) fn explain(args: &ExplainArgs) -> Result<()> {
     let settings = settings(&args.settings, args.snapshot.is_none())?;
     let snapshot = load_snapshot(None, args.snapshot.as_deref())?;
-    let explanation = explain::explain(&settings, &snapshot, args.settings.nccl_version, &home_and_hosts::address_of);
+    let named = args.settings.nccl_version;
+    let explanation = explain::explain_named(&settings, &snapshot, named, &home_and_hosts::address_of);
     if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
 }
 
 /// The environment in question, and the config files that NCCL adds to it: by default, if `is_live`, those of this host.
 pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Settings> {
+    let version = args.nccl_version.unwrap_or_default();
     // An empty variable counts as unset.
     let pairs: Vec<&str> = args.env.iter().map(String::as_str).filter(|pair| !pair.is_empty()).collect();
     let mut settings = match (pairs.as_slice(), &args.env_file, &args.bundle) {
@@ -36,12 +37,12 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
     };
     let files: Vec<PathBuf> = match (args.conf.as_slice(), is_live) {
         ([], false) => Vec::new(),
-        ([], true) => settings.files(home_and_hosts::home_dir().as_deref(), args.nccl_version),
+        ([], true) => settings.files(home_and_hosts::home_dir().as_deref(), version),
         (asked, _) => asked.to_vec(),
     };
     for path in files {
         match home_and_hosts::config(&path) {
-            Ok(Some(text)) => settings.add(&path, &text, args.nccl_version),
+            Ok(Some(text)) => settings.add(&path, &text, version),
             // NCCL ignores a file that it cannot open; one that --conf names must exist.
             Ok(None) | Err(_) if args.conf.is_empty() => {}
             Ok(None) => return Err(ErrorClass::Usage.error(format!("--conf: {} does not exist", path.display()))),
@@ -53,7 +54,7 @@ pub(super) fn settings(args: &NcclSettingsArgs, is_live: bool) -> Result<Setting
 
 /// What NCCL would find here, by this process's environment and the config files of this host.
 pub(super) fn own_settings() -> Result<Settings> {
-    settings(&NcclSettingsArgs { nccl_version: Version::NEWEST, ..NcclSettingsArgs::default() }, true)
+    settings(&NcclSettingsArgs::default(), true)
 }
 
 fn own_environment() -> Vec<(String, String)> {

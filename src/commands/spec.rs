@@ -231,7 +231,8 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     }
     nccl_env::meet(&mut edit.env, &own, &decision.plan.nics, decision.pod.as_ref());
     nccl_env::yield_to(&mut edit.env, &own);
-    nccl_env::fit_release(&mut edit.env, &own, &decision.plan.nics, &decision.plan.ib);
+    let plan = &decision.plan;
+    nccl_env::fit_release(&mut edit.env, &own, &plan.nics, &plan.ib, plan.nccl_version);
     edit.annotations.extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));

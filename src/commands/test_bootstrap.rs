@@ -18,7 +18,7 @@ use crate::report;
 pub(super) fn run(args: &TestBootstrapArgs) -> Result<()> {
     // A wrong HOST fails before anything is observed.
     args.host.as_deref().map(bootstrap::split).transpose().class(ErrorClass::Usage, "HOST")?;
-    let version = args.settings.nccl_version;
+    let version = args.settings.nccl_version.unwrap_or_default();
     let settings = nccl::settings(&args.settings, true)?;
     let seen = load_snapshot(None, None)?;
     let explanation = explain(&settings, &seen, version, &home_and_hosts::address_of);

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Result, anyhow};
 use clap::{ArgAction, Args};
+use nccl_rules::version::Version;
 use rdma_model::arp::ArpChoice;
 use rdma_model::ids::IfName;
 use rdma_model::values::{Family, GidTimeout};
@@ -161,6 +162,12 @@ pub struct SelectOptions {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = boolean)]
     pub debug_all: bool,
+    /// Release of NCCL in the containers
+    ///
+    /// Settings are judged by it, and soft-RoCE HCAs on which it crashes are not in NCCL_IB_HCA. Without this flag the newest
+    /// release counts; what the image says of its own (NCCL_VERSION) is worth a warning.
+    #[arg(long, env = "RDMAPREP_NCCL_VERSION", value_name = "VERSION")]
+    pub nccl_version: Option<Version>,
     /// Mount a topology file for NCCL_TOPO_FILE
     ///
     /// By default only if the container's /sys cannot show where its NICs are; never on EFA, nor over a file that is

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
-use nccl_rules::explain;
+use nccl_rules::explain::{self, Trap, Warning};
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::BusId;
 use rdma_model::snapshot::{CharDevice, Snapshot};
@@ -122,7 +122,7 @@ impl Draft<'_> {
             None => covers(plan, self.view(within, world)?),
         };
         let mut env = plan.env.clone();
-        nccl_env::fit_release(&mut env, &bundle.env, &plan.nics, &plan.ib);
+        nccl_env::fit_release(&mut env, &bundle.env, &plan.nics, &plan.ib, plan.nccl_version);
         // Of a namespace that was not observed nothing is guessed.
         if within.is_some() {
             nccl_env::meet(&mut env, &bundle.env, &plan.nics, within);
@@ -245,10 +245,16 @@ impl SetupPlan {
     /// and no errors: an engine may set the namespace up after us.
     pub fn nccl_pitfalls(&self, plan: &Plan, host: &Snapshot, within: &Snapshot) -> Vec<String> {
         let added = self.additions.conf.iter().map(|v| (&v.name, &v.value));
-        let found = explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)));
-        let sentences: BTreeSet<&str> = found.into_iter().map(|w| w.trap.summary()).collect();
+        let found =
+            explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)), plan.nccl_version);
         let more = "`rdmaprep nccl explain --bundle` says more";
-        sentences.into_iter().map(|sentence| format!("NCCL in this container: {sentence}; {more}")).collect()
+        let sentence = |w: Warning| match w.trap {
+            // It names the release and the way out, and nothing that the container chose.
+            Trap::Crash => w.text,
+            trap => format!("{}; {more}", trap.summary()),
+        };
+        let sentences: BTreeSet<String> = found.into_iter().map(sentence).collect();
+        sentences.into_iter().map(|sentence| format!("NCCL in this container: {sentence}")).collect()
     }
 
     /// The plan as this container gets it: with where to meet, and without a GID index that its own environment overrides, which then

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use nccl_rules::explain::{Explanation, Trap, explain};
+use nccl_rules::explain::{Explanation, Trap, explain_named};
 use nccl_rules::settings::Settings;
-use nccl_rules::version::Version;
 
 use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;
 
-/// By `nccl explain`, of the newest release.
+/// By `nccl explain`, of the release that the host names, else the newest.
 pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     let settings = match context.of.settings {
         Ok(settings) => settings,
@@ -20,7 +19,9 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     if context.of.snapshot.hcas.is_empty() {
         return Vec::new();
     }
-    let explained = explain(settings, context.of.snapshot, Version::NEWEST, &|_| None);
+    let by_plan = context.of.plans.iter().filter(|_| context.is_inside()).find_map(|plan| plan.nccl_version);
+    let named = context.of.request.select.nccl_version.or(by_plan);
+    let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
     let mut found: Vec<Finding> = explained
         .warnings
         .iter()
@@ -46,6 +47,9 @@ fn consequence(trap: Trap) -> &'static str {
     match trap {
         Trap::NoInterface => "no rank gets past ncclCommInitRank",
         Trap::Loopback => "ranks on other hosts wait for this one for ever",
+        Trap::Crash | Trap::Overrun => {
+            "ranks of such a release end by a signal, or take other HCAs than the setting says"
+        }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
         Trap::NotRunning | Trap::Label | Trap::Overridden => "the ranks meet over another interface than is meant",
         _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use nccl_rules::explain::may_crash;
 use nccl_rules::settings::Settings;
-use nccl_rules::version::{self, Version};
+use nccl_rules::version::Version;
 use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{Address, Snapshot};
 
@@ -196,15 +196,26 @@ pub fn meet(env: &mut Vec<EnvVar>, own: &BTreeMap<String, String>, nics: &[Nic],
     env.splice(at..at, [var("NCCL_SOCKET_IFNAME", &format!("={iface}"), why), gloo]);
 }
 
-/// Leaves soft-RoCE out of our list where the release of NCCL that the container's image names crashes on it: it has no PCI path.
-pub fn fit_release(env: &mut [EnvVar], own: &BTreeMap<String, String>, nics: &[Nic], ib: &[HcaName]) {
-    let Some(release) = version::of_image(own) else { return };
+/// Leaves soft-RoCE, which has no PCI path, out of our list where NCCL crashes on it: the release that the host's administrator has
+/// `named`, else the newest. An image that names another one gets a warning (`explain_named` of nccl-rules), and all HCAs.
+pub fn fit_release(
+    env: &mut [EnvVar],
+    own: &BTreeMap<String, String>,
+    nics: &[Nic],
+    ib: &[HcaName],
+    named: Option<Version>,
+) {
+    let release = named.unwrap_or_default();
     let pairs = env.iter().map(|v| (&v.name, &v.value)).chain(own);
     let settings = Settings::of(pairs.map(|(name, value)| (name.clone(), value.clone())), "");
     let (soft, hard): (Vec<&Nic>, Vec<&Nic>) = nics.iter().filter(|n| n.hca.is_some()).partition(|n| n.rxe);
     let with = hard.len() + ib.len();
-    let list = env.iter_mut().find(|v| v.name == "NCCL_IB_HCA");
-    let Some(list) = list.filter(|_| may_crash(&settings, release, with, soft.len())) else { return };
+    let Some(list) = env.iter_mut().find(|v| v.name == "NCCL_IB_HCA") else { return };
+    if !may_crash(&settings, release, with, soft.len()) {
+        // Settings of the container may allow what those of the plan do not.
+        *list = hca_list(&nics.iter().collect::<Vec<_>>(), ib).unwrap_or_else(|| list.clone());
+        return;
+    }
     let kept = if with > 0 { hard } else { soft.iter().take(1).copied().collect() };
     let left: Vec<&str> =
         soft[if with > 0 { 0 } else { 1 }..].iter().filter_map(|n| Some(n.hca.as_ref()?.as_str())).collect();

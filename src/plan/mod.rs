@@ -9,7 +9,10 @@ pub mod rdma_proxy;
 pub mod sysctl_carry;
 pub mod uverbs_minors;
 
+use std::collections::BTreeMap;
+
 use crate::config::sysfs_mode::SysfsMode;
+use nccl_rules::version::Version;
 use rail_agreement::Agreement;
 use rdma_model::arp::ArpProfile;
 use rdma_model::ids::{HcaName, IfName};
@@ -77,6 +80,9 @@ pub struct Plan {
     pub allow_bootstrap: bool,
     /// Whether addresses with a finite lifetime may be frozen inside.
     pub freeze_lifetimes: bool,
+    /// The release of NCCL in its containers, where the host names one (`--nccl-version`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl_version: Option<Version>,
 }
 
 impl Plan {
@@ -123,8 +129,19 @@ impl Plan {
             job: request.job(),
             allow_bootstrap: request.select.allow_bootstrap_iface,
             freeze_lifetimes: request.select.freeze_lifetimes,
+            nccl_version: None,
         }
         .with_sysfs(request.select.sysfs, None)
+        .for_release(request.select.nccl_version)
+    }
+
+    /// With a list of HCAs on which that release of NCCL does not crash, where one is named, now or before.
+    pub fn for_release(mut self, named: Option<Version>) -> Plan {
+        self.nccl_version = named.or(self.nccl_version);
+        if self.nccl_version.is_some() {
+            nccl_env::fit_release(&mut self.env, &BTreeMap::new(), &self.nics, &self.ib, self.nccl_version);
+        }
+        self
     }
 
     pub fn for_container(&self, env: Vec<EnvVar>, gid_index: Option<u32>) -> Plan {

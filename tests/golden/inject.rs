@@ -153,6 +153,7 @@ fn a_plan_becomes_an_edit() {
         default_route: false,
         agreement: None,
         freeze_lifetimes: false,
+        nccl_version: None,
     };
     let edit = Edit::for_plan(&plan, "/usr/bin/rdmaprep", None);
     assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);

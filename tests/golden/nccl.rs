@@ -129,6 +129,34 @@ fn a_bundles_environment_is_asked_about() {
     assert_eq!((&json["bootstrap"]["uses"][0]["interface"], &json["hcas"]), (&json!("rdma1"), &json!(["rxe1:1"])));
 }
 
+/// The release that an image names is worth a note; all else is by the newest, or by the one that is asked about.
+#[test]
+fn a_bundles_release_is_a_note() {
+    let bundle = tempfile::tempdir().unwrap();
+    let config = json!({"process": {"env": ["NCCL_VERSION=2.27.7-1"]}});
+    fs::write(bundle.path().join("config.json"), config.to_string()).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&file, with_card().to_string()).unwrap();
+    let crashes = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        command.env_clear().args(["nccl", "explain", "--json", "--bundle"]).arg(bundle.path());
+        command.arg("--snapshot").arg(file.path()).args(more);
+        let json: Value = serde_json::from_str(&run(&mut command, "").ok().out).unwrap();
+        let crash = |w: &&Value| w["trap"] == "crash";
+        let found =
+            json["warnings"].as_array().unwrap().iter().filter(crash).map(|w| (w["fatal"].clone(), w["text"].clone()));
+        (json["version"].clone(), found.collect::<Vec<_>>())
+    };
+    let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path, and it is compared with that of mlx5_0";
+    let note = format!(
+        "{crash}; the image names 2.27.7 (NCCL_VERSION): if that is what runs, prepare --nccl-version 2.27.7 leaves such HCAs out of the \
+         list, NCCL 2.32.3 takes them"
+    );
+    assert_eq!(crashes(&[]), (json!("2.32.3"), vec![(json!(false), json!(note))]));
+    assert_eq!(crashes(&["--nccl-version", "2.27.7"]), (json!("2.27.7"), vec![(json!(true), json!(crash))]));
+    assert_eq!(crashes(&["--nccl-version", "2.30.7"]), (json!("2.30.7"), vec![]));
+}
+
 #[test]
 fn json_has_it_all() {
     let out = explain(&["--json", "--env", "NCCL_SOCKET_IFNAME==rdma1", "--nccl-version", "2.27.7"]).ok().out;
@@ -229,27 +257,95 @@ fn ports_of_a_card_are_named_as_one_device() {
     }
 }
 
+/// What an image says of its release is worth a warning; the list is made for the one that the host names.
 #[test]
-fn a_list_is_made_for_the_release_of_the_image() {
+fn a_list_is_made_for_the_release_that_the_host_names() {
     let work = tempfile::tempdir().unwrap();
     let places = ["run", "state"].map(|name| work.path().join(name).display().to_string());
+    let file = work.path().join("config.toml");
     let rdmaprep = |args: &[&str], input: &str| {
-        let places = ["--run-dir", &places[0], "--state-dir", &places[1], "--config", "/dev/null"];
+        let places = ["--run-dir", &places[0], "--state-dir", &places[1], "--config", file.to_str().unwrap()];
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
         run(command.env_clear().args(args).args(places), input)
     };
+    fs::write(&file, "").unwrap();
     rdmaprep(&["prepare", "--plan", "a", "--snapshot", SNAPSHOT], "").ok();
-    let list = |version: &str| {
+    let list = |more: &[&str], image: &str| {
         let mut config: Value = serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
         let env = config["process"]["env"].as_array_mut().unwrap();
-        env.extend((!version.is_empty()).then(|| json!(format!("NCCL_VERSION={version}"))));
-        let edited: Value =
-            serde_json::from_str(&rdmaprep(&["spec", "--plan", "a"], &config.to_string()).ok().out).unwrap();
+        env.extend((!image.is_empty()).then(|| json!(format!("NCCL_VERSION={image}"))));
+        let said = rdmaprep(&[&["spec", "--plan", "a"], more].concat(), &config.to_string()).ok();
+        let edited: Value = serde_json::from_str(&said.out).unwrap();
         let env = edited["process"]["env"].as_array().unwrap().iter().filter_map(Value::as_str);
         env.filter_map(|pair| pair.strip_prefix("NCCL_IB_HCA=")).collect::<String>()
     };
     // 2.20 to 2.23 crash on any two of which one has no PCI path.
-    assert_eq!(["", "2.19.3-1", "2.22.3-1", "2.29.3-1"].map(list), ["=rxe0,rxe1", "=rxe0,rxe1", "=rxe0", "=rxe0,rxe1"]);
+    for image in ["", "2.19.3-1", "2.22.3-1", "2.29.3-1"] {
+        assert_eq!(list(&[], image), "=rxe0,rxe1", "{image}");
+    }
+    assert_eq!(list(&["--nccl-version", "2.22.3"], ""), "=rxe0");
+    assert_eq!(list(&["--nccl-version", "2.29.3"], "2.22.3-1"), "=rxe0,rxe1");
+    fs::write(&file, "[select]\nnccl_version = \"2.22.3-1\"\n").unwrap();
+    assert_eq!(list(&[], "2.32.3-1"), "=rxe0");
+    let text = rdmaprep(&["prepare", "--plan", "b", "--snapshot", SNAPSHOT], "").ok().out;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("not rxe1: NCCL 2.22.3 crashes on HCAs without a PCI path"), "{text}");
+    fs::write(&file, "[select]\nnccl_version = \"2.x\"\n").unwrap();
+    rdmaprep(&["env", "--snapshot", SNAPSHOT], "").fails(2, &["2.x", "no release of NCCL"]);
+    fs::write(&file, "").unwrap();
+    // A plan keeps the release that it was made for.
+    rdmaprep(&["prepare", "--plan", "c", "--snapshot", SNAPSHOT, "--nccl-version", "2.22.3"], "").ok();
+    assert!(rdmaprep(&["env", "--plan", "c", "--format", "conf"], "").ok().out.starts_with("NCCL_IB_HCA==rxe0\n"));
+    rdmaprep(&["env", "--plan", "c", "--nccl-version", "2.29.3"], "")
+        .fails(2, &["--nccl-version would change nothing"]);
+}
+
+/// Of a bundle of a recorded machine: its settings make NCCL crash by what its image says, by the newest release as well, or by what
+/// the host says.
+#[test]
+fn a_bundle_is_refused_where_the_crash_is_certain() {
+    let work = tempfile::tempdir().unwrap();
+    let place = work.path().to_str().unwrap();
+    let snapshot = work.path().join("snapshot.json");
+    // A card that is no rail of its own: NCCL_IB_HCA of the image names it beside soft-RoCE.
+    let mut node = with_card();
+    let mut port = json!({"name": "card0", "ifindex": 77, "link_type": 1, "mtu": 9000, "up": true, "running": true,
+        "operstate": "up", "pci": "0000:05:00.0", "addresses": [{"address": "198.51.100.77", "prefix": 24}]});
+    port["mac"] = json!("02:00:00:00:00:77");
+    node["netdevs"].as_array_mut().unwrap().push(port);
+    (node["hcas"][2]["driver"], node["hcas"][2]["ports"][0]["netdev"]) = (json!("mlx5_core"), json!("card0"));
+    node["hcas"][2]["ports"][0]["gids"] =
+        json!([{"index": 0, "address": "::ffff:198.51.100.77", "kind": "RoCE v2", "netdev": "card0"}]);
+    fs::write(&snapshot, node.to_string()).unwrap();
+    let bundle = work.path().join("bundle");
+    let edited = |command: &str, own: &[&str], more: &[&str]| {
+        let mut config: Value = serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
+        config["process"]["env"].as_array_mut().unwrap().extend(own.iter().map(|v| json!(v)));
+        fs::create_dir_all(&bundle).unwrap();
+        fs::write(bundle.join("config.json"), config.to_string()).unwrap();
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
+        program.env_clear().arg(command).args(["--config", "/dev/null", "--state-dir", place, "--run-dir", place]);
+        program.args(["--bundle", bundle.to_str().unwrap(), "--snapshot", snapshot.to_str().unwrap()]);
+        run(program.args(["--ifaces", "rdma0,rdma1,card0"]).args(more), "")
+    };
+    let list = "NCCL_IB_HCA==rxe0,rxe1,mlx5_0";
+    let old = "NCCL_VERSION=2.27.7-1";
+    let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path, and it is compared with that of mlx5_0";
+    let said = edited("prepare", &[list, old], &[]).ok().err;
+    let fix = "if that is what runs, prepare --nccl-version 2.27.7 leaves such HCAs out of the list";
+    assert!(said.contains(&format!("{crash}; the image names 2.27.7 (NCCL_VERSION): {fix}")), "{said}");
+    edited("prepare", &[list], &["--nccl-version", "2.27.7"]).fails(3, &[crash, "--exclude-hca"]);
+    edited("prepare", &[list, old, "NCCL_IB_DEVICE_PCI_ORDER=0"], &[]).fails(3, &["NCCL 2.32.3 crashes: rxe0"]);
+    // A list of ours leaves them out there.
+    edited("prepare", &[old], &["--nccl-version", "2.27.7"]).ok();
+    for (own, more, list) in [
+        (&[old][..], &[][..], "=rxe0,rxe1,mlx5_0"),
+        (&["NCCL_IB_DEVICE_PCI_ORDER=0"], &[], "=mlx5_0"),
+        (&[], &["--nccl-version", "2.27.7"], "=mlx5_0"),
+    ] {
+        let said = edited("env", own, &[&["--format", "conf"], more].concat()).ok().out;
+        assert!(said.lines().any(|line| line == format!("NCCL_IB_HCA={list}")), "{own:?} {more:?}: {said}");
+    }
 }
 
 #[test]

@@ -154,6 +154,7 @@ fn plan(snapshot: &Snapshot) -> Plan {
         default_route: false,
         agreement: None,
         freeze_lifetimes: false,
+        nccl_version: None,
     }
 }
 

@@ -134,7 +134,7 @@ fn settings_for_nccl() {
     in_proportion("interfaces that fit a list", 2_000, |count| {
         let inside = there(count);
         let env = [("NCCL_SOCKET_IFNAME", words(16, ",")), ("NCCL_IB_HCA", "^a".to_owned())];
-        move || drop(black_box(check(env, &inside)))
+        move || drop(black_box(check(env, &inside, None)))
     });
     in_proportion("entries of a list", 10_000, |count| {
         let inside = there(20);
@@ -143,7 +143,7 @@ fn settings_for_nccl() {
             ("NCCL_IB_HCA", words(count, ",")),
             ("NCCL_COMM_ID", "a:1".into()),
         ];
-        move || drop(black_box(check(env, &inside)))
+        move || drop(black_box(check(env, &inside, None)))
     });
     in_proportion("lines of a nccl.conf", 20_000, |count| {
         let text = (0..count).map(|i| format!("{}={i}\n", word(i))).collect::<String>();

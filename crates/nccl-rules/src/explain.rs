@@ -12,8 +12,8 @@ pub use super::hca::UNKNOWN;
 pub use super::hca::may_crash;
 use super::settings::Settings;
 use super::socket::{self, Candidate, Family, Found};
-use super::version::{self, Version};
-use super::{hca, interfaces, pitfalls};
+use super::version::Version;
+use super::{doubt, hca, interfaces, pitfalls};
 
 /// The variables that decide, in the order of the output.
 pub const VARIABLES: [&str; 8] = [
@@ -61,18 +61,34 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
     explanation
 }
 
-/// The pitfalls of an environment in a namespace, by the release that its image names, else the newest: asked before a container
-/// gets its NICs. Those that are [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the
-/// container has its resolver.
-pub fn check<N, V>(env: impl IntoIterator<Item = (N, V)>, snapshot: &Snapshot) -> Vec<Warning>
+/// The same by the release that the host's administrator has `named`, else by the newest. What an image says of its release
+/// (NCCL_VERSION) is a word of its author, and another library may run all the same: where the two differ, nothing is
+/// [`Warning::fatal`].
+pub fn explain_named(
+    settings: &Settings,
+    snapshot: &Snapshot,
+    named: Option<Version>,
+    resolve: Resolve,
+) -> Explanation {
+    let mut explanation = explain(settings, snapshot, named.unwrap_or_default(), resolve);
+    let image = settings.get("NCCL_VERSION").and_then(|text| text.parse().ok());
+    if let Some(image) = image.filter(|image| named.is_none() && *image != explanation.version) {
+        let by_image = explain(settings, snapshot, image, resolve).warnings;
+        doubt::weigh(&mut explanation.warnings, by_image, image);
+    }
+    explanation
+}
+
+/// The pitfalls of an environment in a namespace, by [`explain_named`]: asked before a container gets its NICs. Those that are
+/// [`Warning::fatal`] are worth a refusal. A NCCL_COMM_ID that names a host is left out: only the container has its resolver.
+pub fn check<N, V>(env: impl IntoIterator<Item = (N, V)>, snapshot: &Snapshot, named: Option<Version>) -> Vec<Warning>
 where
     N: Into<String>,
     V: Into<String>,
 {
     let mut env: BTreeMap<String, String> = env.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    let version = version::of_image(&env).unwrap_or_default();
     env.retain(|name, value| name != "NCCL_COMM_ID" || !comm_id::names_host(value));
-    explain(&Settings::of(env, "the environment"), snapshot, version, &|_| None).warnings
+    explain_named(&Settings::of(env, "the environment"), snapshot, named, &|_| None).warnings
 }
 
 fn setting(settings: &Settings, name: &'static str) -> Option<Setting> {

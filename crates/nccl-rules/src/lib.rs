@@ -6,6 +6,7 @@ pub mod bootstrap;
 pub mod comm_id;
 pub mod conf;
 pub mod connect_retry;
+mod doubt;
 pub mod explain;
 mod explanation;
 mod hca;

@@ -2,7 +2,6 @@
 //! no other module compares numbers. The releases were found by running the published libraries (`tests/interop/nccl_judge.rs`),
 //! or in the sources of the tags.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -120,12 +119,6 @@ impl Version {
     pub const fn counts_retries(self) -> bool {
         self.since(24, 3)
     }
-}
-
-/// The release in an image: NVIDIA's images of CUDA say it in their environment (`ENV NCCL_VERSION` in their Dockerfiles,
-/// gitlab.com/nvidia/container-images/cuda).
-pub fn of_image(env: &BTreeMap<String, String>) -> Option<Version> {
-    env.get("NCCL_VERSION")?.parse().ok()
 }
 
 impl Default for Version {

@@ -1,6 +1,8 @@
 use rdma_model::snapshot::{Hca, Netdev};
 use serde_json::{Value, json};
 
+mod hcas;
+
 use super::*;
 
 /// A node: lo, docker0, eth0, rdma0 (no carrier), rdma1 (two addresses), and four HCAs.
@@ -234,118 +236,24 @@ fn no_more_is_taken_than_there_is_room_for() {
 fn a_value_of_megabytes_gets_a_few_lines() {
     for text in ["^a,", "a b,", "m\u{1F980},"] {
         let long = format!("^{}{}", text.repeat(200_000), "n".repeat(200_000));
-        let warnings = check([("NCCL_IB_HCA", long.as_str()), ("NCCL_SOCKET_IFNAME", &long)], &node());
+        let warnings = check([("NCCL_IB_HCA", long.as_str()), ("NCCL_SOCKET_IFNAME", &long)], &node(), None);
         assert!(warnings.len() < 80 && warnings.iter().all(|w| w.text.len() < 1000), "{} warnings", warnings.len());
     }
 }
 
 #[test]
 fn hcas_that_were_switched_off_are_no_trap() {
-    let off = check([("NCCL_IB_HCA", "=nothing"), ("NCCL_IB_DISABLE", "1")], &node());
+    let off = check([("NCCL_IB_HCA", "=nothing"), ("NCCL_IB_DISABLE", "1")], &node(), None);
     assert!(off.iter().all(|w| !w.fatal), "{off:?}");
 }
 
 #[test]
 fn a_planned_environment_is_checked_by_one_call() {
-    let warnings = check([("NCCL_SOCKET_IFNAME", "=gone"), ("NCCL_IB_HCA", "=mlx5_0")], &node());
+    let warnings = check([("NCCL_SOCKET_IFNAME", "=gone"), ("NCCL_IB_HCA", "=mlx5_0")], &node(), None);
     assert_eq!(warnings.iter().map(|w| (w.trap, w.fatal)).collect::<Vec<_>>(), [(Trap::NoInterface, true)]);
-    assert_eq!(check([("NCCL_SOCKET_IFNAME", "=eth0")], &node()), []);
+    assert_eq!(check([("NCCL_SOCKET_IFNAME", "=eth0")], &node(), None), []);
     // Whether a host is known is not ours to say, whether a value can be read is.
-    let fatal = |id: &str| check([("NCCL_COMM_ID", id)], &node()).iter().any(|w| w.fatal);
+    let fatal = |id: &str| check([("NCCL_COMM_ID", id)], &node(), None).iter().any(|w| w.fatal);
     let all = ["head:29500", "10.0.1.9:1", "[fe80::9%rdma1]:1", "198.51.100.1:1", "", ":1", "[::1"].map(fatal);
     assert_eq!(all, [false, false, false, true, true, true, true]);
-}
-
-/// Of these HCAs: name, PCI address, GUID of the card, and the ports.
-fn hcas(all: &[(&str, Option<&str>, &str, usize)]) -> Snapshot {
-    let port = |n: usize| json!({"number": n + 1, "state": "ACTIVE", "link_layer": "Ethernet"});
-    let hca = |(index, (name, pci, guid, ports)): (usize, &(&str, Option<&str>, &str, usize))| {
-        let ports: Vec<Value> = (0..*ports).map(port).collect();
-        let guid = format!("0000:0000:0000:{guid}");
-        json!({"name": name, "index": index, "pci": pci, "sys_image_guid": guid, "ports": ports})
-    };
-    let hcas: Vec<Value> = all.iter().enumerate().map(hca).collect();
-    Snapshot { hcas: serde_json::from_value(hcas.into()).unwrap(), ..node() }
-}
-
-#[test]
-fn hcas_without_a_pci_path_crash_nccl() {
-    let (pci, rxe) = (("mlx5_0", Some("0000:05:00.0"), "0001", 1), ("rxe0", None, "0002", 1));
-    let crashes = |all: &[(&str, Option<&str>, &str, usize)], env: &[(&str, &str)], version: &str| {
-        let e = explain(&Settings::of(env.iter().copied(), ""), &hcas(all), version.parse().unwrap(), &|_| None);
-        let traps: Vec<_> = e.warnings.iter().filter(|w| w.fatal).map(|w| w.trap).collect();
-        assert!(traps.is_empty() || traps == [Trap::Crash], "{:?}", e.warnings);
-        !traps.is_empty()
-    };
-    let releases = ["2.19.3", "2.20.5", "2.23.4", "2.24.3", "2.29.3", "2.29.7", "2.32.3"];
-    let by = |all: &[_], env: &[_]| releases.map(|release| crashes(all, env, release));
-    assert_eq!(by(&[rxe, pci], &[]), [true, true, true, true, true, false, false]);
-    assert_eq!(by(&[pci, rxe], &[]), [false, true, true, false, false, false, false]);
-    assert_eq!(by(&[rxe, ("rxe1", None, "0003", 1)], &[]), [false, true, true, false, false, false, false]);
-    assert_eq!(by(&[rxe], &[]), [false; 7]);
-    assert_eq!(by(&[rxe, pci], &[("NCCL_IB_HCA", "=mlx5_0")]), [false; 7]);
-    assert_eq!(by(&[rxe, pci], &[("NCCL_IB_DEVICE_PCI_ORDER", "0")]), [true; 7]);
-    assert_eq!(by(&[pci, rxe], &[("NCCL_IB_MERGE_NICS", "0")]), [false; 7]);
-    // Two ports that are one device already are compared with no more.
-    let two = ("mlx5_1", Some("0000:06:00.0"), "0004", 2);
-    assert_eq!(by(&[two, rxe], &[]), [false; 7]);
-}
-
-#[test]
-fn two_ports_of_a_card_were_one_device() {
-    let card = [("a", Some("0000:05:00.0"), "0001", 1), ("b", Some("0000:05:00.1"), "0001", 1)];
-    let other = ("c", Some("0000:06:00.0"), "0002", 1);
-    let merged = |all: &[_], env: &[(&str, &str)], version: &str| {
-        explain(&Settings::of(env.iter().copied(), ""), &hcas(all), version.parse().unwrap(), &|_| None).merged
-    };
-    let pair = vec![vec!["a:1".to_owned(), "b:1".to_owned()]];
-    for (version, two, three) in
-        [("2.19.3", 0, 0), ("2.21.5", 1, 1), ("2.22.3", 1, 0), ("2.23.4", 1, 0), ("2.24.3", 0, 0)]
-    {
-        let three_cards = [&card[..], &[other]].concat();
-        assert_eq!(merged(&card, &[], version), pair[..two], "{version}");
-        assert_eq!(merged(&three_cards, &[], version), pair[..three], "{version}");
-        assert!(merged(&card, &[("NCCL_IB_MERGE_NICS", "0")], version).is_empty());
-    }
-    // Cards of one bus, which VFs are as well; and cards of another GUID.
-    let vfs = [card[0], ("b", Some("0000:05:03.2"), "0001", 1)];
-    assert_eq!(merged(&vfs, &[], "2.21.5"), pair);
-    assert!(merged(&vfs, &[("NCCL_IB_MERGE_VFS", "0")], "2.21.5").is_empty());
-    assert!(merged(&[card[0], ("b", Some("0000:05:00.1"), "0002", 1)], &[], "2.21.5").is_empty());
-}
-
-#[test]
-fn what_nccl_writes_past_its_memory_is_fatal() {
-    let names: Vec<String> = (0..32).map(|i| format!("m{i}")).collect();
-    let buses: Vec<String> = (0..32).map(|i| format!("0000:{i:02x}:00.0")).collect();
-    let mut all: Vec<_> = names.iter().zip(&buses).map(|(n, b)| (n.as_str(), Some(b.as_str()), "0001", 1)).collect();
-    let said = |all: &[_], env: &[(&str, &str)], version: &str| {
-        let e = explain(&Settings::of(env.iter().copied(), ""), &hcas(all), version.parse().unwrap(), &|_| None);
-        let fatal = e.warnings.iter().filter(|w| w.fatal);
-        (e.hcas.len(), fatal.map(|w| (w.trap, w.text.clone())).collect::<Vec<_>>())
-    };
-    assert_eq!(said(&all, &[("NCCL_IB_MERGE_NICS", "0")], "2.29.3"), (32, vec![]));
-    // There is room when the last one is looked at, for one port of two.
-    all[31].3 = 2;
-    for (version, does) in [("2.29.3", "takes them as well"), ("2.32.3", "takes wrong ones, or crashes")] {
-        let text = format!("NCCL {version} has 32 places and takes 33 HCA ports: it writes past them, and {does}");
-        assert_eq!(said(&all, &[], version), (33, vec![(Trap::Overrun, text)]));
-    }
-    let (long, list) = (format!("^{}", "x".repeat(64)), format!("=m0,{}", "y".repeat(60)).repeat(20));
-    let few =
-        |env: &[(&str, &str)], version| said(&all[..2], env, version).1.into_iter().map(|w| w.0).collect::<Vec<_>>();
-    for variable in ["NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"] {
-        let env = [(variable, long.as_str())];
-        assert_eq!((few(&env, "2.30.4"), few(&env, "2.30.7")), (vec![Trap::Overrun], vec![]));
-    }
-    let logged = [("NCCL_IB_HCA", list.as_str()), ("NCCL_DEBUG", "info")];
-    assert_eq!((few(&logged, "2.19.3"), few(&logged, "2.20.5")), (vec![Trap::Overrun], vec![]));
-    assert_eq!(few(&logged[..1], "2.19.3"), []);
-}
-
-#[test]
-fn an_image_names_its_release() {
-    let all = hcas(&[("rxe0", None, "0001", 1), ("mlx5_0", Some("0000:05:00.0"), "0002", 1)]);
-    let crash = |release: &str| check([("NCCL_VERSION", release)], &all).iter().any(|w| w.trap == Trap::Crash);
-    assert_eq!(["2.25.1-1", "2.30.7-1", "", "none"].map(crash), [true, false, false, false]);
 }

@@ -630,6 +630,7 @@ fn plan(nics: Vec<Nic>) -> Plan {
         default_route: false,
         agreement: None,
         freeze_lifetimes: true,
+        nccl_version: None,
     }
 }
 
