@@ -174,6 +174,43 @@ fn doctor_says_what_a_sandbox_hides() {
     });
 }
 
+/// A tenant may give any program that name, and a command line.
+#[test]
+fn a_tenants_runsc_is_no_sandbox() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.prepare(&rails);
+        let bundle = host.run.parent().unwrap().join("bundles/g");
+        let boot = ["boot", &format!("--bundle={}", bundle.display()), "--rdmaproxy=true"].map(str::to_owned);
+        let start = |enter: &mut Command, program: &str| {
+            let words = [program, "-c", "shift 3; \"$@\"; exit", "runsc-sandbox"].map(str::to_owned);
+            Container::start("g", enter.args(words.iter().chain(&boot)))
+        };
+        // By the record: it was made by a runtime that is none of gVisor's, and the program is on the host's own mounts.
+        let c = start(Command::new("unshare").arg("--net"), runsc(host).to_str().unwrap());
+        let state = bundled(host, &c, &json!({}), &["/dev/infiniband/uverbs0"]);
+        host.hook("createRuntime", &state).ok();
+        assert!(!examined(host, "g").contains("sandbox"), "by the record");
+        delete(host, c, &state);
+        // Without one, by where the program is: on a mount of the container's.
+        let apart = ["--net", "--mount", "--propagation", "private"];
+        let c = start(Command::new("unshare").args(apart), runsc(host).to_str().unwrap());
+        assert!(!examined(host, &c.pid().to_string()).contains("sandbox"), "in a mount namespace of its own");
+        drop(c);
+        // Or below the container's root, which is a folder of the host's.
+        let root = host.run.parent().unwrap().join("root");
+        fs::create_dir_all(&root).unwrap();
+        let ldd = "for f in $(ldd \"$1\" | grep -o '/[^ ]*') \"$1\" /bin/sh /bin/cat; do mkdir -p \"$2${f%/*}\"; cp -L \"$f\" \"$2$f\"; done";
+        let shell = runsc(host);
+        let done = Command::new("sh").args(["-c", ldd, "sh"]).args([&shell, &root]).status().unwrap();
+        assert!(done.success());
+        let mut enter = Command::new("unshare");
+        enter.arg("--net").arg("--root").arg(&root);
+        let c = start(&mut enter, shell.to_str().unwrap());
+        assert!(!examined(host, &c.pid().to_string()).contains("sandbox"), "below a root of its own");
+    });
+}
+
 #[test]
 fn status_names_the_command_that_returns_nics() {
     alone(|host| {

@@ -13,7 +13,7 @@ use crate::doctor::facts::{Machine, SandboxFacts};
 use crate::journal::Record;
 use crate::kernel::host::files;
 use crate::kernel::probe::access::NodeAccess;
-use crate::kernel::process::pidfd;
+use crate::kernel::process::{pidfd, program};
 use crate::oci::config::{Config, Device};
 
 pub(super) struct SandboxedContainer {
@@ -22,11 +22,17 @@ pub(super) struct SandboxedContainer {
 }
 
 impl SandboxedContainer {
-    /// Nothing for a process that is not runsc's. The bundle is that of the record, else of the sandbox's command line.
+    /// Nothing for a process that is not runsc's: by the record where there is one, else by the program of that name, which has to be
+    /// the host's and not the container's own. The bundle is that of the record, else of the sandbox's command line.
     pub(super) fn find(pid: i32, record: Option<&Record>) -> Option<SandboxedContainer> {
-        let (program, args) = pidfd::command(pid)?;
-        let by_command = Sandbox::of_command(&program, &args)?;
         let member = record.and_then(|r| r.members.iter().find(|m| m.pid == pid));
+        let command = pidfd::command(pid);
+        let by_command = command.as_ref().and_then(|(program, args)| Sandbox::of_command(program, args));
+        let by_command = match member {
+            Some(member) => by_command.or(Some(Sandbox::Plain)).filter(|_| member.sandboxed)?,
+            None => by_command.filter(|_| program::is_of_host(pid))?,
+        };
+        let args = command.map(|(_, args)| args).unwrap_or_default();
         let bundle = member.map(|m| PathBuf::from(&m.bundle)).filter(|path| path.is_absolute());
         let config = match bundle.or_else(|| pidfd::bundle(&args)) {
             Some(bundle) => read(&bundle.join("config.json")),
