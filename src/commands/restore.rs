@@ -31,6 +31,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     // A timer that finds nothing does not wait for the lock, and writes nothing.
     if args.how.stale && found.is_empty() {
+        warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
         return if args.output.json { say("[]") } else { Ok(()) };
     }
     store.prepare()?;

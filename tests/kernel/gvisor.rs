@@ -1,8 +1,8 @@
 //! Hooks below gVisor's runtime. Stand-in: a shell under the name runsc, with runsc's command line; no sandbox is made.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 
 use crate::alone;
 use serde_json::{Value, json};
@@ -297,6 +297,75 @@ fn settings_reach_a_sandbox_by_createcontainer() {
 #[test]
 fn settings_for_a_sandbox_yield_to_the_image() {
     alone(|host| settings_reach(host, Some("NCCL_DEBUG=WARN\n")));
+}
+
+/// A gofer that has called its createContainer hook, and lives until it is killed.
+fn gofer(host: &Host, bundle: &Path, state: &str) -> Child {
+    let hook = host.command(&["hook", "createContainer"]);
+    let words: Vec<&str> =
+        [hook.get_program()].into_iter().chain(hook.get_args()).map(|w| w.to_str().unwrap()).collect();
+    fs::create_dir_all(bundle.join("rootfs/etc")).unwrap();
+    fs::write(bundle.join("rootfs/etc/nccl.conf"), "").unwrap();
+    fs::write(bundle.join("state"), state).unwrap();
+    let script =
+        format!("mount --bind rootfs rootfs; {} <state || exit $?; touch placed; exec sleep 600", words.join(" "));
+    let mut command = Command::new("unshare");
+    command.env_clear().args(["--mount", "--propagation", "private", "sh", "-c", &script]).current_dir(bundle);
+    let mut gofer = command.spawn().unwrap();
+    while !bundle.join("placed").exists() {
+        assert_eq!(gofer.try_wait().unwrap(), None, "the hook failed");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs::remove_file(bundle.join("placed")).unwrap();
+    gofer
+}
+
+#[test]
+fn what_createcontainer_leaves_goes_with_its_container() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.rdmaprep(&["prepare", "--ifaces", &rails, "--debug-all"]).ok();
+        let left = || fs::read_dir(host.run.join("conf")).unwrap().count();
+        let mut c = Container::new("g");
+        let state = bundled(host, &c, &json!({}), &[]);
+        let gofers = state.replace(&format!("\"pid\":{}", c.pid()), "\"pid\":-1");
+        let bundle = host.run.parent().unwrap().join("bundles/g");
+        // The create hook never comes: no record knows of the file.
+        let mut first = gofer(host, &bundle, &gofers);
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        assert_eq!(left(), 1, "its container may get its NICs yet");
+        first.kill().unwrap();
+        first.wait().unwrap();
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        assert_eq!(left(), 0);
+        // A stale one does not stand in for the next container of that name; any restore or reclaim removes it, too.
+        let mut first = gofer(host, &bundle, &gofers);
+        first.kill().unwrap();
+        first.wait().unwrap();
+        let mut second = gofer(host, &bundle, &gofers);
+        assert_eq!(left(), 1);
+        create(host, &[], &state).ok();
+        assert_eq!(host.report("g")["settings"], "in the /etc/nccl.conf that the createContainer hook mounted");
+        // When its NICs are returned by hand, the container still has what is mounted.
+        host.rdmaprep(&["restore", "g"]).ok();
+        assert_eq!(left(), 0);
+        let mount = format!("--mount=/proc/{}/ns/mnt", second.id());
+        let conf = bundle.join("rootfs/etc/nccl.conf");
+        let seen = Command::new("nsenter").args([mount.as_str(), "cat"]).arg(&conf).output().unwrap();
+        assert!(String::from_utf8_lossy(&seen.stdout).starts_with("NCCL_DEBUG=INFO\n"), "{seen:?}");
+        second.kill().unwrap();
+        second.wait().unwrap();
+        // NICs of a container that died without a stop hook, as the timer finds them.
+        let mut third = gofer(host, &bundle, &gofers);
+        create(host, &[], &state).ok();
+        c.kill();
+        assert_eq!(left(), 1);
+        host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+        assert_eq!(left(), 0);
+        third.kill().unwrap();
+        third.wait().unwrap();
+        host.is_clean();
+    });
 }
 
 #[test]

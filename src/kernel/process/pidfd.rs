@@ -50,6 +50,14 @@ pub fn parent() -> Option<i32> {
     Some(rustix::process::getppid()?.as_raw_nonzero().get())
 }
 
+/// The same with when it started, as /proc counts: that may be of a pid namespace above ours, as in gVisor's gofer. Nothing for an
+/// init, which may be that of a namespace that others do not see.
+pub fn parent_in_proc() -> Option<(i32, u64)> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+    Some((parent, start_time(parent).filter(|_| parent != 1)?))
+}
+
 /// The program that a process executes, whatever the process calls itself, and its arguments.
 pub fn command(pid: i32) -> Option<(PathBuf, Vec<OsString>)> {
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;

@@ -61,7 +61,7 @@ impl Store {
         });
         let shared = [self.plans(), self.reports(), self.views(), self.profiles()];
         let shared = shared.iter().map(|folder| shared_folder::sweep(folder));
-        let all = records.chain(shared).chain([self.sweep_copies()]);
+        let all = records.chain(shared).chain([self.sweep_copies(), self.sweep_late_confs()]);
         all.filter_map(|done| done.err().map(|e| format!("{e:#}"))).collect()
     }
 

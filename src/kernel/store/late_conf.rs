@@ -12,15 +12,35 @@ use rustix::fs::{self, Mode, OFlags};
 
 use super::Store;
 use crate::kernel::host::files;
+use crate::kernel::process::pidfd;
+
+/// Ids are unique only within a runtime, so the bundle counts, too.
+fn digest(id: &str, bundle: &str) -> String {
+    let digest = Sha256::hash(format!("{id}\0{bundle}").as_bytes());
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Whether the process that a file's name has is no more; a name without one says nothing.
+fn is_widowed(name: &str) -> bool {
+    let mut parts = name.split('-').skip(1);
+    let mut holder = || Some((parts.next()?.parse::<i32>().ok()?, parts.next()?.parse::<u64>().ok()?));
+    holder().is_some_and(|(pid, start)| pidfd::start_time(pid) != Some(start))
+}
 
 impl Store {
-    /// Ids are unique only within a runtime, so the bundle counts, too.
-    fn late_conf(&self, id: &str, bundle: &str) -> PathBuf {
-        let digest = Sha256::hash(format!("{id}\0{bundle}").as_bytes());
-        self.run.join("conf").join(digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>())
+    fn late_confs(&self) -> PathBuf {
+        self.run.join("conf")
     }
 
-    /// Stores what the image has, for the users who may read it there.
+    /// Those of a container: one, unless a hook was killed.
+    fn late_confs_of(&self, id: &str, bundle: &str) -> Result<Vec<PathBuf>> {
+        let digest = digest(id, bundle);
+        let is_its = |name: &String| name.split('-').next() == Some(&digest);
+        Ok(files::list(&self.late_confs())?.iter().filter(|n| is_its(n)).map(|n| self.late_confs().join(n)).collect())
+    }
+
+    /// Stores what the image has, for the users who may read it there, under a name that has the process whose mount namespace shows
+    /// it: gVisor's gofer, which lives as long as its container.
     pub fn put_late_conf(
         &self,
         id: &str,
@@ -29,8 +49,11 @@ impl Store {
         (uid, gid, mode): (u32, u32, u32),
     ) -> Result<File> {
         files::private_dir(&self.run)?;
-        files::private_dir(&self.run.join("conf"))?;
-        let path = self.late_conf(id, bundle);
+        files::private_dir(&self.late_confs())?;
+        let holder = pidfd::parent_in_proc().map(|(pid, start)| format!("-{pid}-{start}")).unwrap_or_default();
+        let path = self.late_confs().join(digest(id, bundle) + &holder);
+        // Those of another container of that name and bundle, which has ended.
+        self.late_confs_of(id, bundle)?.iter().filter(|older| **older != path).try_for_each(|p| files::remove(p))?;
         files::replace_unsynced(&path, image, mode)?;
         chown(&path, Some(uid), Some(gid)).with_context(|| format!("giving {} its owner", path.display()))?;
         open(&path).with_context(|| format!("opening {}", path.display()))
@@ -38,7 +61,7 @@ impl Store {
 
     /// Makes of the file what `merge` makes of the image's; nothing where there is none. In place: the container has this very file.
     pub fn fill_late_conf(&self, id: &str, bundle: &str, merge: impl FnOnce(&[u8]) -> Vec<u8>) -> Result<bool> {
-        let path = self.late_conf(id, bundle);
+        let Some(path) = self.late_confs_of(id, bundle)?.into_iter().next() else { return Ok(false) };
         let doing = || format!("filling {}", path.display());
         let mut file = match open(&path) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
@@ -53,7 +76,13 @@ impl Store {
     }
 
     pub fn remove_late_conf(&self, id: &str, bundle: &str) -> Result<()> {
-        files::remove(&self.late_conf(id, bundle))
+        self.late_confs_of(id, bundle)?.iter().try_for_each(|path| files::remove(path))
+    }
+
+    /// Removes those of containers that have ended without a stop hook. It takes no lock: a file belongs to one container.
+    pub fn sweep_late_confs(&self) -> Result<()> {
+        let names = files::list(&self.late_confs())?;
+        names.iter().filter(|name| is_widowed(name)).try_for_each(|name| files::remove(&self.late_confs().join(name)))
     }
 }
 
