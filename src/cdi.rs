@@ -109,7 +109,8 @@ impl Spec {
             }
         }
         devices.push(device(ALL, rails, hooks));
-        let common = hooks.iter().filter(|h| matches!(h.stage, Stage::Poststart | Stage::Poststop));
+        let is_common = |h: &&HookEdit| matches!(h.stage, Stage::CreateContainer | Stage::Poststart | Stage::Poststop);
+        let common = hooks.iter().filter(is_common);
         let container_edits = Edits { hooks: common.map(|h| hook(h, &[])).collect(), ..Edits::default() };
         (Spec { cdi_version: version(&devices).to_owned(), kind: KIND.to_owned(), devices, container_edits }, notes)
     }

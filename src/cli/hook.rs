@@ -94,7 +94,7 @@ fn read_plain(args: &[OsString]) -> Option<Cli> {
         None => Some(None),
     };
     let hook = HookArgs {
-        stage: Stage::ALL.into_iter().find(|s| s.name() == stage)?,
+        stage: Stage::WITH_GOFER.into_iter().find(|s| s.name() == stage)?,
         plan: text("plan"),
         deadline: seconds("deadline")?,
         hook_timeout: seconds("hook-timeout")?,
@@ -129,6 +129,7 @@ mod tests {
     fn plain_command_lines_are_read_without_clap() {
         for (line, is_plain) in [
             ("hook createRuntime", true),
+            ("hook createContainer --plan p --deadline 5", true),
             ("--config /c --run-dir=/r hook poststop --state-dir /s", true),
             ("hook prestart --plan p --deadline 5 --agreed d --hook-timeout=300", true),
             ("hook createRuntime --plan p --plan q", false),

@@ -21,7 +21,7 @@ use crate::kernel::netns::Netns;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World, boot_id};
-use crate::oci::edit::{self, HookEdit, hooks_for};
+use crate::oci::edit::{self, HookEdit, Stage, hooks_for};
 use crate::planner::{observe_host, options, plan_of_any};
 use crate::report::{self, DeviceLine};
 use crate::select::{BusyNic, Selection, left_out};
@@ -99,7 +99,9 @@ fn diff(path: &str, before: &str, text: &str) -> String {
 
 /// The rails of the stored plan, as far as the policy allows them by now; else those that would be chosen, and those that are away.
 fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &Store) -> Result<Source> {
-    let program = &program(args)?;
+    let etc = HostTree::new(Path::new("/"))?;
+    let program = &program(args, &etc)?;
+    let stages = if install::has_gvisor(&etc) { &Stage::WITH_GOFER[..] } else { &Stage::ALL };
     if let Some(plan) = store.plan(&args.plan)? {
         args.select.refuse_given(&[], &is_stored(&args.plan))?;
         let plan = request.narrowed_plan(plan, Some(seen));
@@ -108,7 +110,7 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
             !rails.is_empty(),
             ErrorClass::Nothing.error(format!("the policy leaves no NIC of plan {}", plan.name))
         );
-        let hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
+        let hooks = hooks_for(stages, &plan, rails.len(), program, args.hook_timeout);
         return Ok(Source { rails, hooks, selection: None });
     }
     let (plan, selection) = plan_of_any(request, &args.plan, seen, &busy_nics(store)?, options(request))?;
@@ -121,7 +123,7 @@ fn source(request: &Request, args: &CdiGenerateArgs, seen: &Snapshot, store: &St
     if rails.is_empty() {
         selection.some()?;
     }
-    let mut hooks = hooks_for(&plan, rails.len(), program, args.hook_timeout);
+    let mut hooks = hooks_for(stages, &plan, rails.len(), program, args.hook_timeout);
     // No plan is stored: the hook makes one, from the flags given here and the rails of its own flags.
     let flags = args.select.without("ifaces").flags();
     hooks.iter_mut().for_each(|hook| hook.args.extend_from_slice(&flags));
@@ -149,9 +151,8 @@ fn ours(path: &Path, text: &str) -> Result<Spec> {
 }
 
 /// The program that the hooks name: the one that stays when there is a next version, as `install` has it.
-fn program(args: &CdiGenerateArgs) -> Result<String> {
-    let etc = HostTree::new(Path::new("/"))?;
-    let program = install::program(args.program.as_deref(), &etc)?;
+fn program(args: &CdiGenerateArgs, etc: &HostTree) -> Result<String> {
+    let program = install::program(args.program.as_deref(), etc)?;
     if etc.exists(&program) {
         return Ok(program);
     }

@@ -7,7 +7,9 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde_json::{Value, json};
 
-use super::{Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, shim, toml_trouble};
+use super::{
+    Command, Content, DEFAULT_PLACE, Ground, InstallRequest, Part, Piece, about, has_gvisor, shim, toml_trouble,
+};
 
 const SHARED: &str = "/usr/share/containers/oci/hooks.d";
 /// The folder that podman alone reads.
@@ -19,12 +21,16 @@ const DEFINITIONS: [(&str, &str); 3] = [
     ("poststart", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststart.json")),
     ("poststop", include_str!("../../hooks/oci-hooks.d/rdmaprep-poststop.json")),
 ];
+/// gVisor alone has a use for it; other runtimes would start a process that ends at once.
+const CREATE_CONTAINER: (&str, &str) =
+    ("createContainer", include_str!("../../hooks/gvisor-hooks.d/rdmaprep-createContainer.json"));
 const PRECREATE: (&str, &str) = ("precreate", include_str!("../../hooks/podman-hooks.d/rdmaprep-precreate.json"));
 const CRIO_RUNTIME: (&str, &str) =
     ("/etc/crio/crio.conf.d/50-rdmaprep.conf", include_str!("../../hooks/kubernetes/crio.conf"));
 
-fn shared(wanted: &InstallRequest) -> Part {
-    let pieces = DEFINITIONS.iter().flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
+fn shared(wanted: &InstallRequest, ground: &Ground) -> Part {
+    let gvisor = has_gvisor(ground.tree).then_some(&CREATE_CONTAINER);
+    let pieces = DEFINITIONS.iter().chain(gvisor).flat_map(|definition| pieces(SHARED, definition, wanted)).collect();
     Part { pieces, ..Part::default() }
 }
 
@@ -38,7 +44,7 @@ pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
         ensure!(list.iter().any(|item| item.as_str() == Some(SHARED)), lost());
         break;
     }
-    let mut part = shared(wanted);
+    let mut part = shared(wanted, ground);
     let (runtime, link) = shim(wanted, ground.tree)?;
     // Hooks come too late to give a container device nodes: its runtime has to.
     let text = CRIO_RUNTIME.1.replace("/usr/bin/rdmaprep-runtime", &runtime);
@@ -47,7 +53,7 @@ pub(super) fn crio(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
 }
 
 pub(super) fn podman(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
-    let mut part = shared(wanted);
+    let mut part = shared(wanted, ground);
     part.pieces.extend(pieces(PODMAN, &PRECREATE, wanted));
     let mut folders = Folders { list: vec![SHARED.to_owned()], adds: false };
     let (after, before): (Vec<_>, Vec<_>) = files(ground)?.into_iter().partition(|path| is_after(path));

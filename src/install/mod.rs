@@ -24,7 +24,7 @@ use crate::kernel::host::host_tree::{Content, ReadTree};
 pub use manifest::{Entry, MANIFEST, Manifest, Removal, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
-pub use target::Target;
+pub use target::{Target, has_gvisor};
 
 /// Where the program is expected: hook definitions name it, and containers that run keep that path until they stop, so that it is
 /// the same for every version.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kernel::host::host_tree::ReadTree;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
@@ -65,6 +67,13 @@ impl Target {
             ),
         }
     }
+}
+
+/// Whether gVisor's runtime is on a host.
+pub fn has_gvisor(tree: &dyn ReadTree) -> bool {
+    ["/usr/bin/runsc", "/usr/sbin/runsc", "/usr/local/bin/runsc", "/usr/local/sbin/runsc"]
+        .iter()
+        .any(|p| tree.exists(p))
 }
 
 impl fmt::Display for Target {

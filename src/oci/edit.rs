@@ -53,10 +53,10 @@ impl Edit {
 /// Our hooks for a plan. Runtimes agree on prestart only, which is deprecated, so both it and createRuntime are configured;
 /// the second to run finds the work done. The deadline that a hook keeps leaves it the time to undo before the runtime kills it.
 pub fn hooks(plan: &Plan, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
-    hooks_for(plan, plan.nics.len(), program, timeout)
+    hooks_for(&Stage::ALL, plan, plan.nics.len(), program, timeout)
 }
 
-pub fn hooks_for(plan: &Plan, nics: usize, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
+pub fn hooks_for(stages: &[Stage], plan: &Plan, nics: usize, program: &str, timeout: Option<u32>) -> Vec<HookEdit> {
     let timeout = timeout.unwrap_or_else(|| deadline::timeout(nics));
     let deadline = deadline::before(timeout, nics).to_string();
     let hook = |stage: Stage| {
@@ -65,7 +65,7 @@ pub fn hooks_for(plan: &Plan, nics: usize, program: &str, timeout: Option<u32>) 
         let args = args.into_iter().chain(agreed).map(str::to_owned).collect();
         HookEdit { stage, path: program.to_owned(), args, timeout }
     };
-    Stage::ALL.map(hook).to_vec()
+    stages.iter().copied().map(hook).collect()
 }
 
 /// The annotations of a config.json: what a container's author asks for. Of one that cannot be edited they are read, too: it may

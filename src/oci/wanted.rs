@@ -64,6 +64,9 @@ pub enum Stage {
 impl Stage {
     /// Those of an edited config.json, in the order in which they run.
     pub const ALL: [Stage; 4] = [Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
+    /// Those of hooks alone, on a host with gVisor.
+    pub const WITH_GOFER: [Stage; 5] =
+        [Stage::CreateContainer, Stage::Prestart, Stage::CreateRuntime, Stage::Poststart, Stage::Poststop];
 
     /// The key below `hooks`, and the argument of `rdmaprep hook`.
     pub fn name(self) -> &'static str {

@@ -20,7 +20,7 @@ use rdmaprep::config::host::{Config, Host as Policy};
 use rdmaprep::config::options::SelectOptions;
 use rdmaprep::config::request::Request;
 use rdmaprep::nccl_env::Options;
-use rdmaprep::oci::edit::{Stage, hooks};
+use rdmaprep::oci::edit::{Stage, hooks, hooks_for};
 use rdmaprep::plan::Plan;
 use rdmaprep::select::select;
 use serde_json::{Value, json};
@@ -38,7 +38,8 @@ fn made(case: &Path) -> Result<Value> {
     let request = Request::new(Some(&args.plan), &args.select, policy, SelectOptions::default(), |_| None)?;
     let selection = select(&request, &snapshot, &[])?;
     let plan = Plan::new(&args.plan, &request, &snapshot, &selection, &Options::default());
-    let hooks = hooks(&plan, "/usr/bin/rdmaprep", args.hook_timeout);
+    let stages = if case.ends_with("gvisor") { &Stage::WITH_GOFER[..] } else { &Stage::ALL };
+    let hooks = hooks_for(stages, &plan, plan.nics.len(), "/usr/bin/rdmaprep", args.hook_timeout);
     let (spec, notes) = Spec::from_rails(&Rail::rails_of_plan(&plan, &snapshot), &hooks);
     obeys(&spec);
     Ok(json!({"spec": spec, "notes": notes}))
@@ -91,7 +92,10 @@ fn obeys(spec: &Spec) {
             assert!(node["major"].as_u64().unwrap() > 0 && node["minor"].is_u64());
         }
         for hook in list("hooks") {
-            assert!(["createRuntime", "poststart", "poststop"].contains(&hook["hookName"].as_str().unwrap()));
+            assert!(
+                ["createContainer", "createRuntime", "poststart", "poststop"]
+                    .contains(&hook["hookName"].as_str().unwrap())
+            );
             assert!(hook["path"].as_str().unwrap().starts_with('/') && hook["timeout"].as_u64().unwrap() > 0);
             // What a hook is called with is what the program understands.
             let args: Vec<String> = serde_json::from_value(hook["args"].clone()).unwrap();
@@ -349,6 +353,29 @@ fn inside(c: &Container) -> String {
         .filter(|n| n != "lo")
         .collect::<Vec<_>>()
         .join(" ")
+}
+
+/// gVisor's hook comes once, however many devices are asked for, and with gVisor alone.
+#[test]
+fn hosts_with_gvisor_get_one_hook_more() {
+    alone(|host| {
+        host.rails(2);
+        host.prepare("r0,r1");
+        let node = Node::new(host);
+        let calls = || {
+            node.generate(&[]).ok();
+            obeys(&node.spec());
+            let (c, config) = node.container("c", &["r0", "r1"], |_| {});
+            drop(c);
+            config["hooks"]["createContainer"].as_array().cloned().unwrap_or_default()
+        };
+        sh("mount -t tmpfs tmpfs /usr/local/sbin; touch /usr/local/sbin/runsc");
+        let hooks = calls();
+        assert_eq!(hooks.len(), 1);
+        assert_eq!(hooks[0]["args"].as_array().unwrap()[1..5], ["hook", "createContainer", "--plan", "default"]);
+        fs::remove_file("/usr/local/sbin/runsc").unwrap();
+        assert_eq!(calls(), [] as [Value; 0]);
+    });
 }
 
 fn whole(host: &Host, stored: bool) {

@@ -27,7 +27,7 @@ fn states_of_the_runtimes_are_read() {
 
 #[test]
 fn hook_definitions_call_a_stage_that_exists() {
-    for (path, text) in files("hooks/oci-hooks.d", "rdmaprep-") {
+    for (path, text) in [files("hooks/oci-hooks.d", "rdmaprep-"), files("hooks/gvisor-hooks.d", "rdmaprep-")].concat() {
         let hook: serde_json::Value = serde_json::from_str(&text).unwrap();
         let args: Vec<&str> = hook["hook"]["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
         let Command::Hook(parsed) = Cli::read(&args).unwrap().command else { panic!("{}", path.display()) };
@@ -47,7 +47,7 @@ fn the_precreate_hook_edits_and_stands_alone() {
     assert_eq!(hook["stages"], serde_json::json!(["precreate"]), "{}", path.display());
     let args: Vec<&str> = hook["hook"]["args"].as_array().unwrap().iter().map(|a| a.as_str().unwrap()).collect();
     assert!(matches!(Cli::read(&args).unwrap().command, Command::Spec(_)));
-    let others = files("hooks/oci-hooks.d", "");
+    let others = [files("hooks/oci-hooks.d", ""), files("hooks/gvisor-hooks.d", "")].concat();
     assert!(others.iter().all(|(_, text)| !text.contains("precreate")));
     let when = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap()["when"].clone();
     assert!(others.iter().all(|(_, other)| when(other) == hook["when"]));

@@ -159,7 +159,7 @@ fn a_plan_becomes_an_edit() {
     assert_eq!(edit.hooks.iter().map(|h| h.stage).collect::<Vec<_>>(), Stage::ALL);
     assert_eq!(edit.hooks[1].args, ["rdmaprep", "hook", "createRuntime", "--plan", "rails", "--deadline", "55"]);
     // 512 NICs take their time, and so does their undo; a timeout that is asked for stays.
-    let many = |timeout| edit::hooks_for(&plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1);
+    let many = |timeout| edit::hooks_for(&Stage::ALL, &plan, 512, "/usr/bin/rdmaprep", timeout).swap_remove(1);
     assert_eq!((many(None).timeout, many(None).args[6].as_str()), (119, "62"));
     assert_eq!((many(Some(100)).timeout, many(Some(100)).args[6].as_str()), (100, "50"));
     assert_eq!(edit.annotations, [("rdmaprep.io/plan".to_owned(), "rails".to_owned())]);

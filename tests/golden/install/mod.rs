@@ -304,7 +304,7 @@ fn lines_of_a_toml_file_end_as_they_did() {
 #[test]
 fn hooks_give_up_before_they_are_killed() {
     let mut seen = 0;
-    for folder in ["hooks/oci-hooks.d", "hooks/podman-hooks.d"] {
+    for folder in ["hooks/oci-hooks.d", "hooks/gvisor-hooks.d", "hooks/podman-hooks.d"] {
         for file in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
             let value: Value = serde_json::from_str(&fs::read_to_string(file.unwrap().path()).unwrap()).unwrap();
             let args: Vec<String> = serde_json::from_value(value["hook"]["args"].clone()).unwrap();
@@ -320,7 +320,7 @@ fn hooks_give_up_before_they_are_killed() {
             }
         }
     }
-    assert_eq!(seen, 3);
+    assert_eq!(seen, 4);
 }
 
 /// Each of them adds to what the others have written down.

@@ -107,3 +107,49 @@ killed() { # NETWORK
 }
 case_a_killed_sentry() { killed host; }
 case_a_killed_sentry_with_a_network_of_its_own() { killed sandbox; }
+
+# by_device ID: what an engine makes of its bundle for the device `all` of a file that `cdi generate` has written.
+by_device() {
+  # shellcheck disable=SC2016 # jq's own
+  jq --slurpfile cdi /run/cases/cdi.json '$cdi[0] as $file
+    | reduce ($file.containerEdits, ($file.devices[] | select(.name == "all").containerEdits)) as $edits (.;
+      .process.env += ($edits.env // [])
+      | .linux.devices += [($edits.deviceNodes // [])[] | {path, type, major, minor, fileMode, uid, gid}]
+      | reduce ($edits.hooks // [])[] as $hook (.; .hooks[$hook.hookName] += [$hook | {path, args, timeout}]))' \
+    "/tmp/ctr/$1/config.json" > "/tmp/ctr/$1/config.new"
+  mv "/tmp/ctr/$1/config.new" "/tmp/ctr/$1/config.json"
+  # After ours, which must not keep it from being called.
+  edit "$1" '.hooks.createContainer += [{"path": "/bin/sh", "args": ["sh", "-c", "cat >> /run/cases/called"]}]'
+}
+
+# Hooks alone. The one for createContainer is there because the guest has a runsc: that of 2026 calls it, Debian's of 2024 does not,
+# and with runc it does nothing.
+case_hooks_of_a_device() {
+  local calls=0 settings="source it"
+  ! proxy || { calls=1 settings="in the /etc/nccl.conf that the createContainer hook mounted"; }
+  plan d "v0 rdma0"
+  rdmaprep cdi generate --plan d --output - > /run/cases/cdi.json
+  : > /run/cases/called
+  bundle sandboxed sh -c 'cat /etc/nccl.conf; echo ready; exec sleep infinity'
+  by_device sandboxed
+  start runsc sandboxed
+  said=$(grep "hook createRuntime.*container=sandboxed" /var/log/rdmaprep.log)
+  says "$settings"
+  equal "calls by runsc" "$calls" "$(grep -c '"pid":-1' /run/cases/called)"
+  said=$(cat /tmp/ctr/sandboxed.out)
+  [ "$calls" = 0 ] || says "NCCL_IB_HCA==rxe"
+  stop runsc sandboxed "$runner"
+
+  : > /run/cases/called
+  bundle plain sh -c 'cat /etc/nccl.conf; echo ready; exec sleep infinity'
+  by_device plain
+  start runc plain
+  said=$(grep "hook createRuntime.*container=plain" /var/log/rdmaprep.log)
+  says "in an /etc/nccl.conf of ours"
+  equal "calls by runc" 1 "$(grep -c '"pid":1,' /run/cases/called)"
+  said=$(cat /tmp/ctr/plain.out)
+  says "NCCL_IB_HCA==rxe"
+  [ ! -e /run/rdmaprep/conf ] || equal "files for sandboxes" "" "$(ls /run/rdmaprep/conf)"
+  stop runc plain "$runner"
+  echo "# $(runsc --version | head -n 1) calls $calls createContainer hooks, $(runc --version | head -n 1) 1"
+}
