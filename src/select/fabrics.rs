@@ -40,22 +40,39 @@ fn rate(hca: &Hca) -> Option<f64> {
     ports(hca).filter_map(Port::gigabits).max_by(f64::total_cmp)
 }
 
+fn model(hca: &Hca, snapshot: &Snapshot) -> Option<(u16, u16)> {
+    let function = snapshot.pci.iter().find(|f| Some(f.address) == hca.pci)?;
+    Some((function.vendor, function.device))
+}
+
+/// Why one is slower than the fastest: one of the same model among these can tell.
+fn why_slower(hca: &Hca, fastest: &[&Hca], snapshot: &Snapshot) -> String {
+    let own = model(hca, snapshot);
+    match fastest.iter().find(|other| own.is_some() && model(other, snapshot) == own) {
+        Some(other) => format!(
+            "it is the same model as {}, so its link may have trained down (see its cable and switch port), or its switch is slower",
+            other.name
+        ),
+        None => "for storage or management, or its link trained down".to_owned(),
+    }
+}
+
 /// Leaves out those that are slower than the fastest; a rate that is unknown is not compared.
 pub(super) fn leave_out_slower(context: &Context, verdicts: &mut [Verdict]) {
     if chosen_by_hand(context) {
         return;
     }
     let all = kept(context.snapshot, verdicts);
-    let Some(fastest) = all.iter().filter_map(|hca| rate(hca)).max_by(f64::total_cmp) else { return };
-    for hca in all {
-        let Some(rate) = rate(hca).filter(|rate| *rate < fastest) else { continue };
-        let why = format!(
-            "a rate of {rate} Gb/s, where the fastest InfiniBand HCA has {fastest}: for storage or management, or its link trained down"
-        );
+    let rates: Vec<(&Hca, f64)> = all.iter().filter_map(|hca| Some((*hca, rate(hca)?))).collect();
+    let Some(most) = rates.iter().map(|(_, rate)| *rate).max_by(f64::total_cmp) else { return };
+    let fastest: Vec<&Hca> = rates.iter().filter(|(_, rate)| *rate == most).map(|(hca, _)| *hca).collect();
+    for (hca, rate) in rates.iter().filter(|(_, rate)| *rate < most) {
+        let reason = why_slower(hca, &fastest, context.snapshot);
+        let why = format!("a rate of {rate} Gb/s, where the fastest InfiniBand HCA has {most}: {reason}");
         let drop = Drop {
             code: DropCode::SlowerHca,
             why,
-            fix: "if the job is to have it: --hca with all that are meant, or --hca all (RDMA_HCA)".to_owned(),
+            fix: "to keep it: --hca all, or --hca with all that are meant (RDMA_HCA)".to_owned(),
         };
         let of_it = |v: &&mut Verdict| v.netdev.is_none() && v.hca.as_ref() == Some(&hca.name);
         for v in verdicts.iter_mut().filter(of_it).filter(|v| v.dropped.is_none()) {
