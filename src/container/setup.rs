@@ -247,14 +247,7 @@ impl SetupPlan {
         let added = self.additions.conf.iter().map(|v| (&v.name, &v.value));
         let found =
             explain::check(self.bundle.env.iter().chain(added), &inside(plan, host, Some(within)), plan.nccl_version);
-        let more = "`rdmaprep nccl explain --bundle` says more";
-        let sentence = |w: Warning| match w.trap {
-            // It names the release and the way out, and nothing that the container chose.
-            Trap::Crash => w.text,
-            trap => format!("{}; {more}", trap.summary()),
-        };
-        let sentences: BTreeSet<String> = found.into_iter().map(sentence).collect();
-        sentences.into_iter().map(|sentence| format!("NCCL in this container: {sentence}")).collect()
+        pitfall_notes(found)
     }
 
     /// The plan as this container gets it: with where to meet, and without a GID index that its own environment overrides, which then
@@ -263,5 +256,36 @@ impl SetupPlan {
         let overrides =
             |ours: &u32| self.bundle.env.get("NCCL_IB_GID_INDEX").is_some_and(|own| *own != ours.to_string());
         plan.for_container(self.env.clone(), plan.gid_index.filter(|index| !overrides(index)))
+    }
+}
+
+/// Each kind of pitfall once. A container chooses its settings: of these, no note has the words.
+fn pitfall_notes(found: Vec<Warning>) -> Vec<String> {
+    let more = "`rdmaprep nccl explain --bundle` says more";
+    let sentence = |w: Warning| match w.trap {
+        // It names the release and the way out, and nothing that the container chose.
+        Trap::Crash => w.text,
+        trap => format!("{}; {more}", trap.summary()),
+    };
+    let sentences: BTreeSet<String> = found.into_iter().map(sentence).collect();
+    sentences.into_iter().map(|sentence| format!("NCCL in this container: {sentence}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crash_is_said_with_the_way_out() {
+        let warning = |trap, text: &str| Warning { trap, fatal: false, text: text.to_owned() };
+        let crash = "NCCL 2.27.7 crashes: rxe0 has no PCI path; prepare --nccl-version 2.27.7 leaves such HCAs out";
+        let found = [
+            warning(Trap::Missing, "NCCL_IB_HCA: there is no a"),
+            warning(Trap::Crash, crash),
+            warning(Trap::Missing, "NCCL_IB_HCA: there is no b"),
+        ];
+        let missing = "NCCL_IB_HCA names an HCA that is not here; `rdmaprep nccl explain --bundle` says more";
+        let said = [crash, missing].map(|text| format!("NCCL in this container: {text}"));
+        assert_eq!(pitfall_notes(found.into()), said);
     }
 }

@@ -181,6 +181,17 @@ fn snapshot_without_the_rdma_driver_has_a_hint() {
     assert!(!report::snapshot_table(&snapshot).contains("mlx5_ib"));
 }
 
+/// A capture without the files of a link says nothing of it.
+#[test]
+fn a_link_of_a_bare_capture_is_unknown() {
+    let netdevs =
+        json!([{"name": "rdma0", "ifindex": 2}, {"name": "rdma1", "ifindex": 3, "mtu": 1500, "operstate": "down"}]);
+    let snapshot: Snapshot = serde_json::from_value(json!({"schema": 1, "hcas": [], "netdevs": netdevs})).unwrap();
+    let text = report::snapshot_table(&snapshot);
+    let link = |name: &str| text.lines().find(|l| l.starts_with(name)).and_then(|l| l.split_whitespace().nth(1));
+    assert_eq!((link("rdma0"), link("rdma1")), (Some("unknown"), Some("down")), "{text}");
+}
+
 #[test]
 fn snapshot_of_nothing() {
     golden("snapshot_empty", &report::snapshot_table(&Snapshot::default()));
