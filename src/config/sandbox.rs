@@ -71,14 +71,21 @@ pub struct RunscHandler {
 }
 
 impl RunscHandler {
-    /// In containerd's config.toml; nothing for a handler that it does not have, or that is another runtime's.
-    pub fn find(config_toml: &str, name: &str) -> Option<RunscHandler> {
-        let file: Table = toml::from_str(config_toml).ok()?;
-        let mut plugins = file.get("plugins")?.as_table()?.values();
-        let handler = plugins.find_map(|plugin| plugin.get("containerd")?.get("runtimes")?.get(name))?;
-        let is_runsc = handler.get("runtime_type")?.as_str()?.starts_with("io.containerd.runsc.");
-        let config = handler.get("options").and_then(|options| options.get("ConfigPath")?.as_str());
-        is_runsc.then(|| RunscHandler { config: config.map(PathBuf::from) })
+    /// In containerd's config.toml and what it imports, of which the later file counts key by key; nothing for a handler that
+    /// they do not have, or that is another runtime's.
+    pub fn find(files: &[impl AsRef<str>], name: &str) -> Option<RunscHandler> {
+        let (mut is_runsc, mut config) = (false, None);
+        for file in files.iter().filter_map(|text| toml::from_str::<Table>(text.as_ref()).ok()) {
+            let plugins = file.get("plugins").and_then(|plugins| plugins.as_table()).into_iter().flatten();
+            for handler in plugins.filter_map(|(_, plugin)| plugin.get("containerd")?.get("runtimes")?.get(name)) {
+                if let Some(kind) = handler.get("runtime_type").and_then(|kind| kind.as_str()) {
+                    is_runsc = kind.starts_with("io.containerd.runsc.");
+                }
+                let path = handler.get("options").and_then(|options| options.get("ConfigPath")?.as_str());
+                config = path.map(PathBuf::from).or(config);
+            }
+        }
+        is_runsc.then_some(RunscHandler { config })
     }
 }
 

@@ -6,11 +6,27 @@ use std::collections::VecDeque;
 use anyhow::{Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use regex::Regex;
-use toml_edit::{DocumentMut, Item};
+use toml_edit::{Array, DocumentMut, Item, value};
 
-use super::{Ground, ReadTree, about, toml_document};
+use super::{Ground, Manifest, ReadTree, about, toml_document};
 
 const MOST: usize = 256;
+
+/// What 2.2 and later import unasked (containerd#12323).
+const DROP_INS: &str = "/etc/containerd/conf.d/*.toml";
+
+/// containerd's configuration at `path`, then all that it may import; what counts more comes later.
+pub fn with_imports(path: &str, tree: &dyn ReadTree) -> Result<Vec<String>> {
+    let ground = Ground { tree, manifest: &Manifest::default() };
+    let text = ground.text(&tree.followed(path)?)?.unwrap_or_default();
+    let mut document = toml_document(&text).map_err(about(path))?;
+    let list = document.entry("imports").or_insert_with(|| value(Array::new())).as_array_mut();
+    if let Some(list) = list.filter(|list| list.iter().all(|item| item.as_str() != Some(DROP_INS))) {
+        list.insert(0, DROP_INS);
+    }
+    let others = imported(path, &document, &ground)?.into_iter().map(|(_, document)| document.to_string());
+    Ok([text].into_iter().chain(others).collect())
+}
 
 /// Each once, with their documents. A file of which it is not sure that it is imported is among them.
 pub(super) fn imported(path: &str, document: &DocumentMut, ground: &Ground) -> Result<Vec<(String, DocumentMut)>> {

@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::alone;
+use rdma_model::error_class::ErrorClass;
 use rdmaprep::config::sandbox::{RunscHandler, Sandbox};
 use rdmaprep::config::sysfs_mode::SysfsMode;
+use rdmaprep::install;
+use rdmaprep::kernel::host::host_tree::HostTree;
 use serde_json::{Value, json};
 use testkit::{Host, Said, run, same, sh};
 
@@ -51,8 +54,14 @@ fn sandbox_is_known_by_each_sign() {
     }
     for file in files("containerd") {
         for name in ["runc", "runsc", "runsc-rdma"] {
-            now += &format!("{file}, runtime {name} -> {:?}\n", RunscHandler::find(&read(&file), name));
+            now += &format!("{file}, runtime {name} -> {:?}\n", RunscHandler::find(&[read(&file)], name));
         }
+    }
+    for tree in files("imports") {
+        let files = install::with_imports("/etc/containerd/config.toml", &HostTree::new(&cases().join(&tree)).unwrap());
+        let said = files.map(|files| format!("{:?}", RunscHandler::find(&files, "runsc")));
+        now +=
+            &format!("{tree} -> {}\n", said.unwrap_or_else(|e| format!("exit {}: {e:#}", ErrorClass::of(&e).code())));
     }
     for file in files("runsc") {
         let said = Sandbox::of_runsc_toml(&read(&file)).map_or("no TOML".to_owned(), |s| verdict(Some(s)));
@@ -119,6 +128,14 @@ fn runtimes_are_found_in_the_engines_files() {
         prepare(host, &node("mlx5_core"), &["--runtime", "runsc-rdma"]).fails(2, &["/etc/containerd/runsc.toml"]);
         fs::remove_file("/etc/containerd/runsc.toml").unwrap();
         prepare(host, &node("mlx5_core"), &["--runtime", "runsc-rdma"]).fails(2, &["does not exist"]);
+        fs::write("/etc/containerd/config.toml", "imports = [\"imported.toml\"]\n").unwrap();
+        fs::copy(cases().join("containerd/version3.toml"), "/etc/containerd/imported.toml").unwrap();
+        fs::copy(cases().join("runsc/text.toml"), "/etc/containerd/runsc.toml").unwrap();
+        assert_eq!(plan(prepare(host, &node("mlx5_core"), &["--runtime", "runsc-rdma"]))["sysfs"], "proxy");
+        fs::write("/etc/containerd/imported.toml", "[plugins\n").unwrap();
+        let words = ["/etc/containerd/imported.toml: is not TOML: line 1: ", "give the runtime's command line"];
+        prepare(host, &node("mlx5_core"), &["--runtime", "runsc-rdma"]).fails(2, &words);
+        assert_eq!(plan(prepare(host, &node("mlx5_core"), &["--runtime", "runsc --rdmaproxy"]))["sysfs"], "proxy");
     });
 }
 

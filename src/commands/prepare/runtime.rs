@@ -6,7 +6,9 @@ use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
 
 use crate::config::sandbox::{RunscHandler, Sandbox};
+use crate::install;
 use crate::kernel::host::files;
+use crate::kernel::host::host_tree::HostTree;
 
 const DOCKER: &str = "/etc/docker/daemon.json";
 const CONTAINERD: &str = "/etc/containerd/config.toml";
@@ -18,7 +20,10 @@ pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
     let command = Sandbox::of_command(Path::new(program), words);
     let read = |path: &Path| files::read(path).class(ErrorClass::Usage, "--runtime");
     let docker = read(Path::new(DOCKER))?.and_then(|text| Sandbox::of_docker(&text, runtime));
-    let handler = read(Path::new(CONTAINERD))?.and_then(|text| RunscHandler::find(&text, runtime));
+    // The name of a handler; a damaged configuration is no business of a command line.
+    let is_name = !runtime.contains(|c: char| c == '/' || c.is_whitespace());
+    let files = if is_name { containerd()? } else { Vec::new() };
+    let handler = RunscHandler::find(&files, runtime);
     let containerd = match handler.map(|handler| handler.config) {
         None => None,
         Some(None) => Some(Sandbox::Plain),
@@ -36,4 +41,10 @@ pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
     };
     ensure!(docker.is_none() || containerd.is_none() || docker == containerd, differ());
     Ok(docker.or(containerd).or(command))
+}
+
+fn containerd() -> Result<Vec<String>> {
+    let files = HostTree::new(Path::new("/")).and_then(|tree| install::with_imports(CONTAINERD, &tree));
+    let hint = "mend it, or give the runtime's command line";
+    files.map_err(|e| ErrorClass::of(&e).error(format!("--runtime: reading containerd's configuration: {e:#}: {hint}")))
 }
