@@ -192,7 +192,7 @@ pub(super) fn narrowed(request: Request, config: &str, runtime: Option<Sandbox>)
     let annotations = edit::annotations(config);
     let mut request = request.narrow(&annotations)?;
     let said = Sandbox::of_annotations(&annotations);
-    show_within(&mut request, runtime.max(said));
+    show_within(&mut request, Sandbox::of_both(runtime, &annotations));
     if said == Some(Sandbox::RdmaProxy) && runtime != said {
         warn(&[sandbox::REFUSED.to_owned()]);
     }

@@ -140,7 +140,7 @@ pub(super) fn ready_before(
 
 /// Takes the view of a sandbox where none was asked for. One that has no place for it stays without.
 fn for_sandbox(plan: Plan, runtime: Option<Sandbox>, text: &str) -> Result<Plan> {
-    let (sysfs, _) = plan.sysfs.within(runtime.max(Sandbox::of_annotations(&edit::annotations(text))));
+    let (sysfs, _) = plan.sysfs.within(Sandbox::of_both(runtime, &edit::annotations(text)));
     if sysfs == plan.sysfs {
         return Ok(plan);
     }
@@ -236,7 +236,7 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     edit.annotations.extend(nccl_env::runsc_annotations(&options(request)));
     let (mut mounts, why) = mounts(text, decision, store)?;
     let set = edit.env.iter().find(|v| v.name == TOPO_VARIABLE).map(|v| &v.value).or(own.get(TOPO_VARIABLE));
-    let sandbox = start.runtime.max(Sandbox::of_annotations(&edit::annotations(text)));
+    let sandbox = Sandbox::of_both(start.runtime, &edit::annotations(text));
     let blind = sandbox == Some(Sandbox::Plain) && mounts.is_empty() && !decision.plan.sysfs.is_proxy();
     let by = Circumstances { own: set.map(String::as_str), asked: request.select.topo, blind };
     let mut topology = None;

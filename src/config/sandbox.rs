@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use toml::Table;
 
 const ANNOTATIONS: &str = "dev.gvisor.";
+/// What the names of containerd-shim-runsc-v1 begin with, as a type of runtimes.
+const SHIM: &str = "io.containerd.runsc.";
 const PROXY_ANNOTATION: &str = "dev.gvisor.flag.rdmaproxy";
 
 /// The flag is not among those that runsc takes from an annotation by itself (runsc/config/flags.go).
@@ -38,6 +40,13 @@ impl Sandbox {
         annotations.keys().any(|key| key.starts_with(ANNOTATIONS)).then_some(Sandbox::with_proxy(proxy))
     }
 
+    /// By the runtime's flags, where they are known, and by the annotations of config.json: runsc overrides a flag by its annotation,
+    /// or refuses that.
+    pub fn of_both(runtime: Option<Sandbox>, annotations: &BTreeMap<String, String>) -> Option<Sandbox> {
+        let said = Sandbox::of_annotations(annotations);
+        if annotations.contains_key(PROXY_ANNOTATION) { said } else { runtime.max(said) }
+    }
+
     /// By a file of containerd-shim-runsc-v1, which turns each value of `runsc_config` into a flag
     /// (gvisor.dev/docs/user_guide/containerd/configuration).
     pub fn of_runsc_toml(text: &str) -> Result<Sandbox, toml::de::Error> {
@@ -51,6 +60,9 @@ impl Sandbox {
     pub fn of_docker(daemon_json: &str, name: &str) -> Option<Sandbox> {
         let daemon: serde_json::Value = serde_json::from_str(daemon_json).ok()?;
         let runtime = daemon.get("runtimes")?.get(name)?;
+        if runtime.get("runtimeType").is_some() {
+            return None;
+        }
         let args = runtime.get("runtimeArgs").and_then(|args| args.as_array());
         let program = runtime.get("path").and_then(|path| path.as_str()).unwrap_or(name);
         // The shim's links are named after what they execute.
@@ -63,7 +75,7 @@ impl Sandbox {
     }
 }
 
-/// A runtime handler of containerd's configuration that runs gVisor.
+/// A runtime handler of containerd's configuration that runs gVisor, or a runtime of Docker's by the same shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunscHandler {
     /// The file for [`Sandbox::of_runsc_toml`].
@@ -71,6 +83,15 @@ pub struct RunscHandler {
 }
 
 impl RunscHandler {
+    /// In Docker's daemon.json, of a runtime that it names by a `runtimeType`.
+    pub fn of_docker(daemon_json: &str, name: &str) -> Option<RunscHandler> {
+        let daemon: serde_json::Value = serde_json::from_str(daemon_json).ok()?;
+        let runtime = daemon.get("runtimes")?.get(name)?;
+        let is_runsc = runtime.get("runtimeType")?.as_str()?.starts_with(SHIM);
+        let config = runtime.get("options").and_then(|options| options.get("ConfigPath")?.as_str());
+        is_runsc.then(|| RunscHandler { config: config.map(PathBuf::from) })
+    }
+
     /// In containerd's config.toml and what it imports, of which the later file counts key by key; nothing for a handler that
     /// they do not have, or that is another runtime's.
     pub fn find(files: &[impl AsRef<str>], name: &str) -> Option<RunscHandler> {
@@ -79,7 +100,7 @@ impl RunscHandler {
             let plugins = file.get("plugins").and_then(|plugins| plugins.as_table()).into_iter().flatten();
             for handler in plugins.filter_map(|(_, plugin)| plugin.get("containerd")?.get("runtimes")?.get(name)) {
                 if let Some(kind) = handler.get("runtime_type").and_then(|kind| kind.as_str()) {
-                    is_runsc = kind.starts_with("io.containerd.runsc.");
+                    is_runsc = kind.starts_with(SHIM);
                 }
                 let path = handler.get("options").and_then(|options| options.get("ConfigPath")?.as_str());
                 config = path.map(PathBuf::from).or(config);

@@ -17,7 +17,7 @@ use crate::plan::{Plan, rdma_proxy};
 /// not runsc.
 pub fn of_hook(state: &State) -> Option<Sandbox> {
     let (program, args) = pidfd::command(pidfd::parent()?)?;
-    Sandbox::of_command(&program, args).map(|own| own.max(Sandbox::of_annotations(&state.annotations).unwrap_or(own)))
+    Sandbox::of_both(Some(Sandbox::of_command(&program, args)?), &state.annotations)
 }
 
 /// The plan for a container in that sandbox, and what its user should hear. [`ErrorClass::Refused`] where it asks for RDMA by

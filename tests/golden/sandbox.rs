@@ -52,6 +52,11 @@ fn sandbox_is_known_by_each_sign() {
         let sandbox = Sandbox::of_docker(&read("docker/daemon.json"), name);
         now += &format!("docker/daemon.json, runtime {name} -> {}\n", verdict(sandbox));
     }
+    for name in ["runsc", "typed", "typed-bare", "runsc-by-type"] {
+        let (text, file) = (read("docker/daemon.json"), "docker/daemon.json");
+        let handler = RunscHandler::of_docker(&text, name);
+        now += &format!("{file}, runtime {name} by its type -> {handler:?}, {:?}\n", Sandbox::of_docker(&text, name));
+    }
     for file in files("containerd") {
         for name in ["runc", "runsc", "runsc-rdma"] {
             now += &format!("{file}, runtime {name} -> {:?}\n", RunscHandler::find(&[read(&file)], name));
@@ -72,6 +77,22 @@ fn sandbox_is_known_by_each_sign() {
         fs::write(&path, &now).unwrap();
     }
     same("expected.txt", &fs::read_to_string(&path).unwrap_or_default(), &now);
+}
+
+#[test]
+fn an_annotation_of_the_flag_overrides_the_runtimes() {
+    let flag = |value: &str| BTreeMap::from([("dev.gvisor.flag.rdmaproxy".to_owned(), value.to_owned())]);
+    let other = BTreeMap::from([("dev.gvisor.flag.debug".to_owned(), "true".to_owned())]);
+    for (runtime, annotations, want) in [
+        (Some(Sandbox::RdmaProxy), flag("false"), Some(Sandbox::Plain)),
+        (Some(Sandbox::Plain), flag("true"), Some(Sandbox::RdmaProxy)),
+        (Some(Sandbox::RdmaProxy), other.clone(), Some(Sandbox::RdmaProxy)),
+        (None, other, Some(Sandbox::Plain)),
+        (Some(Sandbox::RdmaProxy), BTreeMap::new(), Some(Sandbox::RdmaProxy)),
+        (None, BTreeMap::new(), None),
+    ] {
+        assert_eq!(Sandbox::of_both(runtime, &annotations), want, "{runtime:?} {annotations:?}");
+    }
 }
 
 #[test]
@@ -116,6 +137,8 @@ fn runtimes_are_found_in_the_engines_files() {
             ("runsc", "snapshot"),
             ("shim", "proxy"),
             ("runsc-rdma", "proxy"),
+            ("typed", "proxy"),
+            ("typed-bare", "snapshot"),
             ("/usr/bin/crun", "auto"),
         ] {
             assert_eq!(plan(prepare(host, &node("mlx5_core"), &["--runtime", runtime]))["sysfs"], sysfs, "{runtime}");

@@ -58,6 +58,7 @@ fn hook_reads_the_proxy_from_its_parent() {
         host.prepare(&rails);
         let none = json!({});
         let allowed = json!({"dev.gvisor.flag.rdmaproxy": "true"});
+        let overridden = json!({"dev.gvisor.flag.rdmaproxy": "false"});
         let proxy = "by gVisor's RDMA proxy";
         let blind = "off: the sandbox has a /sys of its own, which is settled before hooks run";
         for (flags, annotations, sysfs) in [
@@ -65,6 +66,7 @@ fn hook_reads_the_proxy_from_its_parent() {
             (&["--network=host", "--rdmaproxy=true"], &none, proxy),
             (&["--allow-flag-override"], &allowed, proxy),
             (&["--rdmaproxy=false"], &none, blind),
+            (&["--rdmaproxy", "--allow-flag-override"], &overridden, blind),
             (&[], &none, blind),
         ] {
             let c = Container::new("g");

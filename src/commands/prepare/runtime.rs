@@ -18,22 +18,15 @@ pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
     let mut words = runtime.split_whitespace();
     let Some(program) = words.next() else { return Ok(None) };
     let command = Sandbox::of_command(Path::new(program), words);
-    let read = |path: &Path| files::read(path).class(ErrorClass::Usage, "--runtime");
-    let docker = read(Path::new(DOCKER))?.and_then(|text| Sandbox::of_docker(&text, runtime));
+    let daemon = read(Path::new(DOCKER))?.unwrap_or_default();
+    let docker = match RunscHandler::of_docker(&daemon, runtime) {
+        Some(handler) => Some(of_handler(handler)?),
+        None => Sandbox::of_docker(&daemon, runtime),
+    };
     // The name of a handler; a damaged configuration is no business of a command line.
     let is_name = !runtime.contains(|c: char| c == '/' || c.is_whitespace());
     let files = if is_name { containerd()? } else { Vec::new() };
-    let handler = RunscHandler::find(&files, runtime);
-    let containerd = match handler.map(|handler| handler.config) {
-        None => None,
-        Some(None) => Some(Sandbox::Plain),
-        Some(Some(path)) => {
-            let missing = || ErrorClass::Usage.error(format!("--runtime: {} does not exist", path.display()));
-            let doing = || format!("--runtime: reading {}", path.display());
-            let text = read(&path)?.ok_or_else(missing)?;
-            Some(Sandbox::of_runsc_toml(&text).class(ErrorClass::Usage, doing())?)
-        }
-    };
+    let containerd = RunscHandler::find(&files, runtime).map(of_handler).transpose()?;
     let differ = || {
         ErrorClass::Usage.error(format!(
             "--runtime: {runtime} of Docker and {runtime} of containerd differ in --rdmaproxy: give the command line instead"
@@ -41,6 +34,18 @@ pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
     };
     ensure!(docker.is_none() || containerd.is_none() || docker == containerd, differ());
     Ok(docker.or(containerd).or(command))
+}
+
+fn read(path: &Path) -> Result<Option<String>> {
+    files::read(path).class(ErrorClass::Usage, "--runtime")
+}
+
+/// By the file of flags that containerd-shim-runsc-v1 is given.
+fn of_handler(handler: RunscHandler) -> Result<Sandbox> {
+    let Some(path) = handler.config else { return Ok(Sandbox::Plain) };
+    let missing = || ErrorClass::Usage.error(format!("--runtime: {} does not exist", path.display()));
+    let text = read(&path)?.ok_or_else(missing)?;
+    Sandbox::of_runsc_toml(&text).class(ErrorClass::Usage, format!("--runtime: reading {}", path.display()))
 }
 
 fn containerd() -> Result<Vec<String>> {
