@@ -37,5 +37,6 @@ mod sysctls;
 mod undo;
 mod uplink;
 mod uppers;
+mod visit;
 
 testkit::runner!();
