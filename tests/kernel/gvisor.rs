@@ -170,6 +170,11 @@ fn doctor_says_what_a_sandbox_hides() {
         let c = sandbox(host, bundle.to_str().unwrap(), "--network=host");
         let blind = "warning: the container is in a sandbox (gVisor) that runs without --rdmaproxy\n";
         assert_eq!(examined(host, &c.pid().to_string()), format!("{blind}{known}"), "by its command line");
+        drop(c);
+        let c = sandbox(host, bundle.to_str().unwrap(), "--rdmaproxy=true");
+        bundled(host, &c, &json!({"dev.gvisor.flag.rdmaproxy": "false"}), &[]);
+        let said = examined(host, &c.pid().to_string());
+        assert!(said.starts_with(blind), "runsc overrides a flag by its annotation: {said}");
         // Of any other program all is looked at.
         let other = Container::new("other");
         assert!(!examined(host, &other.pid().to_string()).contains("sandbox"));

@@ -40,7 +40,7 @@ impl SandboxedContainer {
         };
         let annotations = config.as_ref().ok().and_then(|config| config.part(&["annotations"]).ok().flatten());
         let by_plan = record.and_then(|r| r.given_sysfs);
-        let kind = Sandbox::of_annotations(&annotations.unwrap_or_default()).max(Some(by_command));
+        let kind = Sandbox::of_both(Some(by_command), &annotations.unwrap_or_default());
         let kind = if by_plan.is_some() { Sandbox::RdmaProxy } else { kind.unwrap_or(by_command) };
         Some(SandboxedContainer { kind, config })
     }
