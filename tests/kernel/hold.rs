@@ -391,3 +391,22 @@ fn what_cannot_be_held_is_refused_and_changes_nothing() {
         whole(host, &before);
     });
 }
+
+/// Each command that looks for links enters all namespaces for a moment: it is no process that keeps NICs there.
+#[test]
+fn visits_of_rdmaprep_keep_no_nics() {
+    alone(|host| {
+        let before = ready(host);
+        let looks = format!("while :; do {} snapshot > /dev/null 2>&1; done", env!("CARGO_BIN_EXE_rdmaprep"));
+        let mut visitors: Vec<_> = (0..8).map(|_| Command::new("sh").args(["-c", &looks]).spawn().unwrap()).collect();
+        for _ in 0..15 {
+            let said = Hold::new(host, POOL).end(Signal::SIGTERM).ok();
+            assert_eq!(said.err, "", "its NICs are kept");
+        }
+        for visitor in &mut visitors {
+            visitor.kill().unwrap();
+            visitor.wait().unwrap();
+        }
+        whole(host, &before);
+    });
+}

@@ -5,19 +5,25 @@ pub mod search;
 
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use nix::sched::{CloneFlags, setns, unshare};
 use rdma_model::error_class::ErrorClass;
 
 use crate::kernel::host::open;
-use crate::kernel::process::capabilities;
+use crate::kernel::process::{capabilities, program};
 
 /// Where `ip netns` keeps namespaces by name, and runtimes look for those that a config.json names.
 pub const NAMED: &str = "/run/netns";
+
+/// A visit takes a few milliseconds, or until a move of NICs lets go of the kernel's lock (rtnl).
+const VISIT: Duration = Duration::from_millis(20);
+const LOOKS: u32 = 10;
 
 #[derive(Debug)]
 pub struct Netns {
@@ -84,9 +90,8 @@ impl Netns {
 
     /// Runs `visit` inside this namespace. This thread is back in its own afterwards, or the process ends.
     ///
-    /// A thread for each visit would be safe by itself, but a thread that ends leaves much for RCU to free, on each processor that
-    /// had one. The kernel waits for all of that in each move of a NIC (rcu_barrier() in __dev_change_net_namespace()): ten threads
-    /// make a move 18 ms slower, on 16 cores.
+    /// A thread for each visit would be safe by itself. But what a thread leaves when it ends is freed by RCU, and each move of a NIC
+    /// waits for that (rcu_barrier() in __dev_change_net_namespace()): ten threads make a move 18 ms slower, on 16 cores.
     pub fn visit<T>(&self, visit: impl FnOnce() -> Result<T>) -> Result<T> {
         let _home = WayHome::find()?;
         self.enter()?;
@@ -101,7 +106,7 @@ impl Netns {
     }
 }
 
-/// Takes this thread back into the namespace in which it was made.
+/// Takes this thread back to where it was.
 struct WayHome(File);
 
 impl WayHome {
@@ -116,7 +121,9 @@ impl WayHome {
 impl Drop for WayHome {
     /// What would run on in a foreign namespace must not: the record says what is to be undone, as after any crash.
     fn drop(&mut self) {
-        if setns(&self.0, CloneFlags::CLONE_NEWNET).is_err() {
+        if let Err(e) = setns(&self.0, CloneFlags::CLONE_NEWNET) {
+            let advice = "if NICs are away now: rdmaprep restore --all";
+            let _ = writeln!(std::io::stderr(), "rdmaprep: going back to the host's network namespace: {e}; {advice}");
             std::process::abort();
         }
     }
@@ -135,7 +142,8 @@ pub fn others(known: &[u64]) -> impl Iterator<Item = (PathBuf, Netns)> + use<> {
 }
 
 /// A process in the namespace with that inode, other than `but`. A process may fork behind the reader's back, so one look that finds none
-/// is no proof; two are, since a process that enters from outside is a container's, whose hook waits for the lock.
+/// is no proof; two are, since a process that enters from outside is a container's, whose hook waits for the lock, or rdmaprep on a
+/// visit.
 /// What we may not look into is not seen: run with CAP_SYS_PTRACE, as root is.
 pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
     let wanted = format!("net:[{inode}]");
@@ -145,7 +153,17 @@ pub fn occupant(inode: u64, but: Option<i32>) -> Option<i32> {
 fn find_process(wanted: &str, but: Option<i32>) -> Option<i32> {
     let entries = std::fs::read_dir("/proc").ok()?.flatten();
     let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    pids.find(|pid| Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted))
+    pids.find(|pid| Some(*pid) != but && is_in(&format!("/proc/{pid}"), wanted) && !is_visit(*pid, wanted))
+}
+
+/// Whether that process is rdmaprep, which was in the namespace for a [`Netns::visit`]: it is seen to leave.
+fn is_visit(pid: i32, wanted: &str) -> bool {
+    let is_ours = program::at(Path::new(&format!("/proc/{pid}/exe"))).is_ok_and(|program| program.is_own);
+    let has_left = |_| {
+        std::thread::sleep(VISIT);
+        !is_in(&format!("/proc/{pid}"), wanted)
+    };
+    is_ours && (0..LOOKS).any(has_left)
 }
 
 /// A process whose first thread has ended has no namespace to show; its others have.
