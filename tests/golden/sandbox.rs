@@ -159,6 +159,8 @@ fn runtimes_are_found_in_the_engines_files() {
         let words = ["/etc/containerd/imported.toml: is not TOML: line 1: ", "give the runtime's command line"];
         prepare(host, &node("mlx5_core"), &["--runtime", "runsc-rdma"]).fails(2, &words);
         assert_eq!(plan(prepare(host, &node("mlx5_core"), &["--runtime", "runsc --rdmaproxy"]))["sysfs"], "proxy");
+        fs::copy(cases().join("docker/daemon.json"), "/etc/docker/daemon.json").unwrap();
+        assert_eq!(plan(prepare(host, &node("mlx5_core"), &["--runtime", "runsc-rdma"]))["sysfs"], "proxy", "Docker's");
     });
 }
 

@@ -23,9 +23,12 @@ pub(super) fn sandbox(runtime: &str) -> Result<Option<Sandbox>> {
         Some(handler) => Some(of_handler(handler)?),
         None => Sandbox::of_docker(&daemon, runtime),
     };
-    // The name of a handler; a damaged configuration is no business of a command line.
+    // The name of a handler; a damaged configuration is no business of a command line, nor of a runtime that Docker names.
     let is_name = !runtime.contains(|c: char| c == '/' || c.is_whitespace());
-    let files = if is_name { containerd()? } else { Vec::new() };
+    let files = match is_name.then(containerd).unwrap_or_else(|| Ok(Vec::new())) {
+        Err(_) if docker.is_some() => Vec::new(),
+        files => files?,
+    };
     let containerd = RunscHandler::find(&files, runtime).map(of_handler).transpose()?;
     let differ = || {
         ErrorClass::Usage.error(format!(
