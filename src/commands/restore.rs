@@ -150,7 +150,8 @@ impl Found {
             }
         }
         if let Some(id) = args.id.as_ref().filter(|_| found.is_empty()) {
-            let text = format!("container {id:?} holds no NIC; `rdmaprep status` lists those that do");
+            let text =
+                format!("no container that holds a NIC has the id {id:?}: `rdmaprep status` lists the whole ids");
             return Err(ErrorClass::Usage.error(text));
         }
         if args.how.stale {

@@ -655,8 +655,8 @@ fn of_container(id: &str, more: &[&str]) -> testkit::Said {
 /// A process in the host's network namespace, and an unknown id, are refused with the reason.
 #[test]
 fn containers_that_are_none() {
-    of_container("none", &[]).fails(2, &["holds no NIC", "no process has that pid"]);
-    of_container("0", &[]).fails(2, &["holds no NIC"]);
+    of_container("none", &[]).fails(2, &["no container that holds a NIC", "no process has that pid"]);
+    of_container("0", &[]).fails(2, &["no container that holds a NIC"]);
     of_container(&std::process::id().to_string(), &[]).fails(3, &["shares the host's network"]);
 }
 
@@ -666,5 +666,5 @@ fn flags_that_choose_no_nic_of_a_container_are_refused() {
     let why = "would change nothing: a container's NICs are those that it has";
     of_container("none", &["--ifaces", "rdma0"]).fails(2, &["--ifaces", why]);
     of_container("none", &["--hca", "mlx5_0", "--exclude-hca", "mlx5_1"]).fails(2, &["--exclude-hca", "--hca", why]);
-    of_container("none", &["--family", "6", "--ib"]).fails(2, &["holds no NIC"]);
+    of_container("none", &["--family", "6", "--ib"]).fails(2, &["no container that holds a NIC"]);
 }

@@ -139,7 +139,8 @@ fn find(namespaces: &ThisMachine, store: &Store, id: &str) -> Result<(i32, Optio
     let pid = id.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
     let unknown = || {
         ErrorClass::Usage.error(format!(
-            "container {id:?} holds no NIC (`rdmaprep status` lists those that do), and no process has that pid"
+            "no container that holds a NIC has the id {id:?}, and no process has that pid: give its whole id (`rdmaprep \
+             status`), or its init's pid (`podman inspect --format '{{{{.State.Pid}}}}' NAME`)"
         ))
     };
     Ok((pid.ok_or_else(unknown)?, None))
