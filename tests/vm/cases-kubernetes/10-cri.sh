@@ -235,7 +235,7 @@ case_devices_that_a_plugin_allocates() {
   equal "what is held after the pod" "No container holds a NIC." "$(rdmaprep status)"
 
   # What a container outside Kubernetes has is not offered.
-  bundle other sleep 1000
+  bundle other
   prepare other v1
   start runc other
   until_true 20 unhealthy v1
