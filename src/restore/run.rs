@@ -206,7 +206,7 @@ pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -
     let unpin = |pin| machine.unpin(pin, record.netns);
     record.hold.iter().try_for_each(|hold| unpin(Pin::Named(&hold.path)))?;
     unpin(Pin::Own(&store.pin(record.netns)))?;
-    record.members.iter().try_for_each(|m| store.remove_late_conf(&m.id, &m.bundle))?;
+    record.members.iter().try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
     files::remove(&store.profile(record.netns))
 }
 

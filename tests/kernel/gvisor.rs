@@ -355,7 +355,7 @@ fn what_createcontainer_leaves_goes_with_its_container() {
         assert_eq!(host.report("g")["settings"], "in the /etc/nccl.conf that the createContainer hook mounted");
         // When its NICs are returned by hand, the container still has what is mounted.
         host.rdmaprep(&["restore", "g"]).ok();
-        assert_eq!(left(), 0);
+        assert_eq!(left(), 1, "its gofer lives");
         let mount = format!("--mount=/proc/{}/ns/mnt", second.id());
         let conf = bundle.join("rootfs/etc/nccl.conf");
         let seen = Command::new("nsenter").args([mount.as_str(), "cat"]).arg(&conf).output().unwrap();
@@ -366,12 +366,48 @@ fn what_createcontainer_leaves_goes_with_its_container() {
         let mut third = gofer(host, &bundle, &gofers);
         create(host, &[], &state).ok();
         c.kill();
+        third.kill().unwrap();
+        third.wait().unwrap();
         assert_eq!(left(), 1);
         host.rdmaprep(&["restore", "--all", "--stale"]).ok();
         assert_eq!(left(), 0);
-        third.kill().unwrap();
-        third.wait().unwrap();
         host.is_clean();
+    });
+}
+
+#[test]
+fn a_container_that_is_started_again_keeps_its_settings() {
+    alone(|host| {
+        let rails = host.rails(1);
+        host.rdmaprep(&["prepare", "--ifaces", &rails, "--debug-all"]).ok();
+        let left = || fs::read_dir(host.run.join("conf")).unwrap().count();
+        let bundle = host.run.parent().unwrap().join("bundles/g");
+        // The engine starts one again that has died without a stop hook. Its create hook reclaims the NICs of the one before, and keeps its file.
+        for settled in [false, true] {
+            let mut c = Container::new("g");
+            let state = bundled(host, &c, &json!({}), &[]);
+            let gofers = state.replace(&format!("\"pid\":{}", c.pid()), "\"pid\":-1");
+            let mut before = gofer(host, &bundle, &gofers);
+            create(host, &[], &state).ok();
+            c.kill();
+            before.kill().unwrap();
+            before.wait().unwrap();
+            let c = Container::new("g");
+            let state = bundled(host, &c, &json!({}), &[]);
+            let mut again = gofer(host, &bundle, &gofers);
+            if settled {
+                host.rdmaprep(&["restore", "--all", "--stale"]).ok();
+                assert_eq!(left(), 1, "the timer came before the create hook");
+            }
+            create(host, &[], &state).ok();
+            let report = host.report("g");
+            assert_eq!(report["settings"], "in the /etc/nccl.conf that the createContainer hook mounted", "{report:#}");
+            assert_eq!(left(), 1);
+            delete(host, c, &state);
+            assert_eq!(left(), 0, "the stop hook asks for no gofer");
+            again.kill().unwrap();
+            again.wait().unwrap();
+        }
     });
 }
 

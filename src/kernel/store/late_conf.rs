@@ -20,11 +20,11 @@ fn digest(id: &str, bundle: &str) -> String {
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Whether the process that a file's name has is no more; a name without one says nothing.
-fn is_widowed(name: &str) -> bool {
+/// Whether the process that a file's name has is no more; `None` where the name has none.
+fn is_widowed(name: &str) -> Option<bool> {
     let mut parts = name.split('-').skip(1);
-    let mut holder = || Some((parts.next()?.parse::<i32>().ok()?, parts.next()?.parse::<u64>().ok()?));
-    holder().is_some_and(|(pid, start)| pidfd::start_time(pid) != Some(start))
+    let (pid, start) = (parts.next()?.parse::<i32>().ok()?, parts.next()?.parse::<u64>().ok()?);
+    Some(pidfd::start_time(pid) != Some(start))
 }
 
 impl Store {
@@ -79,10 +79,19 @@ impl Store {
         self.late_confs_of(id, bundle)?.iter().try_for_each(|path| files::remove(path))
     }
 
+    /// The same, except of a gofer that lives: the container may have been started again under its id, and waits for its NICs.
+    pub fn remove_ended_late_conf(&self, id: &str, bundle: &str) -> Result<()> {
+        let lives = |path: &Path| path.file_name().and_then(|n| n.to_str()).and_then(is_widowed) == Some(false);
+        self.late_confs_of(id, bundle)?.iter().filter(|path| !lives(path)).try_for_each(|path| files::remove(path))
+    }
+
     /// Removes those of containers that have ended without a stop hook. It takes no lock: a file belongs to one container.
     pub fn sweep_late_confs(&self) -> Result<()> {
         let names = files::list(&self.late_confs())?;
-        names.iter().filter(|name| is_widowed(name)).try_for_each(|name| files::remove(&self.late_confs().join(name)))
+        names
+            .iter()
+            .filter(|name| is_widowed(name) == Some(true))
+            .try_for_each(|name| files::remove(&self.late_confs().join(name)))
     }
 }
 
