@@ -11,7 +11,7 @@ use hmac_sha256::Hash as Sha256;
 use rustix::fs::{self, Mode, OFlags};
 
 use super::Store;
-use crate::kernel::host::files;
+use crate::kernel::host::{files, shared_folder};
 use crate::kernel::process::pidfd;
 
 /// Ids are unique only within a runtime, so the bundle counts, too.
@@ -54,7 +54,8 @@ impl Store {
         let path = self.late_confs().join(digest(id, bundle) + &holder);
         // Those of another container of that name and bundle, which has ended.
         self.late_confs_of(id, bundle)?.iter().filter(|older| **older != path).try_for_each(|p| files::remove(p))?;
-        files::replace_unsynced(&path, image, mode)?;
+        // No lock is held here: a sweep must not take the unfinished file of a hook that still writes.
+        shared_folder::replace(&path, image, mode, false)?;
         chown(&path, Some(uid), Some(gid)).with_context(|| format!("giving {} its owner", path.display()))?;
         open(&path).with_context(|| format!("opening {}", path.display()))
     }
@@ -85,8 +86,10 @@ impl Store {
         self.late_confs_of(id, bundle)?.iter().filter(|path| !lives(path)).try_for_each(|path| files::remove(path))
     }
 
-    /// Removes those of containers that have ended without a stop hook. It takes no lock: a file belongs to one container.
+    /// Removes those of containers that have ended without a stop hook, and what a killed createContainer hook left. It waits for
+    /// no lock: a file belongs to one container.
     pub fn sweep_late_confs(&self) -> Result<()> {
+        shared_folder::sweep(&self.late_confs())?;
         let names = files::list(&self.late_confs())?;
         names
             .iter()
@@ -97,4 +100,27 @@ impl Store {
 
 fn open(path: &Path) -> io::Result<File> {
     Ok(fs::open(path, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_hook_left_goes_with_a_write_or_a_sweep() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path(), folder.path());
+        let owner = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw(), 0o644);
+        let left = store.late_confs().join(".new-file");
+        let put = || store.put_late_conf("g", "/b", b"NCCL_DEBUG=WARN\n", owner).unwrap();
+        put();
+        let names = files::list(&store.late_confs()).unwrap();
+        std::fs::write(&left, "half").unwrap();
+        put();
+        assert_eq!(files::list(&store.late_confs()).unwrap(), names);
+        std::fs::write(&left, "half").unwrap();
+        assert_eq!(store.sweep(), [""; 0]);
+        // Its holder is this test's parent, which lives.
+        assert_eq!(files::list(&store.late_confs()).unwrap(), names);
+    }
 }
