@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{JobAddresses, StoreRoute};
@@ -27,6 +28,8 @@ pub struct Request {
     pub narrowing: Narrowing,
     /// Whether the command line has --exclude: it is worth a note if that leaves out nothing.
     pub exclude_given: bool,
+    /// Whether a flag or a variable has the release of NCCL: then it counts before a plan's own.
+    pub release_given: bool,
     /// What all nodes agreed on, in the common order; empty: nothing yet.
     pub agreed: Vec<IfName>,
     /// The same of InfiniBand HCAs without a netdev; absent: nothing is agreed yet.
@@ -96,6 +99,7 @@ impl Request {
             select: file.merge(args)?,
             narrowing: Narrowing::default(),
             exclude_given: args.is_given("exclude"),
+            release_given: args.says("nccl_version"),
             agreed: Vec::new(),
             agreed_ib: None,
             meeting: None,
@@ -108,6 +112,13 @@ impl Request {
     /// The plan that a container with this request uses; without one it gets nothing.
     pub fn plan(&self) -> Option<&PlanName> {
         self.plan.as_ref().or(self.host.plan.as_ref())
+    }
+
+    /// The release of NCCL for a plan that may have its own: a flag or a variable says more than the plan, and the plan more than
+    /// the config file, which is the same for all plans.
+    pub fn release(&self, own: Option<Version>) -> Option<Version> {
+        let asked = self.select.nccl_version;
+        asked.filter(|_| self.release_given).or(own).or(asked)
     }
 
     pub fn job(&self) -> JobAddresses {

@@ -48,6 +48,11 @@ impl SelectArgs {
         self.given.contains(option)
     }
 
+    /// Whether a flag or a variable has a value for it; an empty one, as variables often have, says nothing.
+    pub fn says(&self, option: &str) -> bool {
+        self.texts.get(option).is_some_and(|text| !text.is_empty())
+    }
+
     /// [`ErrorClass::Usage`] where the command line has any but these, although something else has decided.
     pub fn refuse_given(&self, but: &[&str], why: &str) -> Result<()> {
         let is_idle = |id: &str| self.is_given(id) && !but.contains(&id);

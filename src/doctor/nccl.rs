@@ -20,7 +20,7 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
         return Vec::new();
     }
     let by_plan = context.of.plans.iter().filter(|_| context.is_inside()).find_map(|plan| plan.nccl_version);
-    let named = context.of.request.select.nccl_version.or(by_plan);
+    let named = context.of.request.release(by_plan);
     let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
     let mut found: Vec<Finding> = explained
         .warnings

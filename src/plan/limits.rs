@@ -11,10 +11,11 @@ use crate::config::request::Request;
 
 impl Request {
     /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
-    /// what is not on the host, or where the host was not observed, the name alone is judged. The release of NCCL that is named now
-    /// counts.
+    /// what is not on the host, or where the host was not observed, the name alone is judged. Its list is made for
+    /// [`Request::release`].
     pub fn narrowed_plan(&self, plan: Plan, host: Option<&Snapshot>) -> Plan {
         let policy = &self.host.policy;
+        let release = self.release(plan.nccl_version);
         let denied = |name: &str, device: Option<Device>| match device {
             Some(device) => policy.forbids(&device),
             None => policy.forbids_name(name),
@@ -36,7 +37,7 @@ impl Request {
             |h| self.narrowing.forbids_hca(h.as_str()).is_some() || out(h.as_str(), hca(h)),
             host,
         )
-        .for_release(self.select.nccl_version)
+        .for_release(release)
     }
 }
 

@@ -1,5 +1,6 @@
 //! What NCCL's released libraries said, and what `rdmaprep nccl explain` prints.
 
+use std::cell::Cell;
 use std::fs;
 use std::process::Command;
 
@@ -263,30 +264,33 @@ fn a_list_is_made_for_the_release_that_the_host_names() {
     let work = tempfile::tempdir().unwrap();
     let places = ["run", "state"].map(|name| work.path().join(name).display().to_string());
     let file = work.path().join("config.toml");
+    // An empty one says nothing.
+    let variable = Cell::new("");
     let rdmaprep = |args: &[&str], input: &str| {
         let places = ["--run-dir", &places[0], "--state-dir", &places[1], "--config", file.to_str().unwrap()];
         let mut command = Command::new(env!("CARGO_BIN_EXE_rdmaprep"));
-        run(command.env_clear().args(args).args(places), input)
+        command.env_clear().env("RDMAPREP_NCCL_VERSION", variable.get());
+        run(command.args(args).args(places), input)
     };
     fs::write(&file, "").unwrap();
     rdmaprep(&["prepare", "--plan", "a", "--snapshot", SNAPSHOT], "").ok();
-    let list = |more: &[&str], image: &str| {
+    let list = |plan: &str, more: &[&str], image: &str| {
         let mut config: Value = serde_json::from_str(include_str!("../../examples/spec.json")).unwrap();
         let env = config["process"]["env"].as_array_mut().unwrap();
         env.extend((!image.is_empty()).then(|| json!(format!("NCCL_VERSION={image}"))));
-        let said = rdmaprep(&[&["spec", "--plan", "a"], more].concat(), &config.to_string()).ok();
+        let said = rdmaprep(&[&["spec", "--plan", plan], more].concat(), &config.to_string()).ok();
         let edited: Value = serde_json::from_str(&said.out).unwrap();
         let env = edited["process"]["env"].as_array().unwrap().iter().filter_map(Value::as_str);
         env.filter_map(|pair| pair.strip_prefix("NCCL_IB_HCA=")).collect::<String>()
     };
     // 2.20 to 2.23 crash on any two of which one has no PCI path.
     for image in ["", "2.19.3-1", "2.22.3-1", "2.29.3-1"] {
-        assert_eq!(list(&[], image), "=rxe0,rxe1", "{image}");
+        assert_eq!(list("a", &[], image), "=rxe0,rxe1", "{image}");
     }
-    assert_eq!(list(&["--nccl-version", "2.22.3"], ""), "=rxe0");
-    assert_eq!(list(&["--nccl-version", "2.29.3"], "2.22.3-1"), "=rxe0,rxe1");
+    assert_eq!(list("a", &["--nccl-version", "2.22.3"], ""), "=rxe0");
+    assert_eq!(list("a", &["--nccl-version", "2.29.3"], "2.22.3-1"), "=rxe0,rxe1");
     fs::write(&file, "[select]\nnccl_version = \"2.22.3-1\"\n").unwrap();
-    assert_eq!(list(&[], "2.32.3-1"), "=rxe0");
+    assert_eq!(list("a", &[], "2.32.3-1"), "=rxe0");
     let text = rdmaprep(&["prepare", "--plan", "b", "--snapshot", SNAPSHOT], "").ok().out;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("not rxe1: NCCL 2.22.3 crashes on HCAs without a PCI path"), "{text}");
@@ -298,6 +302,12 @@ fn a_list_is_made_for_the_release_that_the_host_names() {
     assert!(rdmaprep(&["env", "--plan", "c", "--format", "conf"], "").ok().out.starts_with("NCCL_IB_HCA==rxe0\n"));
     rdmaprep(&["env", "--plan", "c", "--nccl-version", "2.29.3"], "")
         .fails(2, &["--nccl-version would change nothing"]);
+    // A flag or a variable counts before a plan's own release, and that before what the config file has for all plans.
+    fs::write(&file, "[select]\nnccl_version = \"2.29.3\"\n").unwrap();
+    assert_eq!(list("c", &[], ""), "=rxe0");
+    assert_eq!(list("c", &["--nccl-version", "2.29.3"], ""), "=rxe0,rxe1");
+    variable.set("2.29.3");
+    assert_eq!(list("c", &[], ""), "=rxe0,rxe1");
 }
 
 /// Of a bundle of a recorded machine: its settings make NCCL crash by what its image says, by the newest release as well, or by what
