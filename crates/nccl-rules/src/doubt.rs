@@ -3,23 +3,72 @@
 use super::explanation::{Trap, Warning};
 use super::version::Version;
 
-/// Adds what the release of the image has besides. Fatal stays what both call so.
+/// Adds the warnings that only the release of the image gives. A warning is fatal only where both releases have its trap: with one
+/// of them alone, the job may run.
 pub(crate) fn weigh(found: &mut Vec<Warning>, by_image: Vec<Warning>, image: Version) {
     let newest = Version::NEWEST;
-    let is_in = |all: &[Warning], w: &Warning| all.iter().any(|other| other.trap == w.trap);
-    for w in found.iter_mut().filter(|w| w.fatal && !is_in(&by_image, w)) {
+    let has_trap = |all: &[Warning], w: &Warning| all.iter().any(|other| other.trap == w.trap);
+    // Of one trap, two releases may have different reasons. Their own number is none.
+    let reason = |w: &Warning, release| w.text.replace(&format!("NCCL {release}"), "NCCL");
+    let is_said =
+        |w: &Warning| found.iter().any(|other| other.trap == w.trap && reason(other, newest) == reason(w, image));
+    let more: Vec<Warning> = by_image.iter().filter(|w| !is_said(w)).cloned().collect();
+    let more: Vec<Warning> = more.into_iter().map(|w| beside(w, found, image)).collect();
+    for w in found.iter_mut().filter(|w| w.fatal && !has_trap(&by_image, w)) {
         w.fatal = false;
         w.text += &format!("; not so in NCCL {image}, which the image names (NCCL_VERSION)");
     }
-    let more: Vec<Warning> = by_image.into_iter().filter(|w| !is_in(found, w)).collect();
-    found.extend(more.into_iter().map(|w| {
-        let fix = match w.trap {
-            Trap::Crash => {
-                format!("prepare --nccl-version {image} leaves such HCAs out of the list, NCCL {newest} takes them")
-            }
-            _ => format!("use another: not so in NCCL {newest}"),
-        };
-        let text = format!("{}; the image names {image} (NCCL_VERSION): if that is what runs, {fix}", w.text);
-        Warning { fatal: false, text, ..w }
-    }));
+    found.extend(more);
+}
+
+/// A warning of the image's release, beside those of the newest.
+fn beside(w: Warning, found: &[Warning], image: Version) -> Warning {
+    let newest = Version::NEWEST;
+    let named = format!("the image names {image} (NCCL_VERSION): if that is what runs");
+    let text = match w.trap {
+        // The newest has a reason of its own for the same: it is no way out.
+        trap if found.iter().any(|other| other.trap == trap) => {
+            format!("{}; so in NCCL {image}, which the image names (NCCL_VERSION)", w.text)
+        }
+        Trap::Crash => {
+            let fix = format!("prepare --nccl-version {image} leaves such HCAs out of the list");
+            format!("{}; {named}, {fix}, NCCL {newest} takes them", w.text)
+        }
+        _ => format!("{}; {named}, use another: not so in NCCL {newest}", w.text),
+    };
+    Warning { fatal: false, text, ..w }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_reason_for_the_same_trap_is_said_too() {
+        let warning = |trap, fatal, text: &str| Warning { trap, fatal, text: text.to_owned() };
+        let image = Version::new(2, 22, 3);
+        let mut found = vec![
+            warning(Trap::Overrun, true, "NCCL 2.32.3 has 32 places"),
+            warning(Trap::Missing, false, "NCCL_IB_HCA: there is no a"),
+            warning(Trap::NoHca, true, "nothing is left"),
+        ];
+        let by_image = vec![
+            warning(Trap::Overrun, true, "NCCL 2.22.3 has 32 places"),
+            warning(Trap::Overrun, true, "NCCL 2.22.3 writes past a line"),
+            warning(Trap::Missing, false, "NCCL_IB_HCA: there is no a:1"),
+            warning(Trap::Value, false, "0 means 1"),
+        ];
+        weigh(&mut found, by_image, image);
+        let so = "so in NCCL 2.22.3, which the image names (NCCL_VERSION)";
+        let other = "the image names 2.22.3 (NCCL_VERSION): if that is what runs, use another: not so in NCCL 2.32.3";
+        let expected = [
+            warning(Trap::Overrun, true, "NCCL 2.32.3 has 32 places"),
+            warning(Trap::Missing, false, "NCCL_IB_HCA: there is no a"),
+            warning(Trap::NoHca, false, &format!("nothing is left; not {so}")),
+            warning(Trap::Overrun, false, &format!("NCCL 2.22.3 writes past a line; {so}")),
+            warning(Trap::Missing, false, &format!("NCCL_IB_HCA: there is no a:1; {so}")),
+            warning(Trap::Value, false, &format!("0 means 1; {other}")),
+        ];
+        assert_eq!(found, expected);
+    }
 }
