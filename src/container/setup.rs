@@ -263,7 +263,8 @@ impl SetupPlan {
 fn pitfall_notes(found: Vec<Warning>) -> Vec<String> {
     let more = "`rdmaprep nccl explain --bundle` says more";
     let sentence = |w: Warning| match w.trap {
-        // It names the release and the way out, and nothing that the container chose.
+        // It names the release and nothing that the container chose. Only what an image's release does has the way out in it.
+        Trap::Crash if w.fatal => format!("{}; {more}", w.text),
         Trap::Crash => w.text,
         trap => format!("{}; {more}", trap.summary()),
     };
@@ -284,6 +285,10 @@ mod tests {
             warning(Trap::Crash, crash),
             warning(Trap::Missing, "NCCL_IB_HCA: there is no b"),
         ];
+        let fatal = "NCCL 2.32.3 crashes: rxe0 has no PCI path";
+        let certain = Warning { fatal: true, ..warning(Trap::Crash, fatal) };
+        let more = "NCCL in this container: NCCL 2.32.3 crashes: rxe0 has no PCI path; `rdmaprep nccl explain --bundle` says more";
+        assert_eq!(pitfall_notes(vec![certain]), [more]);
         let missing = "NCCL_IB_HCA names an HCA that is not here; `rdmaprep nccl explain --bundle` says more";
         let said = [crash, missing].map(|text| format!("NCCL in this container: {text}"));
         assert_eq!(pitfall_notes(found.into()), said);
