@@ -29,7 +29,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     if args.output.dry_run {
         return foretell(&machine, &records, args, &found);
     }
-    // A timer that finds nothing does not wait for the lock, and writes nothing.
+    // A timer that finds no record does not wait for the lock. It only removes the settings of gVisor's containers that have ended.
     if args.how.stale && found.is_empty() {
         warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
         return if args.output.json { say("[]") } else { Ok(()) };
