@@ -321,6 +321,27 @@ fn what_a_killed_writer_left_is_removed() {
     });
 }
 
+/// The kernel makes a temporary address for one that manages them, as soon as that is added. To delete it again would take the
+/// anycast address of the subnet along, on a link that forwards.
+#[test]
+fn an_address_that_manages_temporary_ones_comes_back_alone() {
+    alone(|host| {
+        host.rails(1);
+        host.ip("address add fd00:4::1/64 dev r0 nodad mngtmpaddr");
+        sh("echo 1 > /proc/sys/net/ipv6/conf/r0/forwarding; echo 1 > /proc/sys/net/ipv6/conf/r0/use_tempaddr");
+        let anycast = || sh("ip -6 route show table local type anycast dev r0 | sort");
+        let (before, was) = (host.look(), anycast());
+        assert!(was.contains("fd00:4::"), "{was}");
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        c.stop(host).ok();
+        same("anycast addresses", &was, &anycast());
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 /// The kernel rejected an address in the middle of a restore: those behind it are there, and one of them has its place.
 #[test]
 fn addresses_come_back_in_their_order() {

@@ -15,10 +15,9 @@ pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Ste
     let dev = &state.netdev.name;
     let add = |address: &Address| Step::AddressAdd { side, dev: dev.clone(), address: address.clone() };
     let (v4, v6): (Vec<_>, Vec<_>) = state.netdev.addresses.iter().partition(|a| a.address.is_ipv4());
-    let mut steps = Vec::new();
-    if !sysctls.is_empty() {
-        steps.push(Step::Sysctls { side, dev: dev.clone(), values: sysctls });
-    }
+    let write = |values: SysctlValues| Step::Sysctls { side, dev: dev.clone(), values };
+    let (first, last) = without_temporary_addresses(&state.netdev, sysctls);
+    let mut steps: Vec<Step> = Some(first).filter(|values| !values.is_empty()).map(write).into_iter().collect();
     // The kernel takes it where accept_ra says that there will be addresses from routers (inet6_set_iftoken).
     let token = state.netdev.token.map(|t| Step::Token { side, dev: dev.clone(), token: Some(t) });
     steps.extend(token);
@@ -29,7 +28,25 @@ pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Ste
         steps.push(Step::Link { side, dev: dev.clone(), up: true });
     }
     steps.extend(v6.into_iter().rev().filter(|a| !kernel_address(a, &state.netdev)).map(add));
+    steps.extend(Some(last).filter(|values| !values.is_empty()).map(write));
     steps
+}
+
+/// IFA_F_TEMPORARY and IFA_F_MANAGETEMPADDR (include/uapi/linux/if_addr.h).
+const TEMPORARY: (u32, u32) = (0x1, 0x100);
+
+/// What is to be written before the addresses, and what after them. For an address that manages temporary ones, the kernel makes one
+/// where `use_tempaddr` says so (manage_tempaddrs() in net/ipv6/addrconf.c). One that was not there would have to go again, and takes
+/// the anycast address of its subnet along where the link forwards (RTM_DELADDR in __ipv6_ifa_notify()).
+fn without_temporary_addresses(dev: &Netdev, mut values: SysctlValues) -> (SysctlValues, SysctlValues) {
+    const KEY: &str = "ipv6/conf/use_tempaddr";
+    let has = |flag: u32| dev.addresses.iter().any(|a| !a.address.is_ipv4() && a.flags & flag != 0);
+    let is_on = values.get(KEY).and_then(|value| value.parse::<i32>().ok()).is_some_and(|value| value > 0);
+    if !is_on || !has(TEMPORARY.1) || has(TEMPORARY.0) {
+        return (values, SysctlValues::default());
+    }
+    let on = values.insert(KEY.to_owned(), "0".to_owned());
+    (values, on.map(|on| (KEY.to_owned(), on)).into_iter().collect())
 }
 
 /// Takes NICs from one side to the other: all links down, then all moves. A move waits longer for the other processors when links
