@@ -70,7 +70,7 @@ pub enum Command {
     Prepare(Box<PrepareArgs>),
     /// Print the NCCL settings that a plan's containers get
     ///
-    /// If no plan is stored, makes one and does not store it.
+    /// For plan `auto`, and with --snapshot, makes a plan and does not store it.
     #[command(after_help = "Examples:
   rdmaprep env --plan train
   rdmaprep env --plan train --format docker")]
@@ -78,12 +78,12 @@ pub enum Command {
     /// Edit an OCI config.json from stdin to stdout, as podman's precreate hook does
     ///
     /// Makes the same edits as `prepare --bundle`. Prints the config.json of a container that did not opt in (see `hook`)
-    /// unchanged. If no plan is stored, makes one for this container and does not store it.
+    /// unchanged. For plan `auto`, makes one for this container and does not store it.
     Spec(Box<SpecArgs>),
     /// Run as an OCI hook; the runtime's state JSON is on stdin
     ///
     /// Changes nothing and exits with 0 for a container that did not opt in. A container opts in by the annotation
-    /// rdmaprep.io/plan, by --plan, or by `plan` in the host's config file.
+    /// rdmaprep.io/plan, by --plan, or by `plan` in the host's config file. The plan has to be stored; for `auto` the hook makes one.
     Hook(Box<HookArgs>),
     /// Run as a CNI plugin; the network configuration is on stdin
     ///

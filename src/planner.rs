@@ -1,6 +1,7 @@
 //! What `prepare`, `spec` and the create hook decide alike: a plan, and what its container sees of /sys.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use anyhow::Result;
 use nccl_rules::ifname::Patterns;
@@ -10,10 +11,12 @@ use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::snapshot::{Hca, JobAddresses, Netdev, Route, Snapshot};
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
+use rdma_model::values::PlanName;
 
 use crate::config::request::Request;
 use crate::journal::Member;
 use crate::kernel::records::Records;
+use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Scope, World};
 use crate::nccl_env::Options;
 use crate::plan::{Plan, rails, rdma_mode};
@@ -25,6 +28,44 @@ pub fn observe_host(world: &mut dyn World, job: &JobAddresses) -> Result<Snapsho
     let seen = world.observe(Side::Host, &Scope::full())?;
     Ok(Snapshot { paths: Some(world.host_paths(&seen, job)), ..seen })
 }
+
+/// The stored plan that a container asks for; nothing where one is to be made for it: by the name `auto`, or since its devices name
+/// its NICs. Any other name is an error, [`NotStored`].
+pub fn stored_plan(store: &Store, request: &Request, name: &PlanName) -> Result<Option<Plan>> {
+    if name.is_auto() {
+        return Ok(None);
+    }
+    match store.plan(name.as_str())? {
+        None if request.narrowing.devices.is_none() => {
+            let stored = store.all_plans()?.into_iter().filter(|other| other != PlanName::AUTO).collect();
+            let text = format!("plan {name} is not stored");
+            Err(NotStored { name: name.clone(), stored }).class(ErrorClass::Refused, text)
+        }
+        plan => Ok(plan),
+    }
+}
+
+/// Which plans are stored, and what to do.
+#[derive(Debug)]
+pub struct NotStored {
+    name: PlanName,
+    stored: Vec<String>,
+}
+
+impl fmt::Display for NotStored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        let name = &self.name;
+        match (&self.stored[..], self.stored.len().saturating_sub(SHOWN)) {
+            ([], _) => f.write_str("no plan is stored")?,
+            (all, 0) => write!(f, "stored are {}", all.join(", "))?,
+            (all, more) => write!(f, "stored are {} and {more} others", all[..SHOWN].join(", "))?,
+        }
+        write!(f, "; run `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is made at each start")
+    }
+}
+
+impl std::error::Error for NotStored {}
 
 pub fn fresh_plan(request: &Request, name: &str, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
     let snapshot = observe_host(world, &request.job())?;

@@ -23,6 +23,7 @@ use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Container, Init, Namespaces, ThisMachine};
 use crate::oci::state::State;
+use crate::planner::stored_plan;
 use crate::report::{self, Report};
 
 /// Seconds after which a runtime gives up: the kubelet waits for a sandbox for some minutes.
@@ -156,12 +157,6 @@ fn device_request(global: &Global, call: &Call) -> Result<Option<Request>, Probl
     }
 }
 
-/// A hook makes a plan where none is stored, by its flags; a network is the same for all pods, and has none.
-fn stored(store: &Store, plan: &PlanName) -> Result<()> {
-    let lacks = || ErrorClass::Refused.error(format!("plan {plan} is not stored: rdmaprep prepare --plan {plan}"));
-    store.plan(plan.as_str())?.map(drop).ok_or_else(lacks)
-}
-
 fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     let (version, before) = (call.network.version(), call.network.prev_result.as_ref());
     let result = |held: &[_]| cni::result(version, before, held, call.netns.as_deref().unwrap_or("".as_ref()));
@@ -170,7 +165,6 @@ fn add(global: &Global, call: &Call) -> Result<Value, Problem> {
     let Some(request) = device_request(global, call)? else { return Ok(passed) };
     let attached = Attached::new(call, request.host.clone())?;
     let netns = attached.netns()?;
-    request.plan().map(|plan| stored(&attached.store, plan)).transpose()?;
     attached.run(Some(&netns), nics(&request, &attached.store), |hook| hook::create(hook, &request))?;
     let gone = || ErrorClass::State.error(format!("the NICs of container {} were restored meanwhile", call.id));
     result(&attached.record()?.ok_or_else(gone)?.held)
@@ -238,5 +232,5 @@ fn status(global: &Global, call: &Call) -> Result<()> {
     let store = store(&request.host);
     store.writable()?;
     Records::read(&store, ThisMachine::new()?.boot_id())?;
-    request.plan().map_or(Ok(()), |plan| stored(&store, plan))
+    request.plan().map_or(Ok(()), |plan| stored_plan(&store, &request, plan).map(drop))
 }

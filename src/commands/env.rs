@@ -12,6 +12,8 @@ use crate::cli::{EnvArgs, Global};
 use crate::config::request::Request;
 use crate::kernel::store::Store;
 use crate::nccl_env::{self, format};
+use crate::plan::Plan;
+use crate::planner::stored_plan;
 
 /// Prints what `prepare` and the hook give to a container of that plan, and stores nothing.
 pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
@@ -34,7 +36,7 @@ pub(super) fn env(global: &Global, args: &EnvArgs) -> Result<()> {
 fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> Result<Vec<EnvVar>> {
     let text = read_config(bundle)?;
     let request = narrowed(request, &text, None)?;
-    let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
+    let stored = stored(args, &request, store)?;
     let decision = match stored {
         Some(plan) => for_container(plan, &request, &text, store)?,
         None => decide(&request, &args.plan, args.snapshot.as_deref(), Some(&text), store)?,
@@ -42,8 +44,14 @@ fn of_bundle(args: &EnvArgs, request: Request, bundle: &Path, store: &Store) -> 
     Ok(edit(&text, &decision, store, &request, None)?.given)
 }
 
+/// Of a recorded machine a plan is made.
+fn stored(args: &EnvArgs, request: &Request, store: &Store) -> Result<Option<Plan>> {
+    let name = request.plan().filter(|_| args.snapshot.is_none());
+    name.map_or(Ok(None), |name| stored_plan(store, request, name))
+}
+
 fn of_any(args: &EnvArgs, request: &Request, store: &Store) -> Result<Vec<EnvVar>> {
-    let stored = if args.snapshot.is_some() { None } else { store.plan(&args.plan)? };
+    let stored = stored(args, request, store)?;
     let plan = match stored {
         Some(plan) => plan,
         None => decide(request, &args.plan, args.snapshot.as_deref(), None, store)?.plan,

@@ -5,8 +5,9 @@ mod runtime;
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::values::PlanName;
 use serde::Serialize;
 
 use super::decision::{Decision, DraftInputs, narrowed, show_within};
@@ -18,6 +19,8 @@ use crate::oci::edit::{self, Injected};
 use crate::plan::Plan;
 use crate::report;
 use crate::select::Selection;
+
+const TAKEN: &str = "--plan: `auto` is the plan that is made at each start, and is not stored: choose another name";
 
 #[derive(Serialize)]
 struct Prepared<'a> {
@@ -64,6 +67,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
 }
 
 fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String>)> {
+    ensure!(args.plan != PlanName::AUTO, ErrorClass::Usage.error(TAKEN));
     let request = request(global, Some(&args.plan), &args.select)?;
     let config = args.bundle.as_deref().map(read_config).transpose()?;
     let runtime = args.runtime.as_deref().map(runtime::sandbox).transpose()?.flatten();

@@ -19,6 +19,7 @@ use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
 use crate::oci;
+use crate::planner::NotStored;
 use crate::report::{self, Report};
 use crate::shim::{self, Call, RuntimeCommand, exec};
 
@@ -75,7 +76,8 @@ struct Edited {
     before: String,
 }
 
-/// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong.
+/// Edits the config.json of a container that gets NICs. One that asks for nothing itself starts whatever is wrong, but for a plan of
+/// the host that is not stored.
 fn edited(
     global: &Global,
     own: &ShimConfig,
@@ -92,7 +94,7 @@ fn edited(
         return Ok(None);
     }
     match edit(global, path, before, sandbox) {
-        Err(e) if !asks => {
+        Err(e) if !asks && !e.is::<NotStored>() => {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
             Ok(None)
         }

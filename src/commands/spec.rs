@@ -14,6 +14,7 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
+use rdma_model::values::PlanName;
 
 use super::config_file::shim_config;
 use super::decision::{Decision, decide, for_container, narrowed};
@@ -30,7 +31,7 @@ use crate::kernel::{Kernel, Scope, World, boot_id};
 use crate::nccl_env::{self, topo_file};
 use crate::oci::edit::{self, Edit, HookEdit, Injected, MountEdit, NoMounts, Stage};
 use crate::plan::Plan;
-use crate::planner::options;
+use crate::planner::{NotStored, options, stored_plan};
 use crate::report::{Report, Stopwatch};
 use crate::view;
 
@@ -43,8 +44,9 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
     let asked = args.plan.is_some() || edit::annotations(&text).keys().any(|key| key.starts_with(ANNOTATION));
     match ready(global, args, &text).and_then(|ready| ready.map(Ready::keep).transpose()) {
         Ok(kept) => pass(kept.as_ref().map_or(&text, |ready| ready.json())),
-        // A container that asks for nothing itself starts, whatever is wrong with its config.json.
-        Err(e) if !asked => {
+        // A container that asks for nothing itself starts, whatever is wrong with its config.json; but not without the plan that the host
+        // has for all.
+        Err(e) if !asked && !e.is::<NotStored>() => {
             warn(&[format!("{e:#}; a container that does not ask for NICs is left as it is")]);
             pass(&text)
         }
@@ -99,7 +101,7 @@ pub(super) struct Ready {
 }
 
 /// For a container that gets a plan; nothing for one that does not. Uses the plan by which its namespace has its NICs already,
-/// the stored one, or makes one. That is not stored: it is without what others hold just now, and a container may ask by any name.
+/// the stored one, or, for `auto`, makes one. That is not stored: it is without what others hold just now.
 pub(super) fn ready(global: &Global, args: &SpecArgs, text: &str) -> Result<Option<Ready>> {
     ready_before(None, global, args, text)
 }
@@ -121,17 +123,21 @@ pub(super) fn ready_before(
         return Ok(None);
     }
     let store = store(&request.host);
-    let given = given(text, &mine, &store)?;
-    let name = given.as_ref().map_or(name.as_str(), |plan| plan.name.as_str()).to_owned();
-    let stored = store.plan(&name)?;
-    let unprepared = stored.is_none();
-    let plan = match given.or(stored) {
+    let known = match given(text, &mine, &store)? {
+        None => {
+            edit::check(text)?;
+            stored_plan(&store, &mine, &name)?
+        }
+        given => given,
+    };
+    let plan = match known {
         Some(plan) => plan,
-        None => decide(&request, &name, None, None, &store)?.plan,
+        None => decide(&request, name.as_str(), None, None, &store)?.plan,
     };
     let plan = for_sandbox(plan, runtime, text)?;
     let decision = for_container(plan, &mine, text, &store)?;
-    let flags = if unprepared { flags(&args.select, &decision.plan) } else { Vec::new() };
+    let is_auto = decision.plan.name == PlanName::AUTO;
+    let flags = if is_auto { flags(&args.select, &decision.plan) } else { Vec::new() };
     let start = Start { timeout: args.hook_timeout, flags: &flags, runtime };
     let edited = edit_with(text, &decision, &store, &mine, &start)?;
     warn(&decision.traps(&edit::environment(&edited.injected.json), &mine)?);
@@ -165,7 +171,7 @@ fn given(text: &str, mine: &Request, store: &Store) -> Result<Option<Plan>> {
     Ok(record.given_plan())
 }
 
-/// The flags of the create hook if no plan is stored: the NICs of this plan, and all flags given here. The hook makes the plan
+/// The flags of the create hook for plan `auto`: the NICs of this plan, and all flags given here. The hook makes the plan
 /// again, of these NICs.
 fn flags(asked: &SelectArgs, plan: &Plan) -> Vec<String> {
     let chosen: Vec<&str> = plan.nics.iter().map(|nic| nic.identity.name.as_str()).collect();

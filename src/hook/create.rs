@@ -1,5 +1,6 @@
 //! create: NICs go in, all or none.
 
+mod choose;
 mod join;
 
 use rdma_model::values::PlanName;
@@ -13,7 +14,6 @@ use rdma_model::step::{Side, Step};
 use crate::apply::apply;
 use crate::attach::{Attach, attach};
 use crate::config::request::Request;
-use crate::config::sandbox::Sandbox;
 use crate::container::running_setup::RunningSetup;
 use crate::container::sandbox;
 use crate::container::setup::{SetupContext, SetupPlan, plan_setup};
@@ -23,13 +23,14 @@ use crate::kernel::records::Records;
 use crate::kernel::{Container, Pin, Scope, World};
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::planner::{self, fresh_plan};
+use crate::planner;
 use crate::precedence::Precedence;
 use crate::report::PhaseName;
 use crate::restore::run::{reclaim, restore_with};
 use crate::restore::{SETTLE, nic_names};
 
 use super::{Ended, Hook, Outcome, put_in_order, verify_inside};
+use choose::choose;
 use join::Joined;
 
 /// create: the container has its namespaces and nothing of the user's runs. Gives it the plan's NICs, all or none.
@@ -279,41 +280,6 @@ fn whose(hook: &Hook) -> &'static str {
 fn pin(hook: &Hook, world: &mut dyn World, record: &Record) -> Result<()> {
     world.pin(Pin::Own(&hook.store.pin(record.netns)))?;
     record.hold.iter().try_for_each(|hold| world.pin(Pin::Named(&hold.path)))
-}
-
-/// What is left of the plan for this container, and the host at that moment.
-fn choose(hook: &Hook, request: &Request, name: &PlanName, attempt: &mut Attempt) -> Result<(Plan, Snapshot)> {
-    let busy = planner::busy_nics(&attempt.records, hook.machine);
-    let world = &mut *attempt.world;
-    let plan = match (hook.keeper, hook.store.plan(name.as_str())?) {
-        (Some(keeper), _) => keeper.plan.clone(),
-        (None, Some(plan)) => plan,
-        (None, None) => {
-            let request = request.of_devices();
-            planner::check_named_free(&request, &busy)?;
-            fresh_plan(&request, name.as_str(), world, &busy)?
-        }
-    };
-    // Before the machine is observed, where the policy asks for nothing of it: a hook that only waits does not keep the lock.
-    if !request.host.policy.asks_for_hardware() {
-        planner::check_free(&request.narrowed_plan(plan.clone(), None), &busy)?;
-    }
-    let nics = plan.nics.iter().map(|n| n.identity.name.clone()).collect();
-    let is_proxy = || hook.bare_netns().is_none() && sandbox::of_hook(hook.state) == Some(Sandbox::RdmaProxy);
-    let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
-    let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
-    let host = world.observe(Side::Host, &scope)?;
-    let plan = request.narrowed_plan(plan, Some(&host));
-    if plan.nics.is_empty() && plan.ib.is_empty() {
-        request.gives_devices(&plan)?;
-        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
-    }
-    request.gives_devices(&plan)?;
-    planner::check_agreed(&plan, hook.agreed)?;
-    request.host.policy.limits(&plan)?;
-    planner::check_free(&plan, &busy)?;
-    let paths = world.host_paths(&host, &plan.job.clone().with(&request.job()));
-    Ok((plan, Snapshot { paths: Some(paths), ..host }))
 }
 
 /// The same error, which says that nothing is left of the attempt.

@@ -105,6 +105,11 @@ pub fn netns_path(config_json: &str) -> Option<PathBuf> {
     Config::lenient(config_json).netns_path()
 }
 
+/// Whether a container with this config.json can have NICs at all.
+pub fn check(config_json: &str) -> Result<()> {
+    Config::for_edit(config_json, &[]).map(drop)
+}
+
 pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.check()?;
     let config = Config::for_edit(config_json, &edit.netdevs)?;

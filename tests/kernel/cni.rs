@@ -287,6 +287,11 @@ fn annotations_narrow_and_never_widen() {
         ] {
             refused(pod.call(host, "ADD", &chained(annotations)), exit, code, why);
         }
+        host.configure("select.ifaces = [\"r0\"]");
+        let result = pod.add(host, &chained(plan("auto")));
+        assert_eq!((&result["interfaces"][1]["name"], &result["interfaces"][2]), (&json!("r0"), &json!(null)));
+        pod.call(host, "DEL", &chained(plan("auto"))).ok();
+        host.configure("");
         // The network's plan is the host's word.
         let config = with(chained(plan("other")), json!({"plan": "default"}));
         refused(pod.call(host, "ADD", &config), 3, 103, "the host gave it plan default");
@@ -417,6 +422,7 @@ fn status_and_version_answer_without_a_pod() {
         assert_eq!(call("STATUS", config()).ok().out, "");
         assert_eq!(call("STATUS", annotated(json!({}))).ok().out, "");
         refused(call("STATUS", with(config(), json!({"plan": "gone"}))), 3, 50, "plan gone is not stored");
+        assert_eq!(call("STATUS", with(config(), json!({"plan": "auto"}))).ok().out, "");
         host.configure("nonsense = 1");
         refused(call("STATUS", config()), 2, 50, "nonsense");
         host.configure("");

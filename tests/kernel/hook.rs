@@ -250,13 +250,52 @@ fn a_container_opts_in_by_argument_annotation_or_config_file() {
         run(&mut host.command(&["hook", "createRuntime", "--plan", "small"]), &clash.state())
             .fails(3, &["default", "small"]);
 
-        // Without a stored plan the hook plans afresh.
-        host.configure("plan = \"fresh\"\nselect.ifaces = [\"r1\"]");
+        // For `auto` the hook makes a plan.
+        host.configure("plan = \"auto\"\nselect.ifaces = [\"r1\"]");
         let mut fresh = bare("fresh");
         fresh.create(host).ok();
         has(&fresh, false);
         fresh.stop(host).ok();
+        host.configure("");
+        let mut asks = Container::new("asks").annotated(json!({"rdmaprep.io/plan": "auto"}));
+        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r1"]), &asks.state()).ok();
+        has(&asks, false);
+        asks.stop(host).ok();
         host.is_clean();
+    });
+}
+
+/// A slip of the pen must not give a container all NICs of the host.
+#[test]
+fn a_plan_that_is_not_stored_is_refused_wherever_it_is_named() {
+    alone(|host| {
+        let rails = host.rails(2);
+        let before = host.look();
+        let refused = |why: &str| {
+            let asks = Container::new("asks").annotated(json!({"rdmaprep.io/plan": "defualt"}));
+            asks.create(host).fails(3, &[why]);
+            let bare = Container::new("bare").annotated(json!(null));
+            let by_flags = ["hook", "createRuntime", "--plan", "defualt", "--ifaces", "r0"];
+            run(&mut host.command(&by_flags), &bare.state()).fails(3, &[why]);
+            host.configure("plan = \"defualt\"");
+            let said = bare.create(host).fails(3, &[why]);
+            assert_eq!(said.err.lines().count(), 1, "{said:?}");
+            host.configure("");
+            host.rdmaprep(&["env", "--plan", "defualt"]).fails(3, &[why]);
+            host.is_as(&before);
+        };
+        refused(
+            "plan defualt is not stored: no plan is stored; run `rdmaprep prepare --plan defualt`, or ask for plan `auto`",
+        );
+        host.prepare(&rails);
+        host.rdmaprep(&["prepare", "--plan", "train", "--ifaces", "r0"]).ok();
+        refused("plan defualt is not stored: stored are default, train; run");
+        for n in 10..20 {
+            host.rdmaprep(&["prepare", "--plan", &format!("p{n}"), "--ifaces", "r0"]).ok();
+        }
+        refused("stored are default, p10, p11, p12, p13, p14, p15, p16 and 4 others; run");
+        // Nor is one stored under the name that says to make one.
+        host.rdmaprep(&["prepare", "--plan", "auto"]).fails(2, &["`auto`", "choose another name"]);
     });
 }
 
@@ -429,7 +468,7 @@ fn modes(folder: &Path, found: &mut Vec<(String, u32)>) {
 fn files_are_private_although_a_runtime_calls_with_umask_0() {
     alone(|host| {
         host.rails(1);
-        host.configure("plan = \"fresh\"\nselect.ifaces = [\"r0\"]");
+        host.configure("plan = \"auto\"\nselect.ifaces = [\"r0\"]");
         let mut c = Container::new("open").annotated(json!({}));
         let hook = host.command(&["hook", "createRuntime"]);
         let mut under_umask_0 = Command::new("sh");

@@ -102,3 +102,12 @@ checked_text! {
         );
     }
 }
+
+impl PlanName {
+    /// No stored plan has this name: it says that each start makes a plan.
+    pub const AUTO: &str = "auto";
+
+    pub fn is_auto(&self) -> bool {
+        self.as_str() == PlanName::AUTO
+    }
+}

@@ -8,19 +8,28 @@ fn a_plan_of_the_host_keeps_no_container_from_starting() {
         host.rails(1);
         let fake = Fake::new(host, "");
         let runtime = fake.dir.join("runc");
-        host.configure(&format!("runtime = {runtime:?}\nplan = \"default\""));
         let mut shared = spec(json!({}));
         shared["linux"]["namespaces"] = json!([{"type": "mount"}]);
-        let text = fake.config(&shared);
-        let said = fake.create(host);
-        assert_eq!(said.code, Some(37), "{said:?}");
-        assert_eq!(said.err, "");
-        let (level, message) = fake.logged();
-        assert!(level == "warning" && message.contains("left as it is"), "{level} {message}");
-        assert_eq!(fake.seen("seen").unwrap(), text);
+        for plan in ["default", "auto"] {
+            host.configure(&format!("runtime = {runtime:?}\nplan = {plan:?}"));
+            let text = fake.config(&shared);
+            let said = fake.create(host);
+            assert_eq!(said.code, Some(37), "{said:?}");
+            assert_eq!(said.err, "");
+            let (level, message) = fake.logged();
+            assert!(level == "warning" && message.contains("left as it is"), "{level} {message}");
+            assert_eq!(fake.seen("seen").unwrap(), text);
+        }
         fake.config(&spec(json!({})));
         assert_eq!(fake.create(host).code, Some(37));
         assert!(fake.now().contains("\"rdmaprep.io/plan\""), "{}", fake.now());
+        // One that can have NICs does not start without the host's plan, by any way.
+        host.configure(&format!("runtime = {runtime:?}\nplan = \"default\""));
+        let text = fake.config(&spec(json!({})));
+        assert_eq!(fake.create(host).code, Some(3));
+        assert!(fake.logged().1.contains("plan default is not stored"), "{:?}", fake.logged());
+        assert_eq!(fake.now(), text);
+        run(&mut host.command(&["spec"]), &text).fails(3, &["plan default is not stored"]);
     });
 }
 
@@ -38,13 +47,14 @@ fn a_plan_that_was_not_prepared_is_for_this_container_only() {
         host.rails(2);
         let fake = Fake::new(host, "");
         let edited = || {
-            fake.config(&asking());
+            fake.config(&spec(json!({"rdmaprep.io/plan": "auto"})));
             let args = ["create", "--bundle", fake.bundle.to_str().unwrap(), "id"];
             let said = run(shim(host, "rdmaprep-runtime").env("RDMA_IFACES", "r0 r1").args(args), "");
             assert_eq!(said.code, Some(37), "{said:?}");
             fake.now()
         };
-        let mut first = Container::new("first").annotated(json!({"rdmaprep.io/plan": "default"}));
+        let asks = |id: &str| Container::new(id).annotated(json!({"rdmaprep.io/plan": "auto"}));
+        let mut first = asks("first");
         run(host.command(&["hook", "createRuntime"]).env("RDMA_IFACES", "r0"), &first.state()).ok();
         // A NIC that another container holds is left out only as long as it is held.
         let less = edited();
@@ -52,24 +62,18 @@ fn a_plan_that_was_not_prepared_is_for_this_container_only() {
         first.stop(host).ok();
         let all = edited();
         assert!(all.contains("\"--ifaces=r0,r1\""), "{all}");
-        let mut second = Container::new("second");
+        let mut second = asks("second");
         hook_of(host, &all, &second).ok();
         assert_eq!(host.report("second")["nics"], json!(["r0", "r1"]));
         // Nor does one get less than it was edited for.
         second.stop(host).ok();
-        let mut third = Container::new("third");
+        let mut third = asks("third");
         hook_of(host, &less, &third).ok();
         assert_eq!(host.report("third")["nics"], json!(["r1"]));
-        let fourth = Container::new("fourth");
+        let fourth = asks("fourth");
         hook_of(host, &all, &fourth).fails(9, &["r1 is held by container third"]);
         third.stop(host).ok();
         host.is_clean();
-        // Whatever name a container invents leaves no plan.
-        for name in ["a", "b", "c"] {
-            fake.config(&spec(json!({"rdmaprep.io/plan": name})));
-            assert_eq!(fake.create(host).code, Some(37));
-            assert!(fake.now().contains(&format!("\"rdmaprep.io/plan\": \"{name}\"")), "{}", fake.now());
-        }
         assert!(!ours(host).contains("/plans/"), "{}", ours(host));
     });
 }

@@ -7,7 +7,7 @@ fn the_runtime_is_found_or_nothing_happens() {
     alone(|host| {
         host.rails(1);
         let fake = Fake::new(host, "");
-        let text = fake.config(&asking());
+        let text = fake.config(&spec(json!({"rdmaprep.io/plan": "auto"})));
         let runtime = |value: &str| host.configure(&format!("runtime = {value:?}"));
         let own = env!("CARGO_BIN_EXE_rdmaprep");
         let (link, plain) = (fake.dir.join("link"), fake.dir.join("plain"));

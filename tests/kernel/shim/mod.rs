@@ -302,7 +302,8 @@ fn a_refusal_leaves_nothing_and_the_engine_reads_why() {
             (spec(json!({"rdmaprep.io/plan": "../../etc/x"})), 5, "plan name"),
             // No container chooses the program that the host's root runs.
             (spec(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/runtime": "/tmp/evil"})), 5, "runtime"),
-            (spec(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": ".*"})), 4, "no NIC"),
+            (spec(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/exclude": ".*"})), 4, "no NIC"),
+            (asking(), 3, "plan default is not stored"),
         ];
         for (config, code, word) in refusals {
             let text = fake.config(&config);
@@ -316,7 +317,7 @@ fn a_refusal_leaves_nothing_and_the_engine_reads_why() {
             assert!(!ours(host).contains("/plans/"), "{}", ours(host));
         }
         // A bundle that cannot be written.
-        let text = fake.config(&asking());
+        let text = fake.config(&spec(json!({"rdmaprep.io/plan": "auto"})));
         sh(&format!("mount --bind {0} {0}; mount -o remount,bind,ro {0}", fake.bundle.display()));
         let said = fake.create(host);
         assert!(said.code.is_some_and(|code| code != 0 && code != 37), "{said:?}");
@@ -361,7 +362,7 @@ fn whatever_the_config_file_is_containers_are_stopped() {
         let fake = Fake::new(host, "");
         // The administrator's file may be a link, and an empty variable is none.
         let linked = fake.dir.join("config.toml");
-        host.configure(&format!("runtime = {:?}\nplan = \"default\"", fake.dir.join("runc")));
+        host.configure(&format!("runtime = {:?}\nplan = \"auto\"", fake.dir.join("runc")));
         fs::rename(&host.config, &linked).unwrap();
         symlink(&linked, &host.config).unwrap();
         fake.config(&spec(json!({})));
@@ -372,7 +373,7 @@ fn whatever_the_config_file_is_containers_are_stopped() {
             run(shim(host, name).env("RDMAPREP_CONFIG", config).env("PATH", path).args(args), "")
         };
         let create = ["create", "--bundle", fake.bundle.to_str().unwrap(), "id"];
-        fake.config(&asking());
+        fake.config(&spec(json!({"rdmaprep.io/plan": "auto"})));
         assert_eq!(with("", "rdmaprep-runtime", &["delete", "id"]).code, Some(37));
         assert_eq!(with("", "rdmaprep-runtime", &create).code, Some(37));
         assert!(fake.now().contains("createRuntime"));
