@@ -117,7 +117,9 @@ pub enum Command {
   rdmaprep restore --plan train
   rdmaprep restore --all --stale")]
     Restore(RestoreArgs),
-    /// Show which container holds which NIC, and what the last hooks did
+    /// Show which container holds which NIC, and why hooks failed lately
+    ///
+    /// Shows the newest three failures of the last hour: many engines report just the exit status of a hook.
     #[command(after_help = "Examples:
   rdmaprep status
   rdmaprep status --json")]

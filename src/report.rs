@@ -6,11 +6,11 @@ mod doctor;
 mod install;
 mod nccl;
 mod safe_json;
+mod status;
 mod stopwatch;
 mod tables;
 
 use rdma_model::nic::EnvVar;
-use std::collections::BTreeMap;
 
 use clap::ValueEnum;
 use rail_agreement::{Agreement, Rail};
@@ -18,8 +18,6 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::IfName;
 use serde::{Deserialize, Serialize};
 
-use crate::handle::Handle;
-use crate::journal;
 use crate::oci::edit::Injected;
 use crate::plan::{Plan, rdma_mode};
 use crate::select::Selection;
@@ -29,6 +27,7 @@ pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
 pub use rdma_model::escape::{WIDTH, printable, printable_lines};
 pub use safe_json::{json, write_json};
+pub use status::{Failed, Holder, Keeping, Status, status_table};
 pub use stopwatch::{Phase, PhaseName, Stopwatch};
 pub use tables::{error_text, selection_table, snapshot_table};
 
@@ -134,68 +133,6 @@ impl Report {
         add("message", self.message.clone());
         pairs.into_iter().map(|(key, value)| format!("{key}={}", quoted(&value))).collect::<Vec<_>>().join(" ")
     }
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Holder {
-    pub netns: u64,
-    pub pin: Option<String>,
-    /// What `rdmaprep hold` keeps, where no container made the namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hold: Option<Keeping>,
-    /// What CNI calls the attachments of its containers.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub cni: Vec<journal::Attachment>,
-    pub phase: journal::Phase,
-    pub plan: String,
-    /// Ids of its containers, and whether each lives.
-    pub members: Vec<(String, bool)>,
-    pub nics: Vec<String>,
-    pub last: Option<serde_json::Value>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub held_back: Vec<String>,
-    pub advice: String,
-}
-
-#[derive(Clone, Debug, Serialize)]
-pub struct Keeping {
-    pub path: String,
-    /// What its holder keeps open; none when that has gone.
-    pub handles: BTreeMap<String, Handle>,
-}
-
-pub fn status_table(holders: &[Holder]) -> String {
-    if holders.is_empty() {
-        return "No container holds a NIC.".to_owned();
-    }
-    let block = |h: &Holder| {
-        let member = |(id, alive): &(String, bool)| format!("{id}{}", if *alive { "" } else { " (dead)" });
-        let members = h.members.iter().map(member).collect::<Vec<_>>().join(", ");
-        let pin = h.pin.as_deref().unwrap_or("not pinned: the kernel has returned its physical NICs");
-        let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
-        let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
-        let kept = h.hold.as_ref().map(kept).unwrap_or_default();
-        let cni = h.cni.iter().map(attached).collect::<String>();
-        let why = h.held_back.iter().map(|why| format!("  held back   {why}\n")).collect::<String>();
-        printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{cni}{why}  to get back {}",
-            h.nics.join(" "),
-            h.plan,
-            h.netns,
-            h.advice
-        ))
-    };
-    holders.iter().map(block).collect::<Vec<_>>().join("\n")
-}
-
-fn kept(hold: &Keeping) -> String {
-    let handles = hold.handles.iter().map(|(name, handle)| format!("  handle      {name} {handle}\n"));
-    format!("  to join     {}\n{}", hold.path, handles.collect::<String>())
-}
-
-fn attached(cni: &journal::Attachment) -> String {
-    let netns = printable(&cni.netns.to_string_lossy());
-    format!("  by CNI      network {}, interface {}, {netns}\n", cni.network, cni.ifname)
 }
 
 fn name_of(value: &impl ValueEnum) -> String {

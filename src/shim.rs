@@ -44,6 +44,8 @@ pub struct Call {
 pub struct RuntimeCommand {
     /// The config.json of the container that is to be made; none for every other command.
     pub config: Option<PathBuf>,
+    /// The id of that container.
+    pub id: Option<String>,
     /// The file in which the engine looks for errors.
     pub log: Option<PathBuf>,
     /// Whether its lines are JSON.

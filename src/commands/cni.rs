@@ -1,7 +1,7 @@
 //! `rdmaprep cni`: a CNI runtime's calls, with the hooks' machinery. The namespace is there, and no container in it yet.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
@@ -101,7 +101,6 @@ impl<'a> Attached<'a> {
         let mut report = Report::new(format!("cni {}", self.call.command.name()));
         report.container = Some(self.state.id.clone());
         let result = Outcome::conclude(run(&hook), &mut report);
-        report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
         if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
             keep(&report, &self.host, &self.store);
         }

@@ -4,7 +4,7 @@ use crate::config::sysfs_mode::SysfsMode;
 use rdma_model::values::PlanName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nccl_rules::topology_xml::topology;
@@ -82,7 +82,7 @@ pub(super) fn hold(global: &Global, args: &HoldArgs) -> Result<()> {
             failed
         }
     };
-    store_report(&mut report, &request, &store);
+    keep(&report, &request.host, &store);
     // What it keeps is open until the end.
     let made = result?;
     let netns = made.container.netns();
@@ -176,14 +176,9 @@ fn end(hook: &Hook, netns: u64, request: &Request) -> Result<()> {
         None => hook::stop(hook),
     };
     let result = Outcome::conclude(ended, &mut report);
-    store_report(&mut report, request, hook.store);
+    keep(&report, &request.host, hook.store);
     let said = report.notes.iter().try_for_each(|note| say(&report::printable(note)));
     result.and(said)
-}
-
-fn store_report(report: &mut Report, request: &Request, store: &Store) {
-    report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
-    keep(report, &request.host, store);
 }
 
 /// One line: where the namespace is, then each handle by its name.

@@ -205,7 +205,6 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
         }
     };
     let result = Outcome::conclude(ended, &mut report);
-    report.time = SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
         keep(&report, &host, &store(&host));
     }
@@ -286,12 +285,18 @@ fn stdin(limit: usize) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Seconds since 1970.
+fn now() -> Option<u64> {
+    SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs())
+}
+
 /// A report that cannot be written must not fail a hook that succeeded.
 fn keep(report: &Report, host: &Host, store: &Store) {
+    let report = Report { time: now(), ..report.clone() };
     let log = &host.hook_log;
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
-    let id = report.container.as_deref().unwrap_or_default();
-    let kept = store.prepare().and_then(|()| store.save_report(id, &report::json(report)?));
+    let id = report.container.as_deref();
+    let kept = store.prepare().and_then(|()| store.save_report(id, &report::json(&report)?));
     for e in [logged.err(), kept.err()].into_iter().flatten() {
         warn(&[format!("{e:#}")]);
     }

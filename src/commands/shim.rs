@@ -20,7 +20,7 @@ use crate::kernel::process::pidfd::Process;
 use crate::kernel::process::pidfd_getfd;
 use crate::oci;
 use crate::planner::NotStored;
-use crate::report::{self, Report};
+use crate::report::{self, Report, Stopwatch};
 use crate::shim::{self, Call, RuntimeCommand, exec};
 
 /// The runtime whose command line is assumed if the runtime is unknown: to find the log for the error.
@@ -29,6 +29,7 @@ const LIKELIEST: &str = "runc";
 /// Edits config.json and executes the runtime. Returns only with an error, after writing it to the engine's log and undoing the
 /// edit.
 pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
+    let watch = Stopwatch::start();
     let named = Path::new(call.named.as_deref().unwrap_or(LIKELIEST));
     // A command that creates no container needs no config file if the link's name or one line of the file names the runtime:
     // containers can be stopped whatever is wrong with the file.
@@ -58,6 +59,10 @@ pub(super) fn runtime(global: &Global, call: &Call) -> Result<()> {
     });
     if let Err(e) = &done {
         report_error(&asked, e);
+        if asked.config.is_some() {
+            let own = spec().map(|(own, _)| with_folders(global, own)).unwrap_or_else(|_| global.clone());
+            spec::report(&own, Report { container: asked.id.clone(), ..Report::new("runtime") }, &watch, &done);
+        }
         warn(&taken());
     }
     done
@@ -104,17 +109,22 @@ fn edited(
 
 fn edit(global: &Global, path: &Path, before: String, sandbox: Option<Sandbox>) -> Result<Option<Edited>> {
     let (spec_global, args) = spec()?;
-    let global = Global {
-        config: global.config.clone(),
-        state_dir: global.state_dir.clone().or(spec_global.state_dir),
-        run_dir: global.run_dir.clone().or(spec_global.run_dir),
-    };
+    let global = with_folders(global, spec_global);
     let Some(ready) = spec::ready_before(sandbox, &global, &args, &before)? else { return Ok(None) };
     let edited = Edited { ready: ready.keep()?, path: path.to_owned(), before };
     if edited.ready.json() != edited.before {
         files::replace_keeping_attributes(path, edited.ready.json().as_bytes())?;
     }
     Ok(Some(edited))
+}
+
+/// What `global` does not say, the environment does.
+fn with_folders(global: &Global, of_environment: Global) -> Global {
+    Global {
+        config: global.config.clone().or(of_environment.config),
+        state_dir: global.state_dir.clone().or(of_environment.state_dir),
+        run_dir: global.run_dir.clone().or(of_environment.run_dir),
+    }
 }
 
 /// The arguments of `rdmaprep spec` by the environment alone: a runtime's command line has no room for rdmaprep's flags.

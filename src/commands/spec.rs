@@ -16,11 +16,11 @@ use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 use rdma_model::values::PlanName;
 
-use super::config_file::shim_config;
 use super::decision::{Decision, decide, for_container, narrowed};
-use super::{request, store, warn};
+use super::{homeward, keep, request, store, warn};
 use crate::cli::{Global, SelectArgs, SpecArgs};
 use crate::config::device_request::DeviceRequest;
+use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
@@ -52,19 +52,21 @@ pub(super) fn spec(global: &Global, args: &SpecArgs) -> Result<()> {
         }
         Err(e) => {
             let refused = Err(e);
-            log(global, &watch, &refused);
+            let container = edit::container_id(&text);
+            report(global, Report { container, ..Report::new("spec") }, &watch, &refused);
             refused
         }
     }
 }
 
-/// podman drops what its precreate hooks print, so the hooks' log has it as well.
-fn log(global: &Global, watch: &Stopwatch, refused: &Result<()>) {
-    let own = shim_config(global).map(|(own, _)| own).unwrap_or_default();
-    let mut report = Report::new("spec");
+/// podman drops what its precreate hooks print, and containerd much of what a runtime prints: so it is in the hooks' log, and in a
+/// report.
+pub(super) fn report(global: &Global, mut report: Report, watch: &Stopwatch, refused: &Result<()>) {
+    // Where these are is unknown if the config file cannot be read; stderr has it in any case.
+    let Ok(config) = homeward(global) else { return };
+    let host = Host::new(global, &config);
     report.finish(refused, watch);
-    // stderr has it in any case.
-    let _ = own.log.map(|log| files::append(&log, &report.line()));
+    keep(&report, &host, &store(&host));
 }
 
 /// Prints config.json without adding a newline.

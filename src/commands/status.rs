@@ -1,10 +1,10 @@
 //! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{config, say, store, warn};
+use super::{config, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
 use crate::journal::{HeldNetns, Phase, Record};
@@ -13,7 +13,7 @@ use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
-use crate::report::{self, Holder, Keeping};
+use crate::report::{self, Failed, Holder, Keeping, Report, Status};
 
 pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     let host = Host::new(global, &config(global)?);
@@ -27,7 +27,14 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
             Err(e) => warn(&[unreadable(&store, path, e)]),
         }
     }
-    say(&if args.json { report::json(&holders)? } else { report::status_table(&holders) })
+    let status = Status { holders, failures: Failed::recent(reports(&store)?, now().unwrap_or_default()) };
+    say(&if args.json { report::json(&status)? } else { report::status_table(&status) })
+}
+
+/// Those that can be read.
+fn reports(store: &Store) -> Result<Vec<(String, Report)>> {
+    let read = |(path, text): (PathBuf, String)| Some((path.display().to_string(), serde_json::from_str(&text).ok()?));
+    Ok(store.all_reports()?.into_iter().filter_map(read).collect())
 }
 
 fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holder> {

@@ -32,6 +32,9 @@ use crate::plan::{self, Plan};
 /// In place of `json`, beside the live records: the copy of that name could not be removed, and does not count in this boot.
 const RETURNED: &str = "returned";
 
+/// The report of a container whose id is unknown: no id becomes this name.
+const UNKNOWN: &str = "unknown@.json";
+
 #[derive(Clone, Debug)]
 pub struct Store {
     run: PathBuf,
@@ -309,8 +312,17 @@ impl Store {
         files::read(&self.reports().join(report_name(id)))
     }
 
-    pub fn save_report(&self, id: &str, json: &str) -> Result<()> {
-        let path = self.reports().join(report_name(id));
+    /// All reports, each with its file.
+    pub fn all_reports(&self) -> Result<Vec<(PathBuf, String)>> {
+        let is_report = |name: &String| name.ends_with(".json");
+        let paths = files::list(&self.reports())?.into_iter().filter(is_report).map(|name| self.reports().join(name));
+        // One that went in between, or that is no plain file, is not shown.
+        Ok(paths.filter_map(|path| files::read(&path).ok()?.map(|text| (path, text))).collect())
+    }
+
+    /// The `id` may be unknown.
+    pub fn save_report(&self, id: Option<&str>, json: &str) -> Result<()> {
+        let path = self.reports().join(id.map_or(UNKNOWN.to_owned(), report_name));
         // No fsync: a report is news, not truth. The name is the container's id: a link of that name is replaced, not followed.
         shared_folder::replace(&path, json.as_bytes(), 0o600, false)
     }

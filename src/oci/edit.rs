@@ -110,6 +110,13 @@ pub fn check(config_json: &str) -> Result<()> {
     Config::for_edit(config_json, &[]).map(drop)
 }
 
+/// The container's id: the last word of the cgroup's path, where it looks as the ids that engines make. A config.json does not have it.
+pub fn container_id(config_json: &str) -> Option<String> {
+    let path: String = Config::lenient(config_json).part(&["linux", "cgroupsPath"]).ok()??;
+    let word = path.rsplit(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    (word.len() == 64 && word.bytes().all(|b| b.is_ascii_hexdigit())).then(|| word.to_owned())
+}
+
 pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.check()?;
     let config = Config::for_edit(config_json, &edit.netdevs)?;

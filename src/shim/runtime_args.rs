@@ -119,19 +119,27 @@ pub fn read(program: &Path, args: &[OsString]) -> RuntimeCommand {
         }
     };
     if is_create {
-        command.config = config(parser, words);
+        let created = created(parser, words);
+        command.id = created.as_ref().and_then(|(_, id)| id.clone());
+        command.config = created.map(|(config, _)| config);
     }
     command
 }
 
-/// Behind `create` or `run`: the config.json that it is about.
-fn config<'a>(parser: Parser, mut words: impl Iterator<Item = &'a OsString>) -> Option<PathBuf> {
-    let (mut bundle, mut named) = (None, None);
+/// Behind `create` or `run`: the config.json that it is about, and the container's id.
+fn created<'a>(parser: Parser, mut words: impl Iterator<Item = &'a OsString>) -> Option<(PathBuf, Option<String>)> {
+    let (mut bundle, mut named, mut id) = (None, None, None);
     while let Some(word) = words.next() {
         let (name, inline) = match parser.word(word) {
-            Word::EndOfOptions => break,
+            Word::EndOfOptions => {
+                id = id.or_else(|| words.next());
+                break;
+            }
             // The id; runc and youki take options behind it as well, the others refuse them.
-            Word::Plain => continue,
+            Word::Plain => {
+                id = id.or(Some(word));
+                continue;
+            }
             Word::Option(name, inline) => (name, inline),
         };
         if INFORMATIVE.contains(&name.as_str()) {
@@ -149,7 +157,8 @@ fn config<'a>(parser: Parser, mut words: impl Iterator<Item = &'a OsString>) -> 
     }
     // For crun that name means the bundle's own, wherever it was called; for runc an empty one does.
     let own = if parser == Parser::Argp { "config.json" } else { "" };
-    Some(config_file(bundle.as_deref(), named.as_deref().filter(|name| *name != own)))
+    let config = config_file(bundle.as_deref(), named.as_deref().filter(|name| *name != own));
+    Some((config, id.and_then(|id| id.to_str()).map(str::to_owned)))
 }
 
 fn is_command(word: &OsString) -> bool {

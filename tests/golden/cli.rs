@@ -241,6 +241,50 @@ fn why_spec_refuses_a_container_that_asks_is_in_the_log_too() {
         let reason = said.err.trim().strip_prefix("rdmaprep: ").unwrap();
         assert!(log().starts_with("command=spec outcome=refused exit=3 "), "{}", log());
         assert!(log().contains(&format!("message={reason:?}")) && log().lines().count() == 1, "{}", log());
+        let report = host.report("unknown@");
+        assert_eq!((&report["message"], &report["exit_code"]), (&json!(reason), &json!(3)));
+    });
+}
+
+/// Engines show the exit status of a hook and no more.
+#[test]
+fn status_shows_why_hooks_failed_lately() {
+    alone(|host| {
+        host.rails(1);
+        let failures = || -> Value {
+            let said = host.rdmaprep(&["status", "--json"]).ok().out;
+            serde_json::from_str::<Value>(&said).unwrap()["failures"].take()
+        };
+        assert_eq!(failures(), json!([]));
+        let c = Container::new("a").annotated(json!({"rdmaprep.io/plan": "default"}));
+        let said = c.create(host).fails(3, &["plan default is not stored"]);
+        let reason = said.err.trim().strip_prefix("rdmaprep: ").unwrap();
+        let first = failures();
+        let report = host.run.join("reports/a.json");
+        assert_eq!((first[0]["container"].as_str(), first[0]["message"].as_str()), (Some("a"), Some(reason)));
+        assert_eq!((&first[0]["exit_code"], &first[0]["report"]), (&json!(3), &json!(report)));
+        let text = host.rdmaprep(&["status"]).ok().out;
+        let rest = text.strip_prefix("No container holds a NIC.\nfailed: hook createRuntime, ").unwrap();
+        let shown =
+            format!("  container   a\n  reason      {reason}\n  exit code   3\n  report      {}\n", report.display());
+        assert_eq!(rest.split_once("Z\n").unwrap().1, shown);
+        // What `spec` refuses has the id that the engine made.
+        let id = "0123456789abcdef".repeat(4);
+        let config = json!({"ociVersion": "1.2.0", "annotations": {"rdmaprep.io/plan": "default"}, "root": {"path": "rootfs"},
+            "process": {"args": ["sh"], "cwd": "/"},
+            "linux": {"namespaces": [{"type": "network"}], "cgroupsPath": format!("machine.slice:libpod:{id}")}});
+        run(&mut host.command(&["spec"]), &config.to_string()).fails(3, &[]);
+        assert!(failures().as_array().unwrap().iter().any(|f| f["container"] == *id && f["command"] == "spec"));
+        // A container that has got its NICs has not failed, and what is older than an hour is history.
+        host.prepare("r0");
+        c.create(host).ok();
+        assert!(failures().as_array().unwrap().iter().all(|f| f["container"] != "a"), "{}", failures());
+        let old = host.run.join(format!("reports/{id}.json"));
+        let mut report = host.report(&id);
+        report["time"] = json!(report["time"].as_u64().unwrap() - 3601);
+        fs::write(&old, report.to_string()).unwrap();
+        assert_eq!(failures(), json!([]));
+        host.rdmaprep(&["restore", "a"]).ok();
     });
 }
 

@@ -314,9 +314,9 @@ impl Host {
         paths
     }
 
-    /// `status --json`.
+    /// The holders of `status --json`.
     pub fn status(&self) -> Value {
-        serde_json::from_str(&self.rdmaprep(&["status", "--json"]).ok().out).unwrap()
+        serde_json::from_str::<Value>(&self.rdmaprep(&["status", "--json"]).ok().out).unwrap()["holders"].take()
     }
 
     /// The report of a container's last hook.

@@ -42,6 +42,7 @@ proptest! {
         let all = all.chain(["--bundle".to_owned(), bundle.clone(), "id".to_owned()]);
         let asked = shim::read(Path::new(&program), &all.map(OsString::from).collect::<Vec<_>>());
         prop_assert_eq!(asked.config, Some(Path::new(&bundle).join("config.json")));
+        prop_assert_eq!(asked.id.as_deref(), Some("id"));
     }
 
     #[test]

@@ -313,6 +313,17 @@ fn a_refusal_leaves_nothing_and_the_engine_reads_why() {
             assert_eq!(said.code, Some(code), "{said:?}");
             let (level, message) = fake.logged();
             assert!(level == "error" && message.starts_with("rdmaprep: ") && message.contains(word), "{message}");
+            let report = host.report("id");
+            assert_eq!((&report["command"], &report["exit_code"]), (&json!("runtime"), &json!(code)));
+            assert_eq!(format!("rdmaprep: {}", report["message"].as_str().unwrap()), message);
+            assert!(
+                fs::read_to_string(&host.log)
+                    .unwrap()
+                    .lines()
+                    .last()
+                    .unwrap()
+                    .contains("command=runtime container=id ")
+            );
             assert_eq!((fake.now(), fake.seen("args")), (text, None), "the runtime ran");
             assert!(!ours(host).contains("/plans/"), "{}", ours(host));
         }

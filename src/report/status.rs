@@ -1,0 +1,127 @@
+//! What `rdmaprep status` shows: who holds NICs, and which hooks failed lately.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::{Report, printable, printable_lines};
+use crate::handle::Handle;
+use crate::journal;
+
+/// How long a failure is shown, in seconds, and how many are.
+const RECENT: u64 = 3600;
+const MAX_FAILURES: usize = 3;
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    pub holders: Vec<Holder>,
+    /// The newest first.
+    pub failures: Vec<Failed>,
+}
+
+/// A hook, or `rdmaprep spec`, that failed: many engines pass on no more than its exit status.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failed {
+    pub command: String,
+    /// Where it is known.
+    pub container: Option<String>,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub exit_code: u8,
+    pub message: String,
+    /// The file of its report.
+    pub report: String,
+}
+
+impl Failed {
+    /// The failures of the last hour among these reports, each with its file.
+    pub fn recent(reports: Vec<(String, Report)>, now: u64) -> Vec<Failed> {
+        let failed = |(file, report): (String, Report)| {
+            let time = report.time.filter(|time| now.saturating_sub(*time) < RECENT)?;
+            (report.exit_code != 0).then(|| Failed {
+                command: report.command,
+                container: report.container,
+                time,
+                exit_code: report.exit_code,
+                message: report.message.unwrap_or_default(),
+                report: file,
+            })
+        };
+        let mut failures: Vec<Failed> = reports.into_iter().filter_map(failed).collect();
+        failures.sort_by_key(|f| std::cmp::Reverse(f.time));
+        failures.truncate(MAX_FAILURES);
+        failures
+    }
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Holder {
+    pub netns: u64,
+    pub pin: Option<String>,
+    /// What `rdmaprep hold` keeps, where no container made the namespace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<Keeping>,
+    /// What CNI calls the attachments of its containers.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cni: Vec<journal::Attachment>,
+    pub phase: journal::Phase,
+    pub plan: String,
+    /// Ids of its containers, and whether each lives.
+    pub members: Vec<(String, bool)>,
+    pub nics: Vec<String>,
+    pub last: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_back: Vec<String>,
+    pub advice: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Keeping {
+    pub path: String,
+    /// What its holder keeps open; none when that has gone.
+    pub handles: BTreeMap<String, Handle>,
+}
+
+pub fn status_table(status: &Status) -> String {
+    let block = |h: &Holder| {
+        let member = |(id, alive): &(String, bool)| format!("{id}{}", if *alive { "" } else { " (dead)" });
+        let members = h.members.iter().map(member).collect::<Vec<_>>().join(", ");
+        let pin = h.pin.as_deref().unwrap_or("not pinned: the kernel has returned its physical NICs");
+        let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
+        let phase = serde_json::to_value(h.phase).ok().and_then(|p| p.as_str().map(str::to_owned)).unwrap_or_default();
+        let kept = h.hold.as_ref().map(kept).unwrap_or_default();
+        let cni = h.cni.iter().map(attached).collect::<String>();
+        let why = h.held_back.iter().map(|why| format!("  held back   {why}\n")).collect::<String>();
+        printable_lines(&format!(
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{cni}{why}  to get back {}",
+            h.nics.join(" "),
+            h.plan,
+            h.netns,
+            h.advice
+        ))
+    };
+    let none = status.holders.is_empty().then(|| "No container holds a NIC.".to_owned());
+    let lines = none.into_iter().chain(status.holders.iter().map(block)).chain(status.failures.iter().map(failed));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn failed(f: &Failed) -> String {
+    let at = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(f.time));
+    let container = f.container.as_deref().map(|id| format!("  container   {}\n", printable(id))).unwrap_or_default();
+    let (command, why, report) = (printable(&f.command), printable(&f.message), printable(&f.report));
+    format!(
+        "failed: {command}, {at}\n{container}  reason      {why}\n  exit code   {}\n  report      {report}",
+        f.exit_code
+    )
+}
+
+fn kept(hold: &Keeping) -> String {
+    let handles = hold.handles.iter().map(|(name, handle)| format!("  handle      {name} {handle}\n"));
+    format!("  to join     {}\n{}", hold.path, handles.collect::<String>())
+}
+
+fn attached(cni: &journal::Attachment) -> String {
+    let netns = printable(&cni.netns.to_string_lossy());
+    format!("  by CNI      network {}, interface {}, {netns}\n", cni.network, cni.ifname)
+}
