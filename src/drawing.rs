@@ -105,7 +105,7 @@ pub fn listed(keep: &BTreeSet<HcaName>, snapshot: &Snapshot) -> Fates {
 }
 
 fn drop(why: &str, fix: &str) -> Drop {
-    Drop { code: DropCode::Excluded, why: why.to_owned(), fix: fix.to_owned() }
+    Drop { code: DropCode::Excluded, also: Vec::new(), why: why.to_owned(), fix: fix.to_owned() }
 }
 
 fn drop_unless_known(fates: &mut Fates, hca: &Hca, otherwise: impl FnOnce() -> Drop) {

@@ -79,7 +79,8 @@ pub fn view_of(plan: &Plan, others: BTreeSet<BusId>, seen: &Snapshot, world: &mu
     Ok(view::of_plan(plan, others, seen, || survey.links(), || survey.whole()))
 }
 
-/// A plan from that observation, without NICs that are busy; with the selection that explains it.
+/// A plan from that observation, without NICs that are busy, but with all that are asked for by name; with the selection that explains
+/// it.
 pub fn plan_with(
     request: &Request,
     name: &str,
@@ -88,9 +89,15 @@ pub fn plan_with(
     options: Options,
 ) -> Result<(Plan, Selection)> {
     let (plan, selection) = plan_of_any(request, name, snapshot, busy, options)?;
-    selection.some()?;
-    rdma_mode::check(&plan.nics, &plan.ib, snapshot)?;
+    check_taken(request, &plan, &selection, snapshot)?;
     Ok((plan, selection))
+}
+
+/// That a plan of [`plan_of_any`] has what was asked for.
+pub fn check_taken(request: &Request, plan: &Plan, selection: &Selection, snapshot: &Snapshot) -> Result<()> {
+    selection.named(request)?;
+    selection.some()?;
+    rdma_mode::check(&plan.nics, &plan.ib, snapshot)
 }
 
 /// The same for a node that others wait for: it may be that no NIC is left, and a plan without any is never stored.

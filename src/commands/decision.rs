@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nccl_rules::explain::{self, Trap};
@@ -12,7 +14,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 
-use super::{busy_nics, recorded, warn};
+use super::{busy_nics, progress, recorded, warn};
 use crate::config::request::Request;
 use crate::config::sandbox::{self, Sandbox};
 use crate::config::sysfs_mode::SysfsMode;
@@ -21,9 +23,12 @@ use crate::kernel::store::Store;
 use crate::kernel::{Kernel, Scope, World};
 use crate::oci::edit;
 use crate::plan::{Plan, rdma_proxy};
-use crate::planner::{check_agreed, inside, moved_away, observe_host, options, plan_with, view_of};
+use crate::planner::{check_agreed, check_taken, inside, moved_away, observe_host, options, plan_of_any, view_of};
 use crate::select::Selection;
 use crate::select::protected_ifaces;
+
+/// For a link to come up, and its address and GID.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Decision {
     pub(super) plan: Plan,
@@ -134,6 +139,27 @@ impl<'a> DraftInputs<'a> {
         Ok(DraftInputs { request, name, config, store, pod, live, seen })
     }
 
+    /// Looks again for that long, as long as nothing but links that come up keeps out a NIC that was named: one that a container has just
+    /// given back is without a carrier for a while.
+    fn plan(&mut self, request: &Request, patience: Duration) -> Result<(Plan, Selection)> {
+        let (begun, mut said) = (Instant::now(), false);
+        loop {
+            let busy = busy_nics(self.store)?;
+            let (plan, selection) = plan_of_any(request, self.name, &self.seen, &busy, options(request))?;
+            let coming = selection.coming(request).filter(|_| begun.elapsed() < patience);
+            let (Some(why), Some(live)) = (coming, &mut self.live) else {
+                check_taken(request, &plan, &selection, &self.seen)?;
+                return Ok((plan, selection));
+            };
+            if !said && begun.elapsed() >= Duration::from_secs(1) {
+                progress(&format!("waiting up to {} s: {why}", patience.as_secs()));
+                said = true;
+            }
+            thread::sleep(Duration::from_millis(250));
+            self.seen = observe_host(live, &request.job())?;
+        }
+    }
+
     pub(super) fn decide(&mut self, agreement: Option<&Agreement>) -> Result<Decision> {
         let ifaces: Vec<IfName> = agreement.iter().flat_map(|a| a.ifaces()).cloned().collect();
         let mut request = self.request.clone();
@@ -141,7 +167,9 @@ impl<'a> DraftInputs<'a> {
             (request.select.peer_ifaces, request.agreed) = (ifaces.clone(), ifaces);
             request.agreed_ib = Some(agreement.hcas().cloned().collect());
         }
-        let (plan, selection) = plan_with(&request, self.name, &self.seen, &busy_nics(self.store)?, options(&request))?;
+        // Nodes that have agreed do not wait for each other any longer.
+        let patience = if agreement.is_none() { PATIENCE } else { Duration::ZERO };
+        let (plan, selection) = self.plan(&request, patience)?;
         let plan = plan.agreed(agreement.cloned());
         check_agreed(&plan, None)?;
         if agreement.is_none() {

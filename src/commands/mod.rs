@@ -321,6 +321,13 @@ fn taken() -> Vec<String> {
     ASIDE.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
 }
 
+/// What a user who waits sees; never on the stderr of a runtime.
+fn progress(text: &str) {
+    if ASIDE.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        let _ = writeln!(std::io::stderr(), "rdmaprep: {}", report::printable(text));
+    }
+}
+
 fn warn(sentences: &[String]) {
     if let Some(kept) = ASIDE.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
         return kept.extend_from_slice(sentences);

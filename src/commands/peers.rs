@@ -28,7 +28,7 @@ use crate::kernel::links::RouteSocket;
 use crate::plan::Plan;
 use crate::report;
 use crate::select::protected_ifaces::store_links;
-use crate::select::{NothingLeft, Selection};
+use crate::select::{LeftOut, Selection};
 use rdma_model::snapshot::StoreRoute;
 
 /// Nodes that start at once connect within this for each of them, and at most a thousand times that.
@@ -146,7 +146,7 @@ impl Meeting {
     pub(super) fn announce(&self, why: &anyhow::Error) {
         if self.asked.nodes > 1 {
             // Reasons by NIC follow at the end.
-            let causes = why.chain().filter(|cause| !cause.is::<NothingLeft>()).map(ToString::to_string);
+            let causes = why.chain().filter(|cause| !cause.is::<LeftOut>()).map(ToString::to_string);
             warn(&[format!("{}; telling the other nodes", causes.collect::<Vec<_>>().join(": "))]);
         }
     }

@@ -3,7 +3,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, Width};
 use rdma_model::snapshot::{Gid, GidKind, Hca, Netdev, Port, RdmaMode, Snapshot};
 
 use super::{WIDTH, printable};
-use crate::select::{Drop, DropCode, NothingLeft, Selection, Verdict};
+use crate::select::{Drop, DropCode, LeftOut, Selection, Verdict};
 
 /// Names that a list shows before it counts the others.
 const MAX_NAMES: usize = 8;
@@ -66,11 +66,11 @@ pub fn selection_table(selection: &Selection) -> String {
     if lines.is_empty() { table } else { format!("{table}\n\n{}", remarks(lines)) }
 }
 
-/// An error as a person reads it: one line; under it the reasons of [`NothingLeft`].
+/// An error as a person reads it: one line; under it the reasons of [`LeftOut`].
 pub fn error_text(error: &anyhow::Error) -> String {
-    match error.downcast_ref::<NothingLeft>() {
-        Some(NothingLeft(verdicts)) if !verdicts.is_empty() => {
-            let causes = error.chain().filter(|cause| !cause.is::<NothingLeft>()).map(ToString::to_string);
+    match error.downcast_ref::<LeftOut>() {
+        Some(LeftOut(verdicts)) if !verdicts.is_empty() => {
+            let causes = error.chain().filter(|cause| !cause.is::<LeftOut>()).map(ToString::to_string);
             let heading = printable(&causes.collect::<Vec<_>>().join(": "));
             format!("{heading}:\n{}", remarks(reasons(&verdicts.iter().collect::<Vec<_>>())))
         }

@@ -71,6 +71,7 @@ pub(super) fn leave_out_slower(context: &Context, verdicts: &mut [Verdict]) {
         let why = format!("a rate of {rate} Gb/s, where the fastest InfiniBand HCA has {most}: {reason}");
         let drop = Drop {
             code: DropCode::SlowerHca,
+            also: Vec::new(),
             why,
             fix: "to keep it: --hca all, or --hca with all that are meant (RDMA_HCA)".to_owned(),
         };

@@ -45,6 +45,9 @@ pub struct Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drop {
     pub code: DropCode,
+    /// Further reasons, which `why` and `fix` have as well.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<DropCode>,
     pub why: String,
     pub fix: String,
 }
@@ -75,20 +78,68 @@ impl Selection {
         self.verdicts.iter().filter_map(|v| Some((v, v.dropped.as_ref()?)))
     }
 
-    /// [`ErrorClass::Nothing`], caused by [`NothingLeft`], where none is kept.
+    /// [`ErrorClass::Nothing`], caused by [`LeftOut`], where none is kept.
     pub fn some(&self) -> Result<()> {
         if self.kept().next().is_some() {
             return Ok(());
         }
-        Err(NothingLeft(self.verdicts.clone())).class(ErrorClass::Nothing, "no NIC is left for the container")
+        let mut verdicts = self.verdicts.clone();
+        verdicts.sort_by_key(|v| v.dropped.as_ref().map(|d| nearness(d.code)));
+        Err(LeftOut(verdicts)).class(ErrorClass::Nothing, "no NIC is left for the container")
+    }
+
+    /// NICs that were asked for by name, and are left out. What annotations, `--exclude-hca` or the peer's list take away was not asked
+    /// for; what devices name is checked later.
+    fn lacking<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (&'a Verdict, &'a Drop)> {
+        let peers = &request.select.peer_ifaces;
+        let is_wanted = move |name: &IfName| request.names(name) && (peers.is_empty() || peers.contains(name));
+        let by_name = self.dropped().filter(|_| request.narrowing.devices.is_none());
+        by_name.filter(move |(v, d)| d.code != DropCode::Excluded && v.netdev.as_ref().is_some_and(is_wanted))
+    }
+
+    /// An error where a NIC is left out that was asked for by name: a job with a rail less hangs, or is slow. [`ErrorClass::Locked`], in
+    /// one line, if containers hold all of these; else [`ErrorClass::Nothing`], caused by [`LeftOut`].
+    pub fn named(&self, request: &Request) -> Result<()> {
+        let lacking: Vec<Verdict> = self.lacking(request).map(|(v, _)| v.clone()).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
+        let text = "--ifaces names NICs that cannot be taken";
+        match self.lacking(request).all(|(_, d)| d.code == DropCode::Held) {
+            true => Err(ErrorClass::Locked.error(format!("{text}: {}", LeftOut(lacking)))),
+            false => {
+                let text = format!("{text}; mend them, or take them out of the list");
+                Err(LeftOut(lacking)).class(ErrorClass::Nothing, text)
+            }
+        }
+    }
+
+    /// Why a NIC that was asked for by name is left out, where nothing but a link that comes up keeps all such NICs: a second
+    /// later, they may be there.
+    pub fn coming(&self, request: &Request) -> Option<String> {
+        let comes = |code| matches!(code, DropCode::NoAddress | DropCode::PortDown | DropCode::NoGid);
+        let lacking: Vec<&Drop> = self.lacking(request).map(|(_, d)| d).collect();
+        let all_come = lacking.iter().all(|d| comes(d.code) && d.also.iter().copied().all(comes));
+        lacking.first().filter(|_| all_come).map(|d| d.why.clone())
     }
 }
 
-/// Every NIC is left out; the text names each, with the reason and the fix.
-#[derive(Debug)]
-pub struct NothingLeft(pub Vec<Verdict>);
+/// What an error lists first: NICs that can be had by ending what has them, then those that lack something, then those that are not
+/// meant, and last what no container can have.
+fn nearness(code: DropCode) -> u8 {
+    match code {
+        DropCode::Held => 0,
+        DropCode::Uplink | DropCode::Bootstrap | DropCode::Excluded => 2,
+        DropCode::Iwarp | DropCode::NotRdma | DropCode::NoNetdev => 3,
+        _ => 1,
+    }
+}
 
-impl fmt::Display for NothingLeft {
+/// NICs that are left out; the text names each, with the reason and the fix.
+#[derive(Debug)]
+pub struct LeftOut(pub Vec<Verdict>);
+
+impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let reason = |v: &Verdict| v.dropped.as_ref().map(|d| format!("{}: {}; {}", v.label(), d.why, d.fix));
         match self.0.iter().filter_map(reason).collect::<Vec<_>>() {
@@ -98,7 +149,7 @@ impl fmt::Display for NothingLeft {
     }
 }
 
-impl std::error::Error for NothingLeft {}
+impl std::error::Error for LeftOut {}
 
 impl Verdict {
     pub fn label(&self) -> String {
@@ -111,9 +162,10 @@ impl Verdict {
     }
 }
 
-/// Judges every NIC of the snapshot. An empty result is an error that tells every reason.
+/// Judges every NIC of the snapshot. An empty result is an error that tells every reason; so is one without a NIC that was named.
 pub fn select(request: &Request, snapshot: &Snapshot, held: &[BusyNic]) -> Result<Selection> {
     let selection = judge(request, snapshot, held)?;
+    selection.named(request)?;
     selection.some()?;
     Ok(selection)
 }

@@ -39,7 +39,7 @@ const RULES: [fn(&Context, &Candidate) -> Option<Drop>; 19] = [
 const HELD: &str = "stop that container; if it has ended: rdmaprep restore --all --stale";
 
 pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
-    let dropped = RULES.iter().find_map(|rule| rule(context, candidate));
+    let dropped = refusal(context, candidate);
     let function = |n: &Netdev| context.snapshot.pci.iter().find(|f| Some(f.address) == n.pci);
     Verdict {
         netdev: candidate.name.clone(),
@@ -51,6 +51,35 @@ pub fn judge(context: &Context, candidate: &Candidate) -> Verdict {
         note: if dropped.is_none() { note(context, candidate) } else { None },
         dropped,
     }
+}
+
+/// The first reason. Of a NIC that is named, or that a list of names leaves out, further ones too: the fix of one alone would lead to
+/// the next.
+fn refusal(context: &Context, candidate: &Candidate) -> Option<Drop> {
+    let mut all = RULES.iter().filter_map(|rule| rule(context, candidate));
+    let first = all.next()?;
+    let is_listed = first.code == DropCode::Excluded && narrowed(context, candidate).is_none();
+    // What is no NIC for RDMA at all has no further reason.
+    let is_named = first.code > DropCode::Excluded && candidate.named(context);
+    if !is_listed && !is_named {
+        return Some(first);
+    }
+    let lacks = |code| matches!(code, DropCode::NoAddress | DropCode::PortDown);
+    let mut reasons = vec![first];
+    // What sits on another NIC is taken if it is named.
+    for next in all.filter(|d| !matches!(d.code, DropCode::Child | DropCode::NotInPeerSet)) {
+        // Without an address, or a link, there is no GID.
+        if next.code != DropCode::NoGid || !reasons.iter().any(|d| lacks(d.code)) {
+            reasons.push(next);
+        }
+    }
+    // What says that a protected NIC has to be named says all of it.
+    let is_guarded = reasons.iter().any(|d| matches!(d.code, DropCode::Uplink | DropCode::Bootstrap));
+    let fixes = if is_listed && is_guarded { &reasons[1..] } else { &reasons[..] };
+    let why = reasons.iter().map(|d| d.why.as_str()).collect::<Vec<_>>().join("; ");
+    let fix = fixes.iter().map(|d| d.fix.as_str()).collect::<Vec<_>>().join("; ");
+    let mut codes = reasons.iter().map(|d| d.code);
+    Some(Drop { code: codes.next()?, also: codes.collect(), why, fix })
 }
 
 fn note(context: &Context, candidate: &Candidate) -> Option<String> {
@@ -139,13 +168,17 @@ fn no_netdev(_: &Context, candidate: &Candidate) -> Option<Drop> {
     because(DropCode::NoNetdev, why, "nothing to do: rdmaprep moves RoCE and InfiniBand devices only")
 }
 
+/// Why the container's own annotations or devices leave it out.
+fn narrowed(context: &Context, candidate: &Candidate) -> Option<String> {
+    match candidate.netdev {
+        Some(netdev) => context.request.narrowing.forbids(&netdev.name),
+        None => context.request.narrowing.forbids_hca(candidate.key()),
+    }
+}
+
 fn excluded(context: &Context, candidate: &Candidate) -> Option<Drop> {
     let request = context.request;
-    let narrowed = match candidate.netdev {
-        Some(netdev) => request.narrowing.forbids(&netdev.name),
-        None => request.narrowing.forbids_hca(candidate.key()),
-    };
-    if let Some(why) = narrowed {
+    if let Some(why) = narrowed(context, candidate) {
         let devices = request.narrowing.devices.is_some();
         let fix = if devices { "request its CDI device as well" } else { "change the container's annotation" };
         return because(DropCode::Excluded, why, fix);
@@ -169,10 +202,12 @@ fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: Drop
     let why = guard.get(name)?;
     let lifted = candidate.named(context) && context.request.select.allow_bootstrap_iface;
     let safe = match code {
-        DropCode::Uplink => "the host has another way in that rdmaprep cannot see",
-        _ => "the job's bootstrap works without it",
+        DropCode::Uplink => {
+            ": moving this one cuts this host's connection, an SSH session too. Only if the host has another way in that rdmaprep cannot see"
+        }
+        _ => "; only if the job's bootstrap works without it",
     };
-    let fix = format!("use another NIC for RDMA; only if {safe}: name it in --ifaces, and set --allow-bootstrap-iface");
+    let fix = format!("use another NIC for RDMA{safe}: name it in --ifaces, and set --allow-bootstrap-iface");
     (!lifted).then(|| because(code, format!("{name} {why}"), &fix))?
 }
 
@@ -266,5 +301,5 @@ fn not_in_peer_set(context: &Context, candidate: &Candidate) -> Option<Drop> {
 }
 
 fn because(code: DropCode, why: String, fix: &str) -> Option<Drop> {
-    Some(Drop { code, why, fix: fix.to_owned() })
+    Some(Drop { code, also: Vec::new(), why, fix: fix.to_owned() })
 }

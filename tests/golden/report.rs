@@ -85,7 +85,8 @@ fn node() -> Snapshot {
 fn verdicts(snapshot: &Snapshot) -> Vec<Verdict> {
     let verdict = |d: &Netdev| {
         let hca = snapshot.hcas.iter().find(|h| h.ports[0].netdev.as_ref() == Some(&d.name));
-        let plain = || Drop { code: DropCode::NotRdma, why: "no RDMA device".into(), fix: String::new() };
+        let plain =
+            || Drop { code: DropCode::NotRdma, also: Vec::new(), why: "no RDMA device".into(), fix: String::new() };
         Verdict {
             netdev: Some(d.name.clone()),
             hca: hca.map(|h| h.name.clone()),
@@ -104,7 +105,7 @@ fn verdicts(snapshot: &Snapshot) -> Vec<Verdict> {
 
 fn dropped(verdict: &mut Verdict, code: DropCode, why: &str, fix: &str) {
     verdict.gid = None;
-    verdict.dropped = Some(Drop { code, why: why.into(), fix: fix.into() });
+    verdict.dropped = Some(Drop { code, also: Vec::new(), why: why.into(), fix: fix.into() });
 }
 
 fn plan(snapshot: &Snapshot) -> Plan {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::alone;
@@ -690,5 +690,54 @@ fn empty_variables_and_annotations_without_a_plan() {
         half.create(host).fails(5, &["none names a plan"]);
         host.is_as(&before);
         host.is_clean();
+    });
+}
+
+/// A NIC that a container has just given back is without a carrier, a GID or an address for a moment.
+#[test]
+fn a_named_nic_that_comes_up_is_waited_for() {
+    alone(|host| {
+        host.rails(2);
+        sh("ip address flush dev r1");
+        let waiting = host
+            .command(&["prepare", "--ifaces", "r0 r1"])
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1800));
+        sh("ip address add 10.1.0.1/24 dev r1");
+        let done = waiting.wait_with_output().unwrap();
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert!(done.status.success(), "{err}");
+        assert!(out.ends_with("RDMA_PEER_IFACES=\"r0 r1\"\n"), "{out}");
+        assert_eq!(err.matches("rdmaprep: waiting up to 5 s: r1 has no IPv4 address\n").count(), 1, "{err}");
+    });
+}
+
+/// A plan with a NIC less than were named makes a job hang, or slow.
+#[test]
+fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
+    alone(|host| {
+        host.rails(2);
+        sh("ip address flush dev r1");
+        let before = host.look();
+        let why = ["--ifaces names NICs that cannot be taken", "r1 has no IPv4 address", "add one: ip address add"];
+        let begun = Instant::now();
+        host.rdmaprep(&["prepare", "--ifaces", "r0 r1"]).fails(4, &why);
+        assert!((5..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        assert!(!host.run.join("plans/default.json").exists());
+        // Nor does a plan that the hook makes have fewer.
+        let c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto"}));
+        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).fails(4, &why);
+        host.is_as(&before);
+        // What the container itself leaves out is not missed.
+        let mut c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/exclude": "^r1$"}));
+        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).ok();
+        c.stop(host).ok();
+        host.is_as(&before);
+        // One that only a peer's list leaves out is not, either.
+        let said = host.rdmaprep(&["prepare", "--ifaces", "r0 r1", "--peer-ifaces", "r0"]).ok();
+        assert!(said.out.ends_with("RDMA_PEER_IFACES=\"r0\"\n"), "{said:?}");
     });
 }

@@ -59,7 +59,7 @@ impl ErrorClass {
             ErrorClass::Other => "any other failure; nothing changed, or the change was undone",
             ErrorClass::Usage => "wrong flag, variable, config file or input file",
             ErrorClass::Refused => "refused by the host's policy or a safety rule",
-            ErrorClass::Nothing => "no NIC is left to move; the table says why",
+            ErrorClass::Nothing => "no NIC is left to move, or one of --ifaces cannot be taken; the table says why",
             ErrorClass::State => "the runtime's state or the bundle's config.json cannot be used",
             ErrorClass::Kernel => "the kernel rejected a change; earlier changes were rolled back",
             ErrorClass::Timeout => "the deadline passed; all changes were rolled back",

@@ -46,21 +46,25 @@ fn a_plan_that_was_not_prepared_is_for_this_container_only() {
     alone(|host| {
         host.rails(2);
         let fake = Fake::new(host, "");
-        let edited = || {
+        let edit = |ifaces: &str| {
             fake.config(&spec(json!({"rdmaprep.io/plan": "auto"})));
             let args = ["create", "--bundle", fake.bundle.to_str().unwrap(), "id"];
-            let said = run(shim(host, "rdmaprep-runtime").env("RDMA_IFACES", "r0 r1").args(args), "");
+            run(shim(host, "rdmaprep-runtime").env("RDMA_IFACES", ifaces).args(args), "")
+        };
+        let edited = |ifaces: &str| {
+            let said = edit(ifaces);
             assert_eq!(said.code, Some(37), "{said:?}");
             fake.now()
         };
         let asks = |id: &str| Container::new(id).annotated(json!({"rdmaprep.io/plan": "auto"}));
         let mut first = asks("first");
         run(host.command(&["hook", "createRuntime"]).env("RDMA_IFACES", "r0"), &first.state()).ok();
-        // A NIC that another container holds is left out only as long as it is held.
-        let less = edited();
+        // With a NIC less than were named, no container starts.
+        edit("r0 r1").fails(9, &["--ifaces names NICs that cannot be taken", "container first holds r0"]);
+        let less = edited("r1");
         assert!(less.contains("\"--ifaces=r1\""), "{less}");
         first.stop(host).ok();
-        let all = edited();
+        let all = edited("r0 r1");
         assert!(all.contains("\"--ifaces=r0,r1\""), "{all}");
         let mut second = asks("second");
         hook_of(host, &all, &second).ok();

@@ -73,7 +73,7 @@ impl<'a> Case<'a> {
         let host = self.host;
         let reason = format!("r0 {reason}");
         prepare(host, "again", "r0", self.flags).fails(4, &[&reason, "--allow-bootstrap-iface"]);
-        prepare(host, "again", "r0 r1", self.flags).ok();
+        prepare(host, "again", "r0 r1", self.flags).fails(4, &["--ifaces names NICs", &reason]);
         let before = host.normal();
         asking("used", "used").create(host).fails(3, &[&reason, LOST, "--allow-bootstrap-iface"]);
         same("the host", &before, &host.normal());
