@@ -111,7 +111,7 @@ pub enum Command {
     Cdi(CdiCommand),
     /// Return the NICs that a container holds to the host
     ///
-    /// docs/recovery.md says when NICs return without this command.
+    /// Of an id that an engine made, the first 6 digits are enough. docs/recovery.md says when NICs return without this command.
     #[command(after_help = "Examples:
   rdmaprep restore --all --dry-run
   rdmaprep restore --plan train

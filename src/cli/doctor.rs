@@ -7,7 +7,7 @@ use crate::config::select_args::{SelectArgsBut, Unused};
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Examine this container, by id or by its init's pid
+    /// Examine a container: id, name, or init's pid
     #[arg(long, env = "RDMAPREP_CONTAINER", value_name = "ID")]
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pub container: Option<String>,

@@ -14,11 +14,12 @@ use crate::config::select_args::{SelectArgsBut, Unused};
 pub enum NcclCommand {
     /// Explain which interface and HCAs NCCL takes, in which order, and why
     ///
-    /// Decides as NCCL would in this network namespace. Exits with 0 also if NCCL would fail. docs/nccl.md has the rules.
+    /// Decides as NCCL would in this network namespace, or in that of a container. Exits with 0 also if NCCL would fail. docs/nccl.md has the rules.
     #[command(after_help = "Examples:
   rdmaprep nccl explain
   rdmaprep nccl explain --env NCCL_IB_HCA=mlx5_1 --env NCCL_SOCKET_IFNAME=eth0
-  rdmaprep nccl explain --bundle /run/bundle")]
+  rdmaprep nccl explain --bundle /run/bundle
+  rdmaprep nccl explain --container trainer")]
     Explain(ExplainArgs),
     /// Test NCCL's bootstrap: connect to another node as NCCL would, or wait for one
     ///
@@ -34,6 +35,10 @@ pub enum NcclCommand {
 pub struct ExplainArgs {
     #[command(flatten)]
     pub settings: NcclSettingsArgs,
+    /// Explain a container: id, name, or init's pid
+    #[arg(long, env = "RDMAPREP_CONTAINER", value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(conflicts_with_all = ["env", "env_file", "bundle", "conf", "snapshot"])]
+    pub container: Option<String>,
     /// Explain a file of `snapshot --json`
     #[arg(long, env = "RDMAPREP_SNAPSHOT", value_name = "FILE")]
     pub snapshot: Option<PathBuf>,

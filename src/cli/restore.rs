@@ -4,7 +4,7 @@ use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 #[derive(Debug, Args)]
 #[group(id = "which", required = true, multiple = false)]
 pub struct RestoreArgs {
-    /// Container, or the number of its network namespace
+    /// Container by id or name, or the number of its network namespace
     #[arg(value_name = "ID", group = "which")]
     pub id: Option<String>,
     /// All containers

@@ -1,7 +1,6 @@
 //! `rdmaprep doctor`: examines the host, or a container, and reports known failures.
 
 mod container;
-mod sandbox;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +12,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 
 use super::status::{advice, unreadable};
-use super::{busy_nics, load_snapshot, nccl, request, say, store, warn};
+use super::{busy_nics, load_snapshot, nccl, request, running, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
@@ -151,7 +150,7 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
 /// `rdmaprep try-nodes`: the process that looks where a container may keep it.
 pub(super) fn try_nodes(args: &TryNodesArgs) -> Result<()> {
     if args.settings {
-        return say(&report::json(&container::container_settings(args.pid)?)?);
+        return say(&report::json(&running::container_settings(args.pid)?)?);
     }
     let device = |word: &String| {
         let mut parts = word.rsplitn(3, ':');

@@ -3,6 +3,7 @@
 mod cdi;
 mod cni;
 mod config_file;
+mod container_id;
 mod decision;
 mod doctor;
 mod env;
@@ -13,6 +14,7 @@ mod nccl;
 mod peers;
 mod prepare;
 mod restore;
+mod running;
 mod shim;
 mod spec;
 mod status;
@@ -71,7 +73,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Restore(args) => restore::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),
-        Command::Nccl(NcclCommand::Explain(args)) => nccl::explain(args),
+        Command::Nccl(NcclCommand::Explain(args)) => nccl::explain(global, args),
         Command::Nccl(NcclCommand::TestBootstrap(args)) => test_bootstrap::run(args),
         Command::Check(old) => {
             let CheckCommand::Bootstrap(args) = &**old;

@@ -3,21 +3,73 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use nccl_rules::explain;
 use nccl_rules::settings::Settings;
+use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 
 use super::prepare::read_config;
-use super::{load_snapshot, say};
-use crate::cli::{ExplainArgs, NcclSettingsArgs};
+use super::running::Running;
+use super::{config, load_snapshot, say, warn};
+use crate::cli::{ExplainArgs, Global, NcclSettingsArgs};
+use crate::config::host::Host;
+use crate::doctor::collect;
 use crate::kernel::host::{files, home_and_hosts};
+use crate::kernel::probe::access::NodeAccess;
+use crate::kernel::probe::devnode_probe;
 use crate::oci::edit;
 use crate::report;
 
-pub(super) fn explain(args: &ExplainArgs) -> Result<()> {
-    let settings = settings(&args.settings, args.snapshot.is_none())?;
-    let snapshot = load_snapshot(None, args.snapshot.as_deref())?;
-    let named = args.settings.nccl_version;
+pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
+    let asked = args.settings.nccl_version;
+    let (settings, snapshot, named) = match &args.container {
+        Some(id) => {
+            let Inside { settings, snapshot, planned } = inside(global, id)?;
+            (settings, snapshot, asked.or(planned))
+        }
+        None => {
+            let settings = settings(&args.settings, args.snapshot.is_none())?;
+            (settings, load_snapshot(None, args.snapshot.as_deref())?, asked)
+        }
+    };
     let explanation = explain::explain_named(&settings, &snapshot, named, &home_and_hosts::address_of);
     if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
+}
+
+struct Inside {
+    settings: Settings,
+    snapshot: Snapshot,
+    /// The release that its plan names.
+    planned: Option<Version>,
+}
+
+/// What NCCL finds in a running container, where it passes over an HCA whose verbs node does not open.
+fn inside(global: &Global, id: &str) -> Result<Inside> {
+    let running = Running::find(&Host::new(global, &config(global)?), id)?;
+    let unknown =
+        |why| ErrorClass::State.error(format!("NCCL's settings in container {:?} are unknown: {why}", running.id));
+    let found = running.settings().map_err(unknown)?;
+    warn(&found.notes);
+    let nodes: Vec<CharDevice> = running.snapshot.hcas.iter().filter_map(|hca| hca.uverbs.clone()).collect();
+    let tried = match &running.sandbox {
+        Some(sandbox) => sandbox.nodes(&nodes),
+        None => devnode_probe::within(running.pid, &collect::limits(running.pid)?.user, &nodes),
+    };
+    running.still_runs()?;
+    let opens = |hca: &Hca| {
+        let node = hca.uverbs.as_ref().and_then(|node| tried.get(&node.name));
+        !matches!(node, Some(NodeAccess::Missing | NodeAccess::Wrong(_) | NodeAccess::Refused(_)))
+    };
+    let snapshot = running.snapshot.clone();
+    let (hcas, without): (Vec<Hca>, Vec<Hca>) = snapshot.hcas.into_iter().partition(opens);
+    let names: Vec<&str> = without.iter().map(|hca| hca.name.as_str()).collect();
+    if !names.is_empty() {
+        warn(&[format!(
+            "left out, as NCCL does: {}, whose verbs node does not open in the container",
+            names.join(", ")
+        )]);
+    }
+    let planned = running.record.as_ref().and_then(|r| r.given_plan()?.nccl_version);
+    Ok(Inside { settings: found.settings, snapshot: Snapshot { hcas, ..snapshot }, planned })
 }
 
 /// The environment in question, and the config files that NCCL adds to it: by default, if `is_live`, those of this host.

@@ -4,6 +4,7 @@ use std::time::Instant;
 use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
+use super::container_id::whole_id;
 use super::status::unreadable;
 use super::{homeward, say, store, unrestorable, warn};
 use crate::cli::{Global, RestoreArgs};
@@ -133,10 +134,11 @@ impl Found {
     fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs) -> Result<Found> {
         let store = records.store();
         let mut found = Found::default();
+        let id = args.id.as_ref().map(|id| whole_id(records, id)).transpose()?;
         for (path, record) in records.iter() {
             let netns = store.netns_of(path).map(|n| n.to_string());
             let asked =
-                |has: &dyn Fn(&String) -> bool| args.id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
+                |has: &dyn Fn(&String) -> bool| id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
             match record {
                 Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
                 Ok(r) if r.boot_id != machine.boot_id() => found.past.push((path.to_owned(), r.clone())),
@@ -150,8 +152,10 @@ impl Found {
             }
         }
         if let Some(id) = args.id.as_ref().filter(|_| found.is_empty()) {
-            let text =
-                format!("no container that holds a NIC has the id {id:?}: `rdmaprep status` lists the whole ids");
+            let text = format!(
+                "no container that holds a NIC has the id or name {id:?}: `rdmaprep status` lists the ids, and `podman ps --no-trunc` \
+                 the names with theirs"
+            );
             return Err(ErrorClass::Usage.error(text));
         }
         if args.how.stale {

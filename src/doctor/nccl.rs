@@ -22,13 +22,16 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     let by_plan = context.of.plans.iter().filter(|_| context.is_inside()).find_map(|plan| plan.nccl_version);
     let named = context.of.request.release(by_plan);
     let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
+    let container = context.of.container.map(|id| format!(" --container {id}")).unwrap_or_default();
+    let fix = format!(
+        "`rdmaprep nccl explain{container}` tells every interface and HCA with its reason; `rdmaprep env` the settings that fit"
+    );
     let mut found: Vec<Finding> = explained
         .warnings
         .iter()
         .map(|w| {
             let severity = if w.fatal { Severity::Breaks } else { Severity::Warning };
-            let fix = "`rdmaprep nccl explain` tells every interface and HCA with its reason; `rdmaprep env` the settings that fit";
-            Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix)
+            Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix.as_str())
         })
         .collect();
     found.extend(other(context, settings, &explained));

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::process::Command;
 
 use crate::alone;
 use nccl_rules::settings::Settings;
@@ -13,7 +14,7 @@ use rdmaprep::config::host::{self, Config};
 use rdmaprep::config::request::Request;
 use rdmaprep::doctor::facts::Machine;
 use rdmaprep::doctor::{Check, Diagnosis, Examination, Finding, Severity, doctor};
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::{Container, Host, sh};
 
 /// What it says of the host about that.
@@ -66,6 +67,70 @@ fn rules_of_nics_that_are_away_are_not_orphaned() {
         assert_eq!(orphaned.len(), 1, "{orphaned:?}");
         assert_eq!(orphaned[0].run, ["ip rule delete priority 29000 from 192.0.2.77/32 table 29000"]);
         c.stop(host).ok();
+    });
+}
+
+/// What a person copies from `podman ps`: a short id, or a name.
+#[test]
+fn a_container_is_found_by_the_beginning_of_its_id_and_by_its_name() {
+    alone(|host| {
+        host.rails(3);
+        sh("mount -t tmpfs tmpfs /var/lib");
+        let storage = Path::new("/var/lib/containers/storage/overlay-containers");
+        let ids = ["0123456789abcdef", "0123456fedcba987", "fedcba9876543210"].map(|half| half.repeat(4));
+        let [of_podman, other, of_docker] = &ids;
+        fs::create_dir_all(storage).unwrap();
+        let stored = json!([{"id": other, "names": []}, {"id": of_podman, "names": ["trainer"], "image": "x"}]);
+        fs::write(storage.join("containers.json"), stored.to_string()).unwrap();
+        let docker = Path::new("/var/lib/docker/containers").join(of_docker);
+        fs::create_dir_all(&docker).unwrap();
+        fs::write(docker.join("config.v2.json"), json!({"ID": of_docker, "Name": "/server"}).to_string()).unwrap();
+        let all: Vec<Container> = (0..3)
+            .map(|i| {
+                let plan = format!("p{i}");
+                host.rdmaprep(&["prepare", "--plan", &plan, "--ifaces", &format!("r{i}")]).ok();
+                let mut enter = Command::new("env");
+                let c = Container::start(&ids[i], enter.args(["NCCL_SOCKET_IFNAME==r0,r1,r2", "unshare", "--net"]));
+                let c = c.annotated(json!({"rdmaprep.io/plan": plan}));
+                let bundle = format!("\"bundle\":{:?}", storage.join(&ids[i]).join("userdata"));
+                let state = if i < 2 { c.state().replace("\"bundle\":\"/b\"", &bundle) } else { c.state() };
+                host.hook("createRuntime", &state).ok();
+                c
+            })
+            .collect();
+        let explained = |id: &str| host.rdmaprep(&["nccl", "explain", "--container", id]).ok().out;
+        for (asked, nic) in
+            [("trainer", "r0"), (of_podman, "r0"), ("01234567", "r0"), ("0123456f", "r1"), ("server", "r2")]
+        {
+            let said = explained(asked);
+            assert!(said.contains(&format!("bootstrap           {nic} 10.")), "{asked}: {said}");
+        }
+        assert!(
+            explained(&all[1].pid().to_string())
+                .contains("NCCL_SOCKET_IFNAME  \"=r0,r1,r2\" (the environment of its init)")
+        );
+        let diagnosis = |id: &str| {
+            let said = host.rdmaprep(&["doctor", "--json", "--container", id]).out;
+            serde_json::from_str::<Diagnosis>(&said).unwrap().container
+        };
+        assert_eq!(diagnosis("trainer").as_ref(), Some(of_podman));
+        // Restoring another one's NICs would break it.
+        let both: [&str; 3] = [of_podman, other, "give more of the id"];
+        host.rdmaprep(&["restore", "012345"]).fails(2, &both);
+        host.rdmaprep(&["doctor", "--container", "0123456"]).fails(2, &both);
+        for none in ["train", "trainer2", "01234", "fed", "x"] {
+            host.rdmaprep(&["restore", none])
+                .fails(2, &["no container that holds a NIC", none, "podman ps --no-trunc"]);
+        }
+        host.rdmaprep(&["restore", "trainer"]).ok();
+        host.rdmaprep(&["restore", "0123456f"]).ok();
+        host.rdmaprep(&["restore", "server"]).ok();
+        host.is_clean();
+        // What people name is one container's or none's.
+        let train2 = Container::new("train2-worker").annotated(json!({"rdmaprep.io/plan": "p0"}));
+        train2.create(host).ok();
+        host.rdmaprep(&["restore", "train2"]).fails(2, &["no container that holds a NIC"]);
+        host.rdmaprep(&["restore", "train2-worker"]).ok();
     });
 }
 

@@ -1,73 +1,36 @@
-//! A container from inside its namespaces. Its content is hostile input: reads are bounded, and paths are resolved below its
-//! root.
+//! What a running container is, and what it may use, for the checks.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::{Result, ensure};
-use nccl_rules::settings::{FoundSettings, Settings};
-use nccl_rules::version::Version;
-use rdma_model::error_class::{ErrorClass, WithClass};
+use anyhow::Result;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{CharDevice, Hca, Port, Snapshot};
-use rdma_model::step::Side;
 use rdma_model::values::Family;
 
+use crate::commands::running::Running;
+use crate::commands::running::sandbox::SandboxedContainer;
 use crate::config::options::SelectOptions;
 use crate::config::request::{Narrowing, Request};
 use crate::doctor::collect::Limits;
 use crate::doctor::facts::{Machine, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::journal::Record;
-use crate::kernel::mount::rootfs::{self, Root};
-use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::probe::devnode_probe;
-use crate::kernel::process::capabilities;
-use crate::kernel::process::pidfd::{self, Process};
-use crate::kernel::records::Records;
-use crate::kernel::store::Store;
-use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
 use crate::plan::Plan;
 use crate::select::without_names;
 
-use super::sandbox::SandboxedContainer;
-use super::store;
-
-const LIMIT: u64 = 1 << 20;
-
 /// Examines it: its own NICs, whatever is selected for others.
 pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
-    // What is read from here on is written by others.
-    capabilities::shed()?;
-    let store = store(&request.host);
-    let namespaces = ThisMachine::new()?;
-    let (pid, record) = find(&namespaces, &store, id)?;
-    let keeps = |r: &Record| {
-        let keeper = r.hold.as_ref().and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
-        keeper.is_some_and(|m| m.id == id)
-    };
-    let kept = || {
-        ErrorClass::Usage.error(format!("{id:?} is `rdmaprep hold`: name a container that has joined the namespace"))
-    };
-    ensure!(!record.as_ref().is_some_and(keeps), kept());
-    let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
-    let host = Netns::current()?;
-    let (own, inside) = (host.inode(), Netns::of_process(pid)?);
-    ensure!(
-        inside.inode() != own,
-        ErrorClass::Refused
-            .error(format!("container {id:?} shares the host's network: `rdmaprep doctor` looks at that"))
-    );
-    let mut snapshot = Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
-    let sandbox = SandboxedContainer::find(pid, record.as_ref());
-    sandbox.iter().for_each(|sandbox| sandbox.narrow(&mut snapshot));
+    let running = Running::find(&request.host, id)?;
+    let Running { id, pid, snapshot, sandbox, .. } = &running;
+    let (pid, record) = (*pid, running.record.as_ref());
     let limits = collect::limits(pid)?;
-    let plan = record.as_ref().and_then(|r| r.given_plan());
+    let plan = record.and_then(|r| r.given_plan());
     let given = plan.as_ref();
-    let mut tried = tried(pid, &snapshot, given, sandbox.as_ref(), &limits);
+    let mut tried = tried(pid, snapshot, given, sandbox.as_ref(), &limits);
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
-    let joined = record.as_ref().is_some_and(|r| r.members.first().is_some_and(|m| m.id != id));
+    let joined = record.is_some_and(|r| r.members.first().is_some_and(|m| m.id != *id));
     let lacks = |nic: &rdma_model::nic::Nic| {
         joined
             && nic.uverbs.as_ref().is_some_and(|d| tried.get(&d.name).is_none_or(|node| *node == NodeAccess::Missing))
@@ -76,19 +39,16 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     if joined {
         tried.retain(|_, node| *node != NodeAccess::Missing);
     }
-    let settings = || devnode_probe::settings::<FoundSettings>(pid).map_err(|e| format!("{e:#}"));
-    let found = sandbox.as_ref().map_or_else(settings, SandboxedContainer::settings);
+    let found = running.settings();
     let notes = found.as_ref().map_or(&[][..], |found| &found.notes);
     let unread = notes.iter().cloned().map(Unread::Nccl).collect();
-    let machine = Machine { unread, ..collect::of_container(&snapshot, tried, &limits) };
+    let machine = Machine { unread, ..collect::of_container(snapshot, tried, &limits) };
     let machine = sandbox.iter().fold(machine, |machine, sandbox| sandbox.correct(machine));
-    // The pid may have been reused meanwhile, by another process.
-    let same = record.as_ref().is_none_or(|r| r.members.iter().any(|m| m.pid == pid && namespaces.is_alive(r, m)));
-    ensure!(process.alive() && same, ErrorClass::Other.error(format!("container {id:?} ended during the examination")));
-    let request = within(request, &snapshot, record.as_ref(), share.as_ref());
+    running.still_runs()?;
+    let request = within(request, snapshot, record, share.as_ref());
     doctor(&Examination {
         request: &request,
-        snapshot: &snapshot,
+        snapshot,
         held: &[],
         machine: Some(&machine),
         traces: &[],
@@ -119,31 +79,6 @@ fn tried(
         tried.retain(|name, node| *node != NodeAccess::Missing || !fabric(name));
     }
     tried
-}
-
-/// A container that holds NICs, by its id; else any process by its pid.
-fn find(namespaces: &ThisMachine, store: &Store, id: &str) -> Result<(i32, Option<Record>)> {
-    let records = Records::read(store, namespaces.boot_id())?;
-    for record in records.current() {
-        if let Some(member) = record.members.iter().find(|m| m.id == id && m.cni.is_none()) {
-            ensure!(
-                namespaces.is_alive(record, member),
-                ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
-            );
-            return Ok((member.pid, Some(record.clone())));
-        }
-    }
-    let by_cni =
-        || ErrorClass::Usage.error(format!("{id:?} has its NICs by CNI: name the pid of a process of the pod"));
-    ensure!(!records.current().flat_map(|r| &r.members).any(|m| m.id == id), by_cni());
-    let pid = id.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
-    let unknown = || {
-        ErrorClass::Usage.error(format!(
-            "no container that holds a NIC has the id {id:?}, and no process has that pid: give its whole id (`rdmaprep \
-             status`), or its init's pid (`podman inspect --format '{{{{.State.Pid}}}}' NAME`)"
-        ))
-    };
-    Ok((pid.ok_or_else(unknown)?, None))
 }
 
 /// Its own NICs are those of its record; without one, all that are there. No uplink is guarded inside.
@@ -177,22 +112,4 @@ fn devices(inside: &Snapshot, given: Option<&Plan>) -> Vec<CharDevice> {
 fn is_fabric(hca: &Hca) -> bool {
     let ib = |p: &Port| p.link_layer.as_deref() == Some("InfiniBand") && p.netdev.is_none();
     !hca.ports.is_empty() && hca.ports.iter().all(ib)
-}
-
-/// What NCCL finds in a container: the environment of its init, and the config files below its root. A container's memory and
-/// file systems can block a reader for ever, so this runs in a process of its own, which doctor need not wait for.
-pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
-    let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
-    let settings = Settings::of(collect::environment(pid, ours)?, "the environment of its init");
-    let mut found = FoundSettings { settings, notes: Vec::new() };
-    let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
-    for path in found.settings.files(None, Version::NEWEST) {
-        let Some(text) = path.to_str() else { continue };
-        let Ok(place) = root.find(text) else { continue };
-        match root.open_file(&place).and_then(|file| rootfs::read(&file, LIMIT)) {
-            Ok(bytes) => found.settings.add(&path, &bytes, Version::NEWEST),
-            Err(why) => found.notes.push(format!("{} in the container is not looked at: {why}", path.display())),
-        }
-    }
-    Ok(found)
 }

@@ -62,10 +62,16 @@ without_record() { ! record "$1" > /dev/null; }
 by_precreate() { # RUNTIME
   installed podman
   plan pod "v0 rdma0"
-  runs "$1" --network none "${annotation[@]}"
+  runs "$1" --network none --name trainer "${annotation[@]}"
   check_payload /tmp/ctr/out env
   inside "$id"
+  # By podman's name of it, and by what `podman ps` shows of its id.
+  for named in trainer "${id:0:12}"; do
+    said=$(rdmaprep nccl explain --container "$named")
+    says "the environment of its init"
+  done
   ends
+  podman rm trainer > /dev/null
   cell podman "$(version "$1")" "\`hooks.d\`, precreate; \`--network=none\`" env
 }
 
@@ -104,6 +110,11 @@ case_the_hosts_network_is_refused() {
   says "rdmaprep spec"
   said=$(grep 'command=spec' /var/log/rdmaprep.log)
   says "$reason"
+  said=$(rdmaprep status)
+  says "failed: spec, "
+  says "$reason"
+  # podman has made an id by then.
+  rdmaprep status --json | grep -qE '"container": "[0-9a-f]{64}"' || die "no container: $said"
   rdmaprep uninstall > /dev/null
   installed crio
   fails 126 podman run --runtime runc --network host "${annotation[@]}" --rootfs /ctr:O true

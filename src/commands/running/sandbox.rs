@@ -16,7 +16,7 @@ use crate::kernel::probe::access::NodeAccess;
 use crate::kernel::process::{pidfd, program};
 use crate::oci::config::{Config, Device};
 
-pub(super) struct SandboxedContainer {
+pub(in crate::commands) struct SandboxedContainer {
     kind: Sandbox,
     config: Result<Config, String>,
 }
@@ -24,7 +24,7 @@ pub(super) struct SandboxedContainer {
 impl SandboxedContainer {
     /// Nothing for a process that is not runsc's: by the record where there is one, else by the program of that name, which has to be
     /// the host's and not the container's own. The bundle is that of the record, else of the sandbox's command line.
-    pub(super) fn find(pid: i32, record: Option<&Record>) -> Option<SandboxedContainer> {
+    pub(in crate::commands) fn find(pid: i32, record: Option<&Record>) -> Option<SandboxedContainer> {
         let member = record.and_then(|r| r.members.iter().find(|m| m.pid == pid));
         let command = pidfd::command(pid);
         let by_command = command.as_ref().and_then(|(program, args)| Sandbox::of_command(program, args));
@@ -46,7 +46,7 @@ impl SandboxedContainer {
     }
 
     /// The device nodes by what config.json lists; without the proxy, nothing is at them in any case. RDMA CM works in no sandbox.
-    pub(super) fn nodes(&self, wanted: &[CharDevice]) -> BTreeMap<String, NodeAccess> {
+    pub(in crate::commands) fn nodes(&self, wanted: &[CharDevice]) -> BTreeMap<String, NodeAccess> {
         if self.kind != Sandbox::RdmaProxy || self.config.is_err() {
             return BTreeMap::new();
         }
@@ -62,7 +62,7 @@ impl SandboxedContainer {
         wanted.iter().filter(|d| d.name.starts_with("uverbs")).map(|d| (d.name.clone(), access(d))).collect()
     }
 
-    pub(super) fn settings(&self) -> Result<FoundSettings, String> {
+    pub(in crate::commands) fn settings(&self) -> Result<FoundSettings, String> {
         let config = self.config.as_ref().map_err(|why| format!("a sandbox, and {why}"))?;
         if self.listed().is_none() {
             return Err("a sandbox, and its config.json lists no verbs node".to_owned());
@@ -72,14 +72,14 @@ impl SandboxedContainer {
     }
 
     /// Leaves out the HCAs that the sandbox does not show: those whose node config.json does not list.
-    pub(super) fn narrow(&self, snapshot: &mut Snapshot) {
+    pub(in crate::commands) fn narrow(&self, snapshot: &mut Snapshot) {
         let Some(listed) = self.listed() else { return };
         let has = |node: &CharDevice| listed.iter().any(|d| d.path == format!("/dev/infiniband/{}", node.name));
         snapshot.hcas.retain(|hca| hca.uverbs.as_ref().is_some_and(has));
     }
 
     /// What of the host's look at its process is about the container. The proxy pins memory as that process.
-    pub(super) fn correct(&self, machine: Machine) -> Machine {
+    pub(in crate::commands) fn correct(&self, machine: Machine) -> Machine {
         let proxy = self.kind == Sandbox::RdmaProxy;
         let sandbox = Some(SandboxFacts { proxy, unread: self.config.as_ref().err().cloned() });
         Machine { sandbox, memlock: machine.memlock.filter(|_| proxy), ..machine }

@@ -1,0 +1,70 @@
+//! Which container a person means: by its id, by the beginning of that, or by the name that podman, CRI-O or Docker gave it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use rdma_model::error_class::ErrorClass;
+use serde::Deserialize;
+
+use crate::kernel::host::files;
+use crate::kernel::records::Records;
+
+/// Fewer digits may mean another container.
+const LEAST: usize = 6;
+/// Where dockerd keeps its containers, unless it is configured to keep them elsewhere.
+const DOCKER: &str = "/var/lib/docker/containers";
+
+/// The whole id of a container that has a record; `asked` itself where none fits. [`ErrorClass::Usage`] where several do. A beginning
+/// counts of the ids that engines make alone: after `train` has ended, `restore train` must not mean `train2`.
+pub(super) fn whole_id(records: &Records, asked: &str) -> Result<String> {
+    let ids = ids(records);
+    if ids.contains_key(asked) {
+        return Ok(asked.to_owned());
+    }
+    let begins = |id: &str| asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
+    let is_named = |id: &str, bundle: &Path| names(id, bundle).iter().any(|name| name == asked);
+    let fit = ids.iter().filter(|(id, bundle)| begins(id) || is_named(id, bundle));
+    let fit: Vec<&str> = fit.map(|(id, _)| id.as_str()).collect();
+    ensure!(
+        fit.len() < 2,
+        ErrorClass::Usage
+            .error(format!("{asked:?} may be any of these containers: {}: give more of the id", fit.join(", ")))
+    );
+    Ok(fit.first().map_or(asked, |id| *id).to_owned())
+}
+
+/// Each container with its bundle, as far as records say it.
+fn ids(records: &Records) -> BTreeMap<String, PathBuf> {
+    let members = records.readable().flat_map(|r| &r.members).map(|m| (m.id.clone(), PathBuf::from(&m.bundle)));
+    let torn = records.damaged().flat_map(|(path, _)| records.store().remains(path).ids);
+    torn.map(|id| (id, PathBuf::new())).chain(members).collect()
+}
+
+fn is_of_engine(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The names that engines keep beside a container: podman and CRI-O in a list for all containers, above the bundle's folder, Docker in a
+/// file for each. What a container's author writes into config.json is no name.
+fn names(id: &str, bundle: &Path) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Stored {
+        id: String,
+        #[serde(default)]
+        names: Vec<String>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct OfDocker {
+        name: String,
+    }
+    let read = |path: &Path| files::read(path).ok().flatten();
+    let list = bundle.ancestors().nth(2).filter(|folder| folder.ends_with("overlay-containers"));
+    let list = list.and_then(|folder| read(&folder.join("containers.json")));
+    let stored: Vec<Stored> = list.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let of_docker = is_of_engine(id).then(|| Path::new(DOCKER).join(id).join("config.v2.json"));
+    let of_docker = of_docker.and_then(|path| serde_json::from_str::<OfDocker>(&read(&path)?).ok());
+    let of_docker = of_docker.map(|docker| docker.name.trim_start_matches('/').to_owned());
+    stored.into_iter().filter(|s| s.id == id).flat_map(|s| s.names).chain(of_docker).collect()
+}

@@ -1,0 +1,141 @@
+//! A running container from inside its namespaces. Its content is hostile input: reads are bounded, and paths are resolved below its
+//! root.
+
+pub(super) mod sandbox;
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use nccl_rules::settings::{FoundSettings, Settings};
+use nccl_rules::version::Version;
+use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Snapshot;
+use rdma_model::step::Side;
+
+use super::container_id::whole_id;
+use super::store;
+use crate::config::host::Host;
+use crate::doctor::collect;
+use crate::journal::Record;
+use crate::kernel::mount::rootfs::{self, Root};
+use crate::kernel::netns::Netns;
+use crate::kernel::probe::devnode_probe;
+use crate::kernel::process::capabilities;
+use crate::kernel::process::pidfd::{self, Process};
+use crate::kernel::records::Records;
+use crate::kernel::store::Store;
+use crate::kernel::{Kernel, Namespaces, Scope, ThisMachine, World};
+use sandbox::SandboxedContainer;
+
+const LIMIT: u64 = 1 << 20;
+
+pub(super) struct Running {
+    /// Its whole id, or its pid where it has no record.
+    pub(super) id: String,
+    pub(super) pid: i32,
+    pub(super) record: Option<Record>,
+    /// Of its network namespace.
+    pub(super) snapshot: Snapshot,
+    /// Set where gVisor runs it.
+    pub(super) sandbox: Option<SandboxedContainer>,
+    process: Process,
+    namespaces: ThisMachine,
+}
+
+impl Running {
+    pub(super) fn find(host: &Host, asked: &str) -> Result<Running> {
+        // What is read from here on is written by others.
+        capabilities::shed()?;
+        let namespaces = ThisMachine::new()?;
+        let Found { id, pid, record } = find(&namespaces, &store(host), asked)?;
+        let keeps = |r: &Record| {
+            let keeper = r.hold.as_ref().and_then(|h| r.members.iter().find(|m| Path::new(&m.bundle) == h.path));
+            keeper.is_some_and(|m| m.id == id)
+        };
+        let kept = || {
+            ErrorClass::Usage
+                .error(format!("{id:?} is `rdmaprep hold`: name a container that has joined the namespace"))
+        };
+        ensure!(!record.as_ref().is_some_and(keeps), kept());
+        let process = Process::open(pid).class(ErrorClass::Usage, format!("container {id:?}"))?;
+        let host = Netns::current()?;
+        let (own, inside) = (host.inode(), Netns::of_process(pid)?);
+        ensure!(
+            inside.inode() != own,
+            ErrorClass::Refused
+                .error(format!("container {id:?} shares the host's network: leave --container out to look at that"))
+        );
+        let mut snapshot = Kernel::quiet(host, Some(inside))?.observe(Side::Inside, &Scope::full())?;
+        let sandbox = SandboxedContainer::find(pid, record.as_ref());
+        sandbox.iter().for_each(|sandbox| sandbox.narrow(&mut snapshot));
+        Ok(Running { id, pid, record, snapshot, sandbox, process, namespaces })
+    }
+
+    /// What NCCL finds there, or why that is unknown.
+    pub(super) fn settings(&self) -> Result<FoundSettings, String> {
+        match &self.sandbox {
+            Some(sandbox) => sandbox.settings(),
+            None => devnode_probe::settings::<FoundSettings>(self.pid).map_err(|e| format!("{e:#}")),
+        }
+    }
+
+    /// To be called when all is read: the pid may have been reused meanwhile, by another process.
+    pub(super) fn still_runs(&self) -> Result<()> {
+        let is_it = |r: &Record| r.members.iter().any(|m| m.pid == self.pid && self.namespaces.is_alive(r, m));
+        let same = self.record.as_ref().is_none_or(is_it);
+        let ended = || ErrorClass::Other.error(format!("container {:?} ended during the examination", self.id));
+        ensure!(self.process.alive() && same, ended());
+        Ok(())
+    }
+}
+
+struct Found {
+    id: String,
+    pid: i32,
+    record: Option<Record>,
+}
+
+/// A container that holds NICs; else any process by its pid.
+fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
+    let records = Records::read(store, namespaces.boot_id())?;
+    let pid = asked.parse().ok().filter(|pid| pidfd::start_time(*pid).is_some());
+    // A pid is no beginning of an id.
+    let id = if pid.is_some() { asked.to_owned() } else { whole_id(&records, asked)? };
+    for record in records.current() {
+        if let Some(member) = record.members.iter().find(|m| m.id == id && m.cni.is_none()) {
+            ensure!(
+                namespaces.is_alive(record, member),
+                ErrorClass::Usage.error(format!("container {id:?} has died: see `rdmaprep status`"))
+            );
+            return Ok(Found { id, pid: member.pid, record: Some(record.clone()) });
+        }
+    }
+    let by_cni =
+        || ErrorClass::Usage.error(format!("{id:?} has its NICs by CNI: name the pid of a process of the pod"));
+    ensure!(!records.current().flat_map(|r| &r.members).any(|m| m.id == id), by_cni());
+    let unknown = || {
+        ErrorClass::Usage.error(format!(
+            "no container that holds a NIC has the id or name {id:?}, and no process has that pid: `rdmaprep status` lists the ids; \
+             of any container, give its init's pid (`podman inspect --format '{{{{.State.Pid}}}}' NAME`)"
+        ))
+    };
+    Ok(Found { pid: pid.ok_or_else(unknown)?, record: None, id })
+}
+
+/// What NCCL finds in a container: the environment of its init, and the config files below its root. A container's memory and
+/// file systems can block a reader for ever, so this runs in a process of its own, which doctor need not wait for.
+pub(super) fn container_settings(pid: i32) -> Result<FoundSettings> {
+    let ours = |name: &str| name.starts_with("NCCL_") || name == "HOME";
+    let settings = Settings::of(collect::environment(pid, ours)?, "the environment of its init");
+    let mut found = FoundSettings { settings, notes: Vec::new() };
+    let root = Root::open(Path::new(&format!("/proc/{pid}/root")))?;
+    for path in found.settings.files(None, Version::NEWEST) {
+        let Some(text) = path.to_str() else { continue };
+        let Ok(place) = root.find(text) else { continue };
+        match root.open_file(&place).and_then(|file| rootfs::read(&file, LIMIT)) {
+            Ok(bytes) => found.settings.add(&path, &bytes, Version::NEWEST),
+            Err(why) => found.notes.push(format!("{} in the container is not looked at: {why}", path.display())),
+        }
+    }
+    Ok(found)
+}
