@@ -65,6 +65,13 @@ fn ranks(r: &Route) -> bool {
     !learned && r.protocol != STAND_IN && (broadcast || !derived(r))
 }
 
+/// Whether a crash left it in the place of a route that only the kernel makes: [`Precedence::repairs`] puts that back.
+pub fn stands_for_derived(r: &Route) -> bool {
+    /// RTPROT_KERNEL.
+    const KERNEL: u8 = 2;
+    r.protocol == STAND_IN && derived(&Route { protocol: KERNEL, ..r.clone() })
+}
+
 /// The legs of a nexthop object are not the route's, and change with the object.
 fn identity(r: &Route) -> Route {
     let hops = if r.nexthop().is_some() { Vec::new() } else { r.hops.clone() };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Program, ProgramHook, Qdisc, Route, Snapshot};
 use rdma_model::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address, kernel_made};
 
-use crate::verify;
+use crate::{precedence, verify};
 
 /// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
 /// since a route may have legs over several.
@@ -57,6 +57,7 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     // Those to its subnets as well, which may have been deleted before. One with a leg over another NIC is not ours.
     let ours = |r: &Route| r.hops.iter().all(|h| h.dev.as_ref() == Some(&dev));
     let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !derived(r) && ours(r));
+    let foreign = foreign.filter(|r| !precedence::stands_for_derived(r));
     steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
     // Behind the routes: an object takes those along that lead through it, and leaves the groups that it is in.
     let single = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev);
