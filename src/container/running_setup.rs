@@ -1,7 +1,7 @@
 //! A setup as it is carried out, beside the moves of the NICs.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Instant;
 
 use anyhow::Result;
@@ -19,6 +19,8 @@ use crate::oci::state::State;
 pub struct RunningSetup {
     setup: Arc<SetupPlan>,
     done: Receiver<Result<Applied>>,
+    /// Its end lets the thread end: one that ends beside moves makes them slower (docs/performance.md).
+    _moves: Sender<()>,
 }
 
 /// What was mounted, and why /sys was not covered although that was tried.
@@ -29,9 +31,13 @@ impl RunningSetup {
     pub fn begin(setup: SetupPlan) -> RunningSetup {
         let setup = Arc::new(setup);
         let (sender, done) = mpsc::sync_channel(1);
+        let (moves, ended) = mpsc::channel();
         let running = setup.clone();
-        std::thread::spawn(move || drop(sender.send(running.apply())));
-        RunningSetup { setup, done }
+        std::thread::spawn(move || {
+            drop(sender.send(running.apply()));
+            let _ = ended.recv();
+        });
+        RunningSetup { setup, done, _moves: moves }
     }
 
     /// Waits for the end, but no longer than the hook may. `netns` names the file for settings that can be given in no other way.

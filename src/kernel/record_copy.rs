@@ -1,7 +1,7 @@
 //! The copy of a record that outlasts a reboot, written while the kernel moves NICs.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -12,10 +12,13 @@ use rdma_model::error_class::ErrorClass;
 use crate::kernel::faults;
 use crate::kernel::host::files;
 
-/// A copy of a record as it is written, on a thread of its own.
+/// A copy of a record as it is written, on a thread of its own, which ends after this value does: a thread that ends beside
+/// moves makes them slower (docs/performance.md).
 pub struct RunningCopy {
     done: Receiver<Result<()>>,
     unwanted: Arc<Mutex<bool>>,
+    /// Its end lets the thread end.
+    _moves: Sender<()>,
 }
 
 impl RunningCopy {
@@ -23,7 +26,8 @@ impl RunningCopy {
     pub fn begin(path: PathBuf, print: impl FnOnce() -> Result<String> + Send + 'static) -> Result<RunningCopy> {
         let (sender, done) = mpsc::sync_channel(1);
         let unwanted = Arc::new(Mutex::new(false));
-        let copy = RunningCopy { done, unwanted: Arc::clone(&unwanted) };
+        let (moves, ended) = mpsc::channel();
+        let copy = RunningCopy { done, unwanted: Arc::clone(&unwanted), _moves: moves };
         let write = move || {
             let replace = |text: String| {
                 faults::around(WRITING, || files::replace_unless(&unwanted, &path, text.as_bytes(), 0o600))
@@ -33,7 +37,11 @@ impl RunningCopy {
         if faults::ARE_ARMED {
             write();
         } else {
-            thread::Builder::new().spawn(write).context("starting a thread")?;
+            let work = move || {
+                write();
+                let _ = ended.recv();
+            };
+            thread::Builder::new().spawn(work).context("starting a thread")?;
         }
         Ok(copy)
     }

@@ -40,10 +40,10 @@ pub fn stays(leaf: &str) -> bool {
 }
 
 pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
-    let default = |key: &str| {
-        let (folder, leaf) = key.rsplit_once('/')?;
-        host.sysctls.get(&format!("{folder}/default/{leaf}")).filter(|_| !stays(leaf))
+    // Most are as usual, and need no look at the list above.
+    let carried = |(key, value): &(&String, &String)| {
+        let Some((folder, leaf)) = key.rsplit_once('/') else { return false };
+        host.sysctls.get(&format!("{folder}/default/{leaf}")).is_some_and(|usual| usual != *value) && !stays(leaf)
     };
-    let own = dev.sysctls.iter().filter(|(key, value)| default(key).is_some_and(|usual| usual != *value));
-    own.map(|(key, value)| (key.clone(), value.clone())).collect()
+    dev.sysctls.iter().filter(carried).map(|(key, value)| (key.clone(), value.clone())).collect()
 }

@@ -4,6 +4,9 @@
 mod napi;
 mod queues;
 
+use std::thread::{available_parallelism, scope};
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail};
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::Netdev;
@@ -16,6 +19,8 @@ use super::netns::Netns;
 use queues::Files;
 
 const NETLINK_ROUTE: isize = 0;
+/// Each thread that ends makes the moves that follow some 2 ms slower (docs/performance.md), so few files are read without one.
+const ALONE: Duration = Duration::from_millis(10);
 
 pub struct Devices {
     ethtool: Option<Genl>,
@@ -36,22 +41,27 @@ impl Devices {
         Ok(Devices { ethtool, netdev, route, files: Files::of_netns(netns).ok() })
     }
 
-    /// Reads those of these NICs, files with all cores.
+    /// Reads those of these NICs. Threads share the files of those that are not read after [`ALONE`].
     pub fn read(&mut self, mut devs: Vec<&mut Netdev>) {
         for dev in &mut devs {
             dev.device = Some(self.by_netlink(dev));
         }
         let Some(files) = &self.files else { return };
-        let read = |devs: &mut [&mut Netdev]| {
-            devs.iter_mut().for_each(|d| d.device.get_or_insert_default().extend(files.read(&d.name)));
-        };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let share = devs.len().div_ceil(cores).max(1);
-        std::thread::scope(|threads| {
-            let mut shares = devs.chunks_mut(share);
+        let read = |dev: &mut &mut Netdev| dev.device.get_or_insert_default().extend(files.read(&dev.name));
+        let begun = Instant::now();
+        let mut rest = &mut devs[..];
+        while begun.elapsed() < ALONE {
+            let Some((dev, others)) = rest.split_first_mut() else { return };
+            read(dev);
+            rest = others;
+        }
+        let cores = available_parallelism().map_or(1, usize::from);
+        let share = rest.len().div_ceil(cores).max(1);
+        scope(|threads| {
+            let mut shares = rest.chunks_mut(share);
             let own = shares.next();
-            shares.for_each(|share| drop(threads.spawn(move || read(share))));
-            own.map(read);
+            shares.for_each(|share| drop(threads.spawn(move || share.iter_mut().for_each(read))));
+            own.into_iter().flatten().for_each(read);
         });
     }
 
