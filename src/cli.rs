@@ -14,6 +14,7 @@ mod install;
 mod job_status;
 mod nccl;
 mod nccl_settings;
+mod plan;
 mod restore;
 mod sysfs;
 mod test_bootstrap;
@@ -38,6 +39,7 @@ pub use install::{InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
 pub use job_status::{JobStatusArgs, MeetArgs, RendezvousArgs};
 pub use nccl::{ExplainArgs, NcclCommand, TopoArgs, TopoOutput};
 pub use nccl_settings::NcclSettingsArgs;
+pub use plan::{PlanCommand, PlanDeleteArgs, PlanListArgs, PlanShowArgs};
 pub use restore::{RestoreArgs, RestoreHow, RestoreOutput};
 pub use sysfs::{DiffArgs, ExportArgs, MaterializeArgs, SysfsCommand, ViewArgs};
 pub use test_bootstrap::{CheckCommand, TestBootstrapArgs};
@@ -109,6 +111,12 @@ pub enum Command {
     /// Describe each rail as a device for engines (Container Device Interface)
     #[command(subcommand)]
     Cdi(CdiCommand),
+    /// List, show and delete stored plans
+    #[command(subcommand)]
+    #[command(after_help = "Examples:
+  rdmaprep plan list
+  rdmaprep plan delete train --dry-run")]
+    Plan(PlanCommand),
     /// Return the NICs that a container holds to the host
     ///
     /// Of an id that an engine made, the first 6 digits are enough. docs/recovery.md says when NICs return without this command.

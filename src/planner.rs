@@ -54,18 +54,22 @@ pub struct NotStored {
 
 impl fmt::Display for NotStored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 8;
-        let name = &self.name;
-        match (&self.stored[..], self.stored.len().saturating_sub(SHOWN)) {
-            ([], _) => f.write_str("no plan is stored")?,
-            (all, 0) => write!(f, "stored are {}", all.join(", "))?,
-            (all, more) => write!(f, "stored are {} and {more} others", all[..SHOWN].join(", "))?,
-        }
-        write!(f, "; run `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is made at each start")
+        let (name, stored) = (&self.name, names_of(&self.stored));
+        write!(f, "{stored}; run `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is made at each start")
     }
 }
 
 impl std::error::Error for NotStored {}
+
+/// The plans that are stored, as a clause.
+pub fn names_of(stored: &[String]) -> String {
+    const SHOWN: usize = 8;
+    match (stored, stored.len().saturating_sub(SHOWN)) {
+        ([], _) => "no plan is stored".to_owned(),
+        (all, 0) => format!("stored are {}", all.join(", ")),
+        (all, more) => format!("stored are {} and {more} others", all[..SHOWN].join(", ")),
+    }
+}
 
 pub fn fresh_plan(request: &Request, name: &str, world: &mut dyn World, busy: &[BusyNic]) -> Result<Plan> {
     let snapshot = observe_host(world, &request.job())?;

@@ -12,6 +12,7 @@ mod hold;
 mod install;
 mod nccl;
 mod peers;
+mod plan;
 mod prepare;
 mod restore;
 mod running;
@@ -70,6 +71,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Hold(args) => hold::hold(global, args),
         Command::Handle(HandleCommand::Open(args)) => handle::open(args),
         Command::Cdi(args) => cdi::run(global, args),
+        Command::Plan(command) => plan::run(global, command),
         Command::Restore(args) => restore::restore(global, args),
         Command::Status(args) => status::status(global, args),
         Command::Sysfs(args) => sysfs::run(args),

@@ -11,6 +11,7 @@ use anyhow::Result;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{BusId, HcaName, IfName};
 use rdma_model::natural;
+use rdma_model::nic::Nic;
 use rdma_model::snapshot::{Gid, Netdev, Snapshot};
 use rdma_model::upper_lower;
 pub use rdma_model::verdict::DropCode;
@@ -70,6 +71,31 @@ pub struct BusyNic {
 }
 
 impl Selection {
+    /// What a plan keeps; why others are left out, it does not say.
+    pub fn of_plan(nics: &[Nic], ib: &[HcaName]) -> Selection {
+        let none = Verdict {
+            netdev: None,
+            hca: None,
+            port: None,
+            gid: None,
+            pci: None,
+            numa: None,
+            dropped: None,
+            note: None,
+        };
+        let of_nic = |n: &Nic| Verdict {
+            netdev: Some(n.identity.name.clone()),
+            hca: n.hca.clone(),
+            port: n.port,
+            gid: n.gid.clone(),
+            pci: n.identity.pci,
+            numa: n.numa,
+            ..none.clone()
+        };
+        let of_ib = |hca: &HcaName| Verdict { hca: Some(hca.clone()), ..none.clone() };
+        Selection { verdicts: nics.iter().map(of_nic).chain(ib.iter().map(of_ib)).collect(), warnings: Vec::new() }
+    }
+
     pub fn kept(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|v| v.dropped.is_none())
     }

@@ -32,6 +32,7 @@ fn help_fits_a_terminal_and_has_the_exit_codes() {
         "hook",
         "hold",
         "handle",
+        "plan",
         "restore",
         "status",
         "sysfs",

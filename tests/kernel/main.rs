@@ -26,6 +26,7 @@ mod nccl_conf;
 mod netstate;
 mod order;
 mod peers_prepare;
+mod plans;
 mod race;
 mod rails;
 mod records;

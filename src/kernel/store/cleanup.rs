@@ -52,6 +52,14 @@ impl Store {
         Ok(kept)
     }
 
+    /// Deletes a stored plan, and that view with all that is laid out of it.
+    pub fn delete_plan(&self, name: &str, view: Option<&str>) -> Result<()> {
+        files::remove(&self.plan_path(name))?;
+        let Some(view) = view else { return Ok(()) };
+        let views = self.views();
+        [views.join(format!("{view}.json")), views.join(view)].iter().try_for_each(|path| files::remove_all(path))
+    }
+
     /// Removes what killed writers left; of records under the lock, whose holder alone writes records. Returns why something stays.
     pub fn sweep(&self) -> Vec<String> {
         let records = [self.records(), self.live_records()].into_iter().map(|folder| {

@@ -1,0 +1,93 @@
+//! `rdmaprep plan`: the stored plans.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use anyhow::Result;
+use rdma_model::error_class::ErrorClass;
+use rdma_model::values::PlanName;
+
+use super::{config, say, store, warn};
+use crate::cli::{Global, PlanCommand, PlanDeleteArgs};
+use crate::config::host::Host;
+use crate::journal::Record;
+use crate::kernel::boot_id;
+use crate::kernel::records::Records;
+use crate::kernel::store::Store;
+use crate::planner::names_of;
+use crate::report::{self, DeletedPlan, PlanLine};
+use crate::select::Selection;
+
+pub(super) fn run(global: &Global, command: &PlanCommand) -> Result<()> {
+    let host = Host::new(global, &config(global)?);
+    let store = store(&host);
+    match command {
+        PlanCommand::List(args) => {
+            let records = Records::read(&store, &boot_id()?)?;
+            let lines: Vec<PlanLine> =
+                store.all_plans()?.iter().filter_map(|name| line(name, &store, &records)).collect();
+            say(&if args.json { report::json(&lines)? } else { report::plan_table(&lines) })
+        }
+        PlanCommand::Show(args) => {
+            stored(&args.name, &store)?;
+            let Some(plan) = store.plan(args.name.as_str())? else { return Ok(()) };
+            let selection = Selection::of_plan(&plan.nics, &plan.ib);
+            say(&if args.json { report::json(&plan)? } else { report::summary(&plan, &selection) })
+        }
+        PlanCommand::Delete(args) => delete(args, &host, &store),
+    }
+}
+
+/// That the plan is stored, readable or not.
+fn stored(name: &PlanName, store: &Store) -> Result<()> {
+    let all = store.all_plans()?;
+    let missing = || ErrorClass::Usage.error(format!("plan {name} is not stored: {}", names_of(&all)));
+    all.iter().any(|other| other == name.as_str()).then_some(()).ok_or_else(missing)
+}
+
+fn line(name: &str, store: &Store, records: &Records) -> Option<PlanLine> {
+    match store.plan(name) {
+        Ok(plan) => plan.map(|plan| PlanLine {
+            plan: name.to_owned(),
+            nics: plan.nics.iter().map(|n| n.identity.name.to_string()).collect(),
+            ib: plan.ib.iter().map(ToString::to_string).collect(),
+            containers: containers(name, records),
+        }),
+        Err(e) => {
+            warn(&[format!("{e:#}")]);
+            None
+        }
+    }
+}
+
+/// Containers that have NICs by that plan.
+fn containers(plan: &str, records: &Records) -> Vec<String> {
+    let having = records.current().filter(|r| r.plan == plan);
+    having.flat_map(|r| &r.members).map(|m| m.id.clone()).collect()
+}
+
+/// Records have the plan that they restore by, so a container that runs does not need the stored one.
+fn delete(args: &PlanDeleteArgs, host: &Host, store: &Store) -> Result<()> {
+    args.names.iter().try_for_each(|name| stored(name, store))?;
+    let _lock = (!args.dry_run).then(|| store.lock(Instant::now() + host.lock_timeout)).transpose()?;
+    let records = Records::read(store, &boot_id()?)?;
+    let names: BTreeSet<&str> = args.names.iter().map(PlanName::as_str).collect();
+    let view_of = |name: &str| store.plan(name).ok().flatten().and_then(|plan| plan.view);
+    let stays: Vec<String> =
+        store.all_plans()?.iter().filter(|name| !names.contains(name.as_str())).filter_map(|n| view_of(n)).collect();
+    // A view that a container has mounted would be empty. What cannot be read may be the record of one.
+    let is_mounted = |name: &str, view: &str| {
+        let has_it = |r: &Record| r.given.as_ref().is_some_and(|given| given.view.as_deref() == Some(view));
+        records.readable().any(|r| r.plan == name || has_it(r)) || records.damaged().next().is_some()
+    };
+    let mut deleted = Vec::new();
+    for name in &names {
+        let view = view_of(name).filter(|view| !stays.contains(view) && !is_mounted(name, view));
+        if !args.dry_run {
+            store.delete_plan(name, view.as_deref())?;
+        }
+        let containers = containers(name, &records);
+        deleted.push(DeletedPlan { plan: (*name).to_owned(), deleted: !args.dry_run, view, containers });
+    }
+    say(&if args.json { report::json(&deleted)? } else { report::deleted_plans(&deleted) })
+}
