@@ -261,6 +261,15 @@ fn in_gofer(host: &Host, bundle: &str, before: &str, state: &str, after: &str) -
     run(&mut command, state)
 }
 
+/// The file that [`in_gofer`] waits for, which a test that fails makes, too.
+struct Filled(PathBuf);
+
+impl Drop for Filled {
+    fn drop(&mut self) {
+        let _ = fs::write(&self.0, "");
+    }
+}
+
 fn settings_reach(host: &Host, image: Option<&str>) {
     let rails = host.rails(1);
     // Nothing here has an HCA.
@@ -279,11 +288,12 @@ fn settings_reach(host: &Host, image: Option<&str>) {
         let path = bundle.to_str().unwrap();
         let look = "cat rootfs/etc/nccl.conf; echo x 2>&1 >>rootfs/etc/nccl.conf";
         let gofer = scope.spawn(|| in_gofer(host, path, "", &gofers, look));
+        let filled = Filled(bundles.join("filled"));
         while !bundles.join("placed").exists() && !gofer.is_finished() {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         create(host, &[], &state).ok();
-        fs::write(bundles.join("filled"), "").unwrap();
+        drop(filled);
         gofer.join().unwrap()
     });
     assert!(seen.out.starts_with(&format!("{}NCCL_DEBUG_", image.unwrap_or("NCCL_DEBUG=INFO\n"))), "{seen:?}");
@@ -306,8 +316,24 @@ fn settings_for_a_sandbox_yield_to_the_image() {
     alone(|host| settings_reach(host, Some("NCCL_DEBUG=WARN\n")));
 }
 
-/// A gofer that has called its createContainer hook, and lives until it is killed.
-fn gofer(host: &Host, bundle: &Path, state: &str) -> Child {
+/// A gofer that has called its createContainer hook. It ends with the test, also with one that fails.
+struct Gofer(Child);
+
+impl Gofer {
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Gofer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn gofer(host: &Host, bundle: &Path, state: &str) -> Gofer {
     let hook = host.command(&["hook", "createContainer"]);
     let words: Vec<&str> =
         [hook.get_program()].into_iter().chain(hook.get_args()).map(|w| w.to_str().unwrap()).collect();
@@ -318,9 +344,9 @@ fn gofer(host: &Host, bundle: &Path, state: &str) -> Child {
         format!("mount --bind rootfs rootfs; {} <state || exit $?; touch placed; exec sleep 600", words.join(" "));
     let mut command = Command::new("unshare");
     command.env_clear().args(["--mount", "--propagation", "private", "sh", "-c", &script]).current_dir(bundle);
-    let mut gofer = command.spawn().unwrap();
+    let mut gofer = Gofer(command.spawn().unwrap());
     while !bundle.join("placed").exists() {
-        assert_eq!(gofer.try_wait().unwrap(), None, "the hook failed");
+        assert_eq!(gofer.0.try_wait().unwrap(), None, "the hook failed");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     fs::remove_file(bundle.join("placed")).unwrap();
@@ -341,14 +367,12 @@ fn what_createcontainer_leaves_goes_with_its_container() {
         let mut first = gofer(host, &bundle, &gofers);
         host.rdmaprep(&["restore", "--all", "--stale"]).ok();
         assert_eq!(left(), 1, "its container may get its NICs yet");
-        first.kill().unwrap();
-        first.wait().unwrap();
+        first.kill();
         host.rdmaprep(&["restore", "--all", "--stale"]).ok();
         assert_eq!(left(), 0);
         // A stale one does not stand in for the next container of that name; any restore or reclaim removes it, too.
         let mut first = gofer(host, &bundle, &gofers);
-        first.kill().unwrap();
-        first.wait().unwrap();
+        first.kill();
         let mut second = gofer(host, &bundle, &gofers);
         assert_eq!(left(), 1);
         create(host, &[], &state).ok();
@@ -356,18 +380,16 @@ fn what_createcontainer_leaves_goes_with_its_container() {
         // When its NICs are returned by hand, the container still has what is mounted.
         host.rdmaprep(&["restore", "g"]).ok();
         assert_eq!(left(), 1, "its gofer lives");
-        let mount = format!("--mount=/proc/{}/ns/mnt", second.id());
+        let mount = format!("--mount=/proc/{}/ns/mnt", second.0.id());
         let conf = bundle.join("rootfs/etc/nccl.conf");
         let seen = Command::new("nsenter").args([mount.as_str(), "cat"]).arg(&conf).output().unwrap();
         assert!(String::from_utf8_lossy(&seen.stdout).starts_with("NCCL_DEBUG=INFO\n"), "{seen:?}");
-        second.kill().unwrap();
-        second.wait().unwrap();
+        second.kill();
         // NICs of a container that died without a stop hook, as the timer finds them.
         let mut third = gofer(host, &bundle, &gofers);
         create(host, &[], &state).ok();
         c.kill();
-        third.kill().unwrap();
-        third.wait().unwrap();
+        third.kill();
         assert_eq!(left(), 1);
         host.rdmaprep(&["restore", "--all", "--stale"]).ok();
         assert_eq!(left(), 0);
@@ -390,8 +412,7 @@ fn a_container_that_is_started_again_keeps_its_settings() {
             let mut before = gofer(host, &bundle, &gofers);
             create(host, &[], &state).ok();
             c.kill();
-            before.kill().unwrap();
-            before.wait().unwrap();
+            before.kill();
             let c = Container::new("g");
             let state = bundled(host, &c, &json!({}), &[]);
             let mut again = gofer(host, &bundle, &gofers);
@@ -405,8 +426,7 @@ fn a_container_that_is_started_again_keeps_its_settings() {
             assert_eq!(left(), 1);
             delete(host, c, &state);
             assert_eq!(left(), 0, "the stop hook asks for no gofer");
-            again.kill().unwrap();
-            again.wait().unwrap();
+            again.kill();
         }
     });
 }
