@@ -111,10 +111,22 @@ pub struct Diagnosis {
     pub breaks: usize,
     pub warnings: usize,
     pub unknown: usize,
+    #[serde(default)]
+    pub checked: Checked,
     /// The worst first.
     pub findings: Vec<Finding>,
     /// Checks that were not made, as what they look at is not here: a live machine, its network, or NICs that containers have.
     pub not_checked: Vec<Check>,
+}
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Checked {
+    pub checks: usize,
+    pub hcas: usize,
+    pub plans: usize,
+    pub records: usize,
 }
 
 struct Rule {
@@ -274,6 +286,12 @@ pub fn doctor(examination: &Examination) -> Result<Diagnosis> {
         breaks: count(Severity::Breaks),
         warnings: count(Severity::Warning),
         unknown: count(Severity::Unknown),
+        checked: Checked {
+            checks: made.len(),
+            hcas: examination.snapshot.hcas.len(),
+            plans: examination.plans.len(),
+            records: examination.traces.len(),
+        },
         not_checked: skipped.iter().map(|r| r.check).collect(),
         findings,
     })

@@ -7,7 +7,7 @@ pub struct RestoreArgs {
     /// Container by id or name, or the number of its network namespace
     #[arg(value_name = "ID", group = "which")]
     pub id: Option<String>,
-    /// All containers
+    /// All containers, running ones too: their jobs lose the NICs
     #[arg(long, group = "which")]
     pub all: bool,
     /// All containers of that plan, as a job's epilogue does

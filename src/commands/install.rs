@@ -9,7 +9,7 @@ use rdma_model::error_class::{ErrorClass, WithClass};
 
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
-use crate::config::host::{Host, STATE};
+use crate::config::host::{Host, RUN, STATE};
 use crate::install::{self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target};
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::host::{crash_safe, files, runtime_users};
@@ -26,8 +26,8 @@ struct Site {
     _lock: Option<files::Lock>,
 }
 
-/// Of the host, until it boots again. Root's alone, as /run is.
-const LOCK: &str = "/run/rdmaprep-install.lock";
+/// Below the default run folder: of the host, until it boots again, and root's alone.
+const LOCK: &str = "install.lock";
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -40,7 +40,10 @@ impl Site {
         let is_host = root == Path::new("/");
         // In another tree nothing is to be left; on the host any user could hold a folder that he may read.
         let lock = || match is_host {
-            true => files::lock(Path::new(LOCK), Instant::now() + PATIENCE),
+            true => {
+                files::private_dir(Path::new(RUN))?;
+                files::lock(&Path::new(RUN).join(LOCK), Instant::now() + PATIENCE)
+            }
             false => files::lock_folder(root, Instant::now() + PATIENCE),
         };
         let lock = (!args.dry_run).then(lock).transpose()?;
@@ -159,7 +162,8 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
     if !args.tree.dry_run && (!installation.changes.is_empty() || installation.manifest != site.manifest) {
         site.install(&installation)?;
     }
-    print_outcome(&args.tree, &Installed::new(&found, &installation.changes, &installation.notes, &installation.next))
+    let done = Installed::new(&wanted.targets, &found, &installation.changes, &installation.notes, &installation.next);
+    print_outcome(&args.tree, &done)
 }
 
 pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
@@ -180,7 +184,7 @@ pub(super) fn uninstall(global: &Global, args: &UninstallArgs) -> Result<()> {
     let left = removal.left.join("; ");
     let note = (args.leave_changed && !left.is_empty()).then(|| format!("changed since and left: {left}"));
     let notes: Vec<String> = removal.done.notes.iter().cloned().chain(note).collect();
-    print_outcome(&args.tree, &Installed::new(&[], &removal.done.changes, &notes, &removal.done.next))?;
+    print_outcome(&args.tree, &Installed::new(&[], &[], &removal.done.changes, &notes, &removal.done.next))?;
     let incomplete =
         || ErrorClass::Incomplete.error(format!("changed since and left: {left}; see to it, and run this again"));
     ensure!(removal.left.is_empty() || args.leave_changed, incomplete());
@@ -234,7 +238,11 @@ fn no_nic_is_away(global: &Global) -> Result<Option<files::Lock>> {
     });
     let holders: Vec<String> = holders.collect();
     let away = || {
-        let text = format!("containers hold NICs: {}; stop them, or run `rdmaprep restore --all`", holders.join(", "));
+        let text = format!(
+            "containers hold NICs: {}: stop them, or take their NICs away from them (`rdmaprep restore --all`); then run `rdmaprep \
+             uninstall` again",
+            holders.join(", ")
+        );
         ErrorClass::Locked.error(text)
     };
     ensure!(holders.is_empty(), away());

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use rdma_model::escape::shell_word;
 
 use super::{config, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
@@ -70,10 +71,12 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
 }
 
 pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
+    let word = shell_word(id);
+    let restore = format!("rdmaprep restore {word}");
     if record.boot_id != machine.boot_id() {
         return format!(
-            "of an earlier boot: nothing is away; rdmaprep restore {id} archives the record, with --after-reboot once what the \
-             system has not configured is added"
+            "nothing: since the reboot none is away; {restore} archives the record, {restore} --after-reboot also adds what the \
+             system has not configured"
         );
     }
     let keeper =
@@ -82,21 +85,21 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     match (alive, machine.occupant(record.netns, None)) {
         (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(record, m)) => {
             let pid = keeper.map_or(0, |m| m.pid);
-            format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: rdmaprep restore {id}")
+            format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: {restore}")
         }
         (true, _) if record.phase == Phase::Attached && sandboxed => {
-            format!("stop {id} (by hand: runsc delete --force {id}; kill is not enough), or: rdmaprep restore {id}")
+            format!("stop {id} (by hand: runsc delete --force {word}; kill is not enough), or: {restore}")
         }
-        (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: rdmaprep restore {id}"),
-        (true, _) => format!("a hook is at work; if it was killed: rdmaprep restore {id}"),
+        (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: {restore}"),
+        (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
         (false, Some(pid)) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());
-            format!("its container has died, process {pid} ({name}) is still in its namespace: rdmaprep restore {id}")
+            format!("end process {pid} ({name}), which is still in the namespace, or: {restore}")
         }
         (false, None) if sandboxed => {
-            format!("its container has died: runsc delete {id}, or: rdmaprep restore --all --stale")
+            format!("runsc delete {word}, or: rdmaprep restore --all --stale")
         }
-        (false, None) => "its container has died: rdmaprep restore --all --stale".to_owned(),
+        (false, None) => "rdmaprep restore --all --stale".to_owned(),
     }
 }
 

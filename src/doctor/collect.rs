@@ -22,6 +22,9 @@ use crate::oci::config::Config;
 /// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
 const FIRST_USER: &str = "user:[4026531837]";
 
+/// What `rdmaprep install --systemd` writes to have its timer started.
+const TIMER: &str = "/etc/systemd/system/timers.target.wants/rdmaprep-stale.timer";
+
 const LIMIT: u64 = 64 << 10;
 
 pub struct Limits {
@@ -68,6 +71,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         acs: bridges.filter_map(|at| Some((at, acs(at)?))).collect(),
         managers: managing(snapshot),
         starters: starters(),
+        timer: Path::new("/run/systemd/system").exists() && Path::new(TIMER).exists(),
         sandbox: None,
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),

@@ -1,5 +1,6 @@
 //! What is left of containers and of others that configure the same network.
 
+use rdma_model::escape::shell_word;
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Rule, Snapshot};
 
@@ -20,7 +21,10 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
             Stale::Abandoned => (
                 Severity::Warning,
                 format!("container {} has died, and {nics} are still away", t.id),
-                "the host lacks them until the next container asks for them, or the timer comes",
+                match context.of.machine.is_some_and(|machine| machine.timer) {
+                    true => "the host lacks them until rdmaprep-stale.timer runs, or the next container asks for them",
+                    false => "the host lacks them until the next container asks for them",
+                },
             ),
             Stale::Lingering => (
                 Severity::Warning,
@@ -46,12 +50,13 @@ pub(super) fn records(context: &CheckContext) -> Vec<Finding> {
         let (seen, why) = held_back(t).unwrap_or((seen, why));
         let command = match t.stale {
             Some(Stale::Abandoned) => Some("rdmaprep restore --all --stale".to_owned()),
-            Some(Stale::Lingering | Stale::Unfinished) => Some(format!("rdmaprep restore {}", quoted(&t.id))),
-            Some(Stale::EarlierBoot) => Some(format!("rdmaprep restore {} --after-reboot", quoted(&t.id))),
+            Some(Stale::Lingering | Stale::Unfinished) => Some(format!("rdmaprep restore {}", shell_word(&t.id))),
+            Some(Stale::EarlierBoot) => Some(format!("rdmaprep restore {} --after-reboot", shell_word(&t.id))),
             _ => None,
         };
         let fix = match t.stale {
             Some(Stale::AtWork) => "ask again in a moment",
+            Some(Stale::Abandoned) => "return the NICs of all containers that have died to the host",
             Some(Stale::Unfinished) => "stop the container, or restore them while it runs",
             _ => &t.advice,
         };
@@ -67,12 +72,6 @@ fn held_back(t: &super::facts::Trace) -> Option<(String, &'static str)> {
     let seen = format!("{} of container {} are held back: {}", t.nics.join(" "), t.id, t.held_back.join("; "));
     let why = "no container gets them before they are what they were";
     (tried && !t.held_back.is_empty()).then_some((seen, why))
-}
-
-/// A container's id is its author's choice.
-fn quoted(id: &str) -> String {
-    let plain = id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) && !id.starts_with('-');
-    if plain { id.to_owned() } else { format!("'{}'", id.replace('\'', "'\\''")) }
 }
 
 /// The kernel's own tables, and those that hold what has no rule: default, main, local.

@@ -53,6 +53,17 @@ impl Target {
         }
     }
 
+    /// How a container of it gets a plan's NICs.
+    pub fn example(self) -> Option<&'static str> {
+        match self {
+            Target::Podman => Some("podman run --network none --annotation rdmaprep.io/plan=default IMAGE COMMAND"),
+            Target::Docker => {
+                Some("docker run --runtime rdmaprep --network none --annotation rdmaprep.io/plan=default IMAGE COMMAND")
+            }
+            Target::Crio | Target::Containerd | Target::Systemd | Target::NetworkManagers => None,
+        }
+    }
+
     /// What makes it read its files again if it runs; nothing where it does so by itself.
     pub(super) fn next(self) -> Option<&'static str> {
         match self {

@@ -2,7 +2,7 @@ use comfy_table::{ColumnConstraint, Width};
 
 use super::printable;
 use super::tables::bare;
-use crate::doctor::{Diagnosis, Finding};
+use crate::doctor::{Checked, Diagnosis, Finding};
 
 /// A row for each finding: how bad, which check, and below one another what was seen, why it hurts and the fix; then its commands, as
 /// they are pasted; then the counts.
@@ -16,7 +16,12 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
         parts.push(textwrapped(&format!("not checked, as what they look at is not here: {}", names.join(", "))));
     }
     let of = d.container.as_ref().map_or(String::new(), |id| format!("container {}: ", printable(id)));
-    parts.push(format!("{of}breaks a job: {}, warnings: {}, unknown: {}", d.breaks, d.warnings, d.unknown));
+    let Checked { checks, hcas, plans, records } = d.checked;
+    parts.push(format!(
+        "checks made: {checks}, over HCAs: {hcas}, plans: {plans}, records of NICs that are away: {records}\n\
+         {of}breaks a job: {}, warnings: {}, unknown: {}",
+        d.breaks, d.warnings, d.unknown
+    ));
     parts.join("\n\n")
 }
 

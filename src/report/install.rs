@@ -10,11 +10,15 @@ use crate::oci::edit::file_diff;
 #[derive(Clone, Debug, Serialize)]
 pub struct Installed<'a> {
     pub dry_run: bool,
+    /// Targets that were asked for, or are on this host where none was.
+    pub targets: &'a [Target],
     /// Targets that are on this host, and what shows it.
     pub found: Vec<Found>,
     pub changes: Vec<Changed<'a>>,
     pub notes: &'a [String],
     pub next: &'a [String],
+    /// How to start a container with NICs.
+    pub examples: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -34,6 +38,7 @@ pub struct Changed<'a> {
 
 impl<'a> Installed<'a> {
     pub fn new(
+        targets: &'a [Target],
         found: &[(Target, &'static str)],
         changes: &'a [Change],
         notes: &'a [String],
@@ -47,15 +52,22 @@ impl<'a> Installed<'a> {
             changes: changes.iter().map(changed).collect(),
             notes,
             next,
+            examples: targets.iter().filter_map(|target| target.example()).collect(),
+            targets,
         }
     }
 
     /// For people: diffs of what would be, or a line for each path of what was done.
     pub fn text(&self) -> String {
         let mut lines = Vec::new();
-        let found: Vec<String> = self.found.iter().map(|f| format!("{} ({})", f.target, f.by)).collect();
-        if !found.is_empty() {
-            lines.push(format!("found: {}", found.join(", ")));
+        if !self.targets.is_empty() {
+            let names: Vec<&str> = self.targets.iter().map(|t| t.name()).collect();
+            lines.push(format!("configures: {}", names.join(", ")));
+        }
+        let others = self.found.iter().filter(|f| !self.targets.contains(&f.target));
+        let others: Vec<String> = others.map(|f| format!("{} ({})", f.target, f.by)).collect();
+        if !others.is_empty() {
+            lines.push(format!("on this host, too: {}", others.join(", ")));
         }
         for change in &self.changes {
             lines.push(match (self.dry_run, change.change) {
@@ -70,6 +82,10 @@ impl<'a> Installed<'a> {
         }
         lines.extend(self.notes.iter().map(|note| format!("note: {}", printable(note))));
         lines.extend(self.next.iter().map(|command| format!("then: {command}")));
+        if !self.examples.is_empty() {
+            lines.push("try: rdmaprep prepare --plan default".to_owned());
+        }
+        lines.extend(self.examples.iter().map(|command| format!("try: {command}")));
         lines.join("\n")
     }
 }

@@ -352,7 +352,7 @@ fn a_record_of_another_boot_is_reported_and_archived() {
         for how in [&["restore", "--all"][..], &["restore", "hurt"], &["restore", "hurt", "--after-reboot"]] {
             fs::write(&path, &old).unwrap();
             let advice = host.status()[0]["advice"].as_str().unwrap().to_owned();
-            assert!(advice.starts_with("of an earlier boot: nothing is away; rdmaprep restore hurt "), "{advice}");
+            assert!(advice.starts_with("nothing: since the reboot none is away; rdmaprep restore hurt "), "{advice}");
             // Hooks and the timer leave it alone.
             host.hook("poststop", r#"{"ociVersion":"1.0","id":"hurt","pid":0,"bundle":"/b"}"#).ok();
             host.rdmaprep(&["restore", "--all", "--stale"]).ok();

@@ -233,7 +233,7 @@ fn status_names_the_command_that_returns_nics() {
         };
         says("stop g (by hand: runsc delete --force g; kill is not enough), or: rdmaprep restore g");
         c.kill();
-        says("its container has died: runsc delete g, or: rdmaprep restore --all --stale");
+        says("to get back runsc delete g, or: rdmaprep restore --all --stale");
         host.hook("poststop", &state).ok();
         host.is_clean();
         // Of other runtimes a stopped container's hooks run by themselves.

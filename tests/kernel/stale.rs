@@ -36,7 +36,7 @@ fn only_nics_of_dead_containers_are_restored() {
         assert_eq!(advice(host).split(',').next(), Some(format!("stop {}", first(host)).as_str()));
         a.kill();
         let of_a = host.status().as_array().unwrap().iter().find(|h| h["members"][0][0] == "a").unwrap().clone();
-        assert_eq!(of_a["advice"], "its container has died: rdmaprep restore --all --stale");
+        assert_eq!(of_a["advice"], "rdmaprep restore --all --stale");
         assert!(of_a["pin"].as_str().unwrap().contains(&of_a["netns"].to_string()), "{of_a}");
         let said = stale(host).ok();
         assert!(said.out.contains("container=a") && !said.out.contains("container=b"), "{said:?}");
@@ -110,7 +110,7 @@ fn a_namespace_with_a_process_keeps_its_nics() {
         nothing(host);
         assert!(pause.sh("ip -br link").contains("r0@"), "it was taken from a living namespace");
         let advised = advice(host);
-        assert!(advised.contains(&format!("process {} (cat) is still in its namespace", pause.pid())), "{advised}");
+        assert!(advised.contains(&format!("end process {} (cat), which is still in the namespace", pause.pid())), "{advised}");
         assert!(advised.ends_with("rdmaprep restore init"), "{advised}");
         // Nor does another container's hook take them.
         let mut other = Container::new("other").annotated(serde_json::json!({"rdmaprep.io/plan": "small"}));

@@ -3,6 +3,12 @@
 /// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
 pub const WIDTH: u16 = 100;
 
+/// A word of a command that is pasted into a shell: bare where that is safe.
+pub fn shell_word(text: &str) -> String {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
+    if plain && !text.starts_with('-') { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
 /// Escapes one line: every character that could steer a terminal or forge a line becomes Rust's escape of it (`\n`, `\u{1b}`).
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { c.escape_default().to_string() } else { c.to_string() }).collect()

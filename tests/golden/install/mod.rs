@@ -106,6 +106,7 @@ fn json_tells_the_same() {
     fs::write(root.path().join("usr/bin/podman"), "").unwrap();
     let said: Value = serde_json::from_str(&rdmaprep("install", root.path(), &["--json"]).ok().out).unwrap();
     assert_eq!(said["found"], json!([{"target": "podman", "by": "/usr/bin/podman"}]));
+    assert_eq!((&said["targets"], said["examples"].as_array().unwrap().len()), (&json!(["podman"]), 1));
     assert_eq!(said["changes"].as_array().unwrap().len(), 5);
     assert_eq!((&said["changes"][0]["change"], &said["dry_run"]), (&json!("create"), &json!(false)));
     let said: Value = serde_json::from_str(&rdmaprep("uninstall", root.path(), &["--json"]).ok().out).unwrap();

@@ -34,7 +34,9 @@ fn uninstall_is_refused_while_nics_are_away() {
         host.prepare(&rails);
         let mut c = Container::new("busy");
         c.create(host).ok();
-        host.rdmaprep(&["uninstall"]).fails(9, &["busy", "rdmaprep restore"]);
+        host.rdmaprep(&["uninstall"]).fails(9, &["busy", "rdmaprep restore --all", "run `rdmaprep uninstall` again"]);
+        // Removing the package with --purge removes this folder, and so the lock.
+        assert!(Path::new("/run/rdmaprep/install.lock").exists() && !Path::new("/run/rdmaprep-install.lock").exists());
         host.rdmaprep(&["uninstall", "--dry-run"]).fails(9, &["busy"]);
         c.stop(host).ok();
         assert!(host.rdmaprep(&["uninstall"]).ok().out.contains("nothing to change"));

@@ -17,7 +17,7 @@ case_nics_of_dead_containers_are_restored_by_themselves() {
     kill -KILL "$runner" "$init"
     wait "$runner" || true
     until_true 5 test ! -e "/proc/$init"
-    rdmaprep status | grep -qF "its container has died: rdmaprep restore --all --stale" || die "status: $(rdmaprep status)"
+    rdmaprep status | grep -qF "to get back rdmaprep restore --all --stale" || die "status: $(rdmaprep status)"
     rdmaprep restore --all --stale
     clean
     equal "$runtime: the second time" '' "$(rdmaprep restore --all --stale)"
