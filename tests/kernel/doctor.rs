@@ -72,7 +72,7 @@ fn rules_of_nics_that_are_away_are_not_orphaned() {
 
 /// What a person copies from `podman ps`: a short id, or a name.
 #[test]
-fn a_container_is_found_by_the_beginning_of_its_id_and_by_its_name() {
+fn a_container_is_found_by_a_short_id_and_by_its_name() {
     alone(|host| {
         host.rails(3);
         sh("mount -t tmpfs tmpfs /var/lib");

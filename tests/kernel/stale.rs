@@ -110,7 +110,10 @@ fn a_namespace_with_a_process_keeps_its_nics() {
         nothing(host);
         assert!(pause.sh("ip -br link").contains("r0@"), "it was taken from a living namespace");
         let advised = advice(host);
-        assert!(advised.contains(&format!("end process {} (cat), which is still in the namespace", pause.pid())), "{advised}");
+        assert!(
+            advised.contains(&format!("end process {} (cat), which is still in the namespace", pause.pid())),
+            "{advised}"
+        );
         assert!(advised.ends_with("rdmaprep restore init"), "{advised}");
         // Nor does another container's hook take them.
         let mut other = Container::new("other").annotated(serde_json::json!({"rdmaprep.io/plan": "small"}));

@@ -183,13 +183,13 @@ case_devices_of_a_plain_pod() {
   node_is_ready
   rdmaprep cdi generate --hook-timeout 600 > /tmp/ctr/generated
   pod=$("$kubelet" pod plain runc)
-  equal "what is held by a pod without devices" "No container holds a NIC." "$(rdmaprep status)"
+  equal "what is held by a pod without devices" "No container holds a NIC." "$(rdmaprep status | head -n 1)"
   made=$("$kubelet" container "$pod" first rdmaprep.io/rail=v0 rdmaprep.io/rail=rdma0 -- sh -c "$tells")
   ready plain first
   check_payload /tmp/ctr/first.out conf
   "$kubelet" stop "$made"
   "$kubelet" remove "$made"
-  equal "what is held after the container" "No container holds a NIC." "$(rdmaprep status)"
+  equal "what is held after the container" "No container holds a NIC." "$(rdmaprep status | head -n 1)"
   "$kubelet" stop-pod "$pod"
   settles
 }
@@ -232,7 +232,7 @@ case_devices_that_a_plugin_allocates() {
   ready plain first
   check_payload /tmp/ctr/first.out conf
   "$kubelet" stop-pod "$pod"
-  equal "what is held after the pod" "No container holds a NIC." "$(rdmaprep status)"
+  equal "what is held after the pod" "No container holds a NIC." "$(rdmaprep status | head -n 1)"
 
   # What a container outside Kubernetes has is not offered.
   bundle other
