@@ -3,13 +3,15 @@
 # registers memory. Debian's has none: NICs and GIDs are in the namespace all the same, and the payload can open no device.
 . "$(dirname "${BASH_SOURCE[0]}")/../roce-node.sh"
 
-proxy() { runsc flags 2>&1 | grep -q -- '-rdmaproxy'; }
+# All of its output first: runsc, cut short by grep, would fail, and with it the pipe.
+proxy() { grep -q -- '-rdmaproxy' <<< "$(runsc flags 2>&1)"; }
 
 # shellcheck disable=SC2016 # the container's shell expands it
 tells='exec 2>&1; ls /dev/infiniband; echo "uverbs nodes: $(ls /dev/infiniband | grep -c uverbs)"; echo "sees $(ls /sys/class/infiniband | tr "\n" " ")"
+echo "trees over /sys: $(grep -c " /sys 9p " /proc/mounts)"
 ibv_devinfo -d roce0; /register roce0 4096; echo ready; exec sleep infinity'
 
-# gvisor NETWORK ID [OPTION...]: the command that calls runsc so is in $oci, its bundle is there, roce0 and roce1 are on the host.
+# gvisor NETWORK ID: the command that calls runsc so is in $oci, its bundle is there, roce0 and roce1 are on the host.
 gvisor() {
   local n
   roce driver=mlx5_core driver_id=1
@@ -27,7 +29,7 @@ gvisor() {
     oci=(/repo/scripts/vm/runsc "/run/netns/$2")
   fi
   ! proxy || oci+=(--rdmaproxy)
-  prepare "$2" "${roce_nics[0]} ${roce_nics[1]}" "${@:3}"
+  prepare "$2" "${roce_nics[0]} ${roce_nics[1]}" --runtime "${oci[*]}"
 }
 
 # begun NETWORK ID: as an engine does it, or by `runsc run` where a mount namespace of ours has to stay (scripts/vm/runsc); until the
@@ -78,6 +80,8 @@ judge() { # NETWORK ID
   if proxy; then
     says "PORT_ACTIVE (4)"
     says "registered 4096 kB"
+    says "trees over /sys: 0"
+    ! grep -q rdma_cm <<< "$said" || die "it has rdma_cm"
   else
     # Its /sys shows the HCAs, but libibverbs asks a kernel that knows no RDMA which driver they have.
     says "IB device 'roce0' wasn't found"
@@ -86,7 +90,7 @@ judge() { # NETWORK ID
 }
 
 whole() { # NETWORK
-  gvisor "$1" g --sysfs snapshot
+  gvisor "$1" g
   begun "$1" g
   judge "$1" g
   runsc kill g KILL
@@ -99,7 +103,7 @@ case_host_network() { whole host; }
 case_a_sandbox_network() { whole sandbox; }
 
 killed() { # NETWORK
-  gvisor "$1" k --sysfs snapshot
+  gvisor "$1" k
   begun "$1" k
   kill -KILL "$(cat /tmp/ctr/k.pid)"
   [ "$1" != host ] || until_true 20 sh -c 'rdmaprep status | grep -q dead'
