@@ -1,5 +1,7 @@
 //! `rdmaprep status`: which container holds which NIC, where, and how to restore it.
 
+use std::ffi::OsString;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -81,14 +83,16 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
     }
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));
-    let sandboxed = record.members.iter().any(|m| m.id == id && m.sandboxed);
+    let member = record.members.iter().find(|m| m.id == id && m.sandboxed);
+    let sandboxed = member.is_some();
     match (alive, machine.occupant(record.netns, None)) {
         (true, _) if record.phase == Phase::Attached && keeper.is_some_and(|m| machine.is_alive(record, m)) => {
             let pid = keeper.map_or(0, |m| m.pid);
             format!("end rdmaprep hold, process {pid}, and stop the containers that joined; or: {restore}")
         }
         (true, _) if record.phase == Phase::Attached && sandboxed => {
-            format!("stop {id} (by hand: runsc delete --force {word}; kill is not enough), or: {restore}")
+            let runsc = runsc(&member.map(|m| m.pid).and_then(pidfd::command).unwrap_or_default().1);
+            format!("stop {id} (by hand: {runsc} delete --force {word}; kill is not enough), or: {restore}")
         }
         (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: {restore}"),
         (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
@@ -101,6 +105,19 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
         }
         (false, None) => "rdmaprep restore --all --stale".to_owned(),
     }
+}
+
+/// runsc with the flags of a sandbox without which it does not find the container, and `delete --force` succeeds at once, or without
+/// which it refuses the container's annotations.
+fn runsc(sandbox: &[OsString]) -> String {
+    let is_needed = |word: &&str| match word.strip_prefix("--root=") {
+        Some(root) => {
+            root != "/var/run/runsc" && root.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-_.".contains(&b))
+        }
+        None => *word == "--allow-flag-override=true",
+    };
+    let flags = sandbox.iter().filter_map(|word| word.to_str()).filter(is_needed);
+    iter::once("runsc").chain(flags).collect::<Vec<_>>().join(" ")
 }
 
 pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> String {
