@@ -9,6 +9,9 @@ use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
 use crate::select::candidates::port_label;
 
+const NO_INDEX: &str =
+    "unset NCCL_IB_GID_INDEX: NCCL 2.21.5 and later find the index; `rdmaprep env` has the one that fits";
+
 /// By `nccl explain`, of the release that the host names, else the newest.
 pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     let settings = match context.of.settings {
@@ -30,8 +33,11 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
         .warnings
         .iter()
         .map(|w| {
-            let severity = if w.fatal { Severity::Breaks } else { Severity::Warning };
-            Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix.as_str())
+            // The table is that of now, other than where a container is prepared.
+            let breaks = w.fatal || w.trap == Trap::NoGid;
+            let severity = if breaks { Severity::Breaks } else { Severity::Warning };
+            let fix = if w.trap == Trap::NoGid { NO_INDEX } else { fix.as_str() };
+            Finding::new(Check::Nccl, severity, w.text.clone(), consequence(w.trap), fix)
         })
         .collect();
     found.extend(other(context, settings, &explained));
@@ -54,6 +60,7 @@ fn consequence(trap: Trap) -> &'static str {
             "ranks of such a release end by a signal, or take other HCAs than the setting says"
         }
         Trap::NoHca => "the job runs at the pace of TCP, and nothing but NCCL_DEBUG=INFO tells",
+        Trap::NoGid => "no connection over such a port comes up: the job ends or hangs at its first collective",
         Trap::NotRunning | Trap::Label | Trap::Overridden => "the ranks meet over another interface than is meant",
         _ => "NCCL takes other interfaces or HCAs than the setting seems to say, without a warning",
     }

@@ -16,7 +16,7 @@ use super::version::Version;
 use super::{doubt, hca, interfaces, pitfalls};
 
 /// The variables that decide, in the order of the output.
-pub const VARIABLES: [&str; 8] = [
+pub const VARIABLES: [&str; 9] = [
     "NCCL_COMM_ID",
     "NCCL_SOCKET_IFNAME",
     "NCCL_SOCKET_FAMILY",
@@ -25,6 +25,7 @@ pub const VARIABLES: [&str; 8] = [
     "NCCL_IB_DEVICE_PCI_ORDER",
     "NCCL_IB_MERGE_NICS",
     "NCCL_IB_MERGE_VFS",
+    "NCCL_IB_GID_INDEX",
 ];
 
 pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resolve: Resolve) -> Explanation {

@@ -78,6 +78,7 @@ impl Trap {
             Trap::Prefix => "an entry without = in front of the list takes more than it names",
             Trap::Missing => "NCCL_IB_HCA names an HCA that is not here",
             Trap::NoHca => "NCCL_IB_HCA leaves no HCA: NCCL goes on over TCP without a word",
+            Trap::NoGid => "NCCL_IB_GID_INDEX names a GID that a port does not have",
             Trap::TooMany => "a list has more entries than NCCL reads",
             Trap::Crash => "NCCL's release ends on an HCA without a PCI path, as soft-RoCE is",
             Trap::Overrun => "NCCL's release writes past its memory with these HCAs or lists, and may end",
@@ -152,6 +153,8 @@ pub enum Trap {
     Prefix,
     Missing,
     NoHca,
+    /// NCCL takes the index as it is, for all RoCE ports, and connects no queue pair over a GID of zeros.
+    NoGid,
     TooMany,
     NoRoom,
     /// NCCL ends by a signal.

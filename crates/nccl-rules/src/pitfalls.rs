@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use rdma_model::snapshot::Snapshot;
+use rdma_model::snapshot::{Port, Snapshot};
 
 use super::explanation::{Bootstrap, Explanation, Step, Trap, Warning};
 use super::hca;
@@ -14,6 +14,7 @@ use super::version::Version;
 
 const IFNAME: &str = "NCCL_SOCKET_IFNAME";
 const HCA: &str = "NCCL_IB_HCA";
+const GID: &str = "NCCL_IB_GID_INDEX";
 
 struct List<'a> {
     variable: &'static str,
@@ -37,7 +38,23 @@ pub(crate) fn warnings(
         entries(&list, &mut out);
     }
     hcas(settings, snapshot, explained, &mut out);
+    out.extend(gids(settings, snapshot, explained));
     out
+}
+
+/// RoCE ports that are taken and have no GID at the index that is set, which NCCL does not look at (src/transport/net_ib/connect.cc,
+/// ncclIbGetGidIndex). A port without any GID has other reasons, or was captured without them.
+fn gids(settings: &Settings, snapshot: &Snapshot, explained: &Explanation) -> Option<Warning> {
+    let value = settings.get(GID)?;
+    let index: u32 = value.trim().parse().ok()?;
+    let ports = snapshot.hcas.iter().flat_map(|h| h.ports.iter().map(move |p| (format!("{}:{}", h.name, p.number), p)));
+    let lacks =
+        |p: &Port| !p.gids.is_empty() && !p.gids.iter().any(|g| g.index == index && !g.address.is_unspecified());
+    let empty = ports.filter(|(label, p)| explained.hcas.contains(label) && !p.is_infiniband() && lacks(p));
+    let empty: Vec<String> = empty.map(|(label, _)| label).collect();
+    (!empty.is_empty()).then(|| {
+        warning(Trap::NoGid, format!("{GID}={}: there is no GID of that index on {}", short(value), empty.join(", ")))
+    })
 }
 
 fn warning(trap: Trap, text: String) -> Warning {
