@@ -57,7 +57,7 @@ fn inside(global: &Global, id: &str) -> Result<Inside> {
     running.still_runs()?;
     let opens = |hca: &Hca| {
         let node = hca.uverbs.as_ref().and_then(|node| tried.get(&node.name));
-        !matches!(node, Some(NodeAccess::Missing | NodeAccess::Wrong(_) | NodeAccess::Refused(_)))
+        !node.is_some_and(NodeAccess::is_shut)
     };
     let snapshot = running.snapshot.clone();
     let (hcas, without): (Vec<Hca>, Vec<Hca>) = snapshot.hcas.into_iter().partition(opens);

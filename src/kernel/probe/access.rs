@@ -25,6 +25,11 @@ pub enum NodeAccess {
 const READ_WRITE: u32 = 0o6;
 
 impl NodeAccess {
+    /// Whether libibverbs passes over its device.
+    pub fn is_shut(&self) -> bool {
+        matches!(self, NodeAccess::Missing | NodeAccess::Wrong(_) | NodeAccess::Refused(_))
+    }
+
     /// A node of the host that was opened by root, for everybody else. A group of its own is intended.
     pub fn for_all(mode: u32, uid: u32, gid: u32) -> NodeAccess {
         let group = gid != 0 && allows(mode >> 3);
