@@ -1,15 +1,12 @@
 //! What NCCL makes of its settings here: the traps, and a choice other than the NICs that are meant.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use nccl_rules::explain::{Explanation, Trap, explain_named};
 use nccl_rules::settings::Settings;
-use rdma_model::snapshot::Hca;
 
 use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
-use crate::kernel::probe::access::NodeAccess;
 use crate::select::candidates::port_label;
 
 const NO_INDEX: &str =
@@ -27,13 +24,7 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     }
     let by_plan = context.of.plans.iter().filter(|_| context.is_inside()).find_map(|plan| plan.nccl_version);
     let named = context.of.request.release(by_plan);
-    let mut seen = Cow::Borrowed(context.of.snapshot);
-    if let Some(machine) = context.of.machine.filter(|_| context.is_inside()) {
-        // libibverbs passes over them. Of one that is meant, another check tells.
-        let node = |hca: &Hca| machine.nodes.get(&hca.uverbs.as_ref()?.name);
-        seen.to_mut().hcas.retain(|hca| node(hca) != Some(&NodeAccess::Missing));
-    }
-    let explained = explain_named(settings, &seen, named, &|_| None);
+    let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
     let container = context.of.container.map(|id| format!(" --container {id}")).unwrap_or_default();
     let fix = format!(
         "`rdmaprep nccl explain{container}` tells every interface and HCA with its reason; `rdmaprep env` the settings that fit"

@@ -23,11 +23,12 @@ use crate::select::without_names;
 /// Examines it: its own NICs, whatever is selected for others.
 pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     let running = Running::find(&request.host, id)?;
-    let Running { id, pid, snapshot, sandbox, .. } = &running;
+    let Running { id, pid, sandbox, .. } = &running;
     let (pid, record) = (*pid, running.record.as_ref());
     let limits = collect::limits(pid)?;
     let plan = record.and_then(|r| r.given_plan());
     let given = plan.as_ref();
+    let snapshot = &usable(&running, given, &limits);
     let mut tried = tried(pid, snapshot, given, sandbox.as_ref(), &limits);
     // Who joined a pod may have asked for fewer devices: what it lacks it was not given.
     let joined = record.is_some_and(|r| r.members.first().is_some_and(|m| m.id != *id));
@@ -56,6 +57,21 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
         settings: found.as_ref().map(|found| &found.settings).map_err(String::as_str),
         container: Some(id),
     })
+}
+
+/// What is there, without the HCAs that it was not given and whose node does not open there: libibverbs passes over them.
+fn usable(running: &Running, given: Option<&Plan>, limits: &Limits) -> Snapshot {
+    let own = devices(&running.snapshot, given);
+    let nodes = running.snapshot.hcas.iter().filter_map(|hca| hca.uverbs.clone());
+    let others: Vec<CharDevice> = nodes.filter(|node| !own.contains(node)).collect();
+    let mut snapshot = running.snapshot.clone();
+    // That of a sandbox has no others.
+    if running.sandbox.is_none() && !others.is_empty() {
+        let tried = devnode_probe::within(running.pid, &limits.user, &others);
+        let node = |hca: &Hca| tried.get(&hca.uverbs.as_ref()?.name);
+        snapshot.hcas.retain(|hca| !node(hca).is_some_and(NodeAccess::is_shut));
+    }
+    snapshot
 }
 
 /// What became of the nodes that it was given, or that HCAs have which it may use.
