@@ -13,6 +13,7 @@ use rdma_model::step::Side;
 use rdma_model::tree::Tree;
 use rdma_model::values::PlanName;
 
+use crate::config::host::CONFIG;
 use crate::config::request::Request;
 use crate::journal::Member;
 use crate::kernel::records::Records;
@@ -55,7 +56,11 @@ pub struct NotStored {
 impl fmt::Display for NotStored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, stored) = (&self.name, names_of(&self.stored));
-        write!(f, "{stored}; run `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is made at each start")
+        let first = if self.stored.is_empty() { "; run" } else { ": name one of these, or run" };
+        write!(
+            f,
+            "{stored}{first} `rdmaprep prepare --plan {name}`, or ask for plan `auto`, which is made at each start"
+        )
     }
 }
 
@@ -187,7 +192,7 @@ pub fn check_named_free(request: &Request, busy: &[BusyNic]) -> Result<()> {
 }
 
 fn taken(what: &str) -> anyhow::Error {
-    ErrorClass::Locked.error(format!("{what}: stop that first, or wait for it with --wait"))
+    ErrorClass::Locked.error(format!("{what}: stop that first, or wait for it (--wait, or hook_wait_s in {CONFIG})"))
 }
 
 /// A plan is older than the records: another container may hold a NIC of it by now, or what sits on one; then

@@ -196,9 +196,12 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     let mut live = Kernel::open(Netns::current()?, None)?;
     let scope = Scope { sysfs: mine.host.policy.asks_for_hardware(), ..Scope::links() };
     let seen = live.observe(Side::Host, &scope)?;
+    let unplanned = mine.unplanned(&plan);
     let plan = mine.narrowed_plan(plan, Some(&seen));
     if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}", plan.name)));
+        return Err(
+            ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}{unplanned}", plan.name))
+        );
     }
     check_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;

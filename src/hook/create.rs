@@ -89,8 +89,10 @@ impl<'a> Create<'a> {
         let host_netns = hook.machine.host_netns()?;
         if host_netns == netns {
             // It is an error only where the container asked by itself: the host's default plan is for containers that can use it.
-            let refused =
-                ErrorClass::Refused.error("the container shares the host's network namespace: it has all NICs already");
+            let refused = ErrorClass::Refused.error(
+                "the container shares the host's network namespace: it has all NICs already; start it with `--network none`, \
+                 or on a bridge",
+            );
             return if self.request.plan.is_some() { Err(refused) } else { Ok(()) };
         }
         hook.store.prepare()?;

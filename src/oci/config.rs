@@ -265,7 +265,7 @@ impl Config {
         let network = namespaces.iter().find(|n| n.kind == "network").ok_or_else(|| {
             ErrorClass::Refused.error(
                 "the container shares the host's network (linux.namespaces has no entry of type network): \
-                 a NIC cannot be moved into it",
+                 a NIC cannot be moved into it; start it with `--network none`, or on a bridge",
             )
         })?;
         let path = network.path.as_deref().unwrap_or_default();

@@ -7,9 +7,17 @@ use rdma_model::snapshot::Snapshot;
 
 use super::Plan;
 use crate::config::policy::{Device, Policy};
-use crate::config::request::Request;
+use crate::config::request::{ANNOTATION, Request};
 
 impl Request {
+    /// What of the annotation's list is not in the plan, as the end of an error.
+    pub fn unplanned(&self, plan: &Plan) -> String {
+        let planned = |name: &IfName| plan.nics.iter().any(|nic| nic.identity.name == *name);
+        let strange = self.narrowing.only.iter().flatten().find(|name| !planned(name));
+        strange
+            .map_or(String::new(), |name| format!("; annotation {ANNOTATION}ifaces names {name}, which is not in it"))
+    }
+
     /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of
     /// what is not on the host, or where the host was not observed, the name alone is judged. Its list is made for
     /// [`Request::release`].

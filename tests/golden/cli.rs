@@ -192,17 +192,24 @@ fn annotations_that_say_nothing_sensible_are_refused() {
         for (key, value) in [
             ("plan", "../../x"),
             ("plan", ""),
+            ("plan", "default train"),
             ("plan", "a\nb"),
             ("ifaces", "sixteen-bytes-or"),
             ("ifaces", "r0/../r1"),
             ("exclude", "("),
             ("exclude", "(a{1000}){1000}"),
             ("iface", "r0"),
+            ("plann", "default"),
         ] {
             let mut annotations = json!({"rdmaprep.io/plan": "default"});
             annotations[format!("rdmaprep.io/{key}")] = json!(value);
             let c = Container::new("odd").annotated(annotations);
             c.create(host).fails(5, &[key]);
+        }
+        // podman's and CRI-O's hooks run for any annotation of ours: a slip of the pen starts no container without NICs.
+        for (key, value) in [("plann", "default"), ("plan", ""), ("plan", "default train"), ("ifaces", "r0")] {
+            let c = Container::new("slip").annotated(json!({format!("rdmaprep.io/{key}"): value}));
+            c.create(host).fails(5, &["annotation"]);
         }
         let c = Container::new("none").annotated(json!({"rdmaprep.io/plan": "unheard-of"}));
         c.create(host).fails(3, &["plan unheard-of is not stored"]);
@@ -218,7 +225,8 @@ fn a_container_in_the_hosts_own_namespace_is_refused() {
         let before = all(host);
         let init = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let state = json!({"id": "host", "pid": init.id(), "annotations": {"rdmaprep.io/plan": "default"}});
-        host.hook("createRuntime", &state.to_string()).fails(3, &["shares the host's network namespace"]);
+        host.hook("createRuntime", &state.to_string())
+            .fails(3, &["shares the host's network namespace", "`--network none`, or on a bridge"]);
         drop(init);
         assert_eq!(before, all(host));
     });
@@ -244,6 +252,9 @@ fn why_spec_refuses_a_container_that_asks_is_in_the_log_too() {
         assert!(log().contains(&format!("message={reason:?}")) && log().lines().count() == 1, "{}", log());
         let report = host.report("unknown@");
         assert_eq!((&report["message"], &report["exit_code"]), (&json!(reason), &json!(3)));
+        for (key, value) in [("plann", "default"), ("plan", ""), ("plan", "default train")] {
+            spec(json!({format!("rdmaprep.io/{key}"): value})).fails(5, &["annotation"]);
+        }
     });
 }
 

@@ -289,11 +289,13 @@ fn a_plan_that_is_not_stored_is_refused_wherever_it_is_named() {
         );
         host.prepare(&rails);
         host.rdmaprep(&["prepare", "--plan", "train", "--ifaces", "r0"]).ok();
-        refused("plan defualt is not stored: stored are default, train; run");
+        refused(
+            "plan defualt is not stored: stored are default, train: name one of these, or run `rdmaprep prepare --plan defualt`",
+        );
         for n in 10..20 {
             host.rdmaprep(&["prepare", "--plan", &format!("p{n}"), "--ifaces", "r0"]).ok();
         }
-        refused("stored are default, p10, p11, p12, p13, p14, p15, p16 and 4 others; run");
+        refused("stored are default, p10, p11, p12, p13, p14, p15, p16 and 4 others: name one of these, or run");
         // Nor is one stored under the name that says to make one.
         host.rdmaprep(&["prepare", "--plan", "auto"]).fails(2, &["`auto`", "choose another name"]);
     });
@@ -315,7 +317,8 @@ fn annotations_narrow_and_never_widen() {
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0, r2 r3"})), "r0@r2@");
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})), "r2@");
         let none = Container::new("none").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
-        none.create(host).fails(4, &["no NIC of plan default"]);
+        let why = "no NIC of plan default; annotation rdmaprep.io/ifaces names r3, which is not in it";
+        none.create(host).fails(4, &[why]);
         // Some runtimes do not show the output of a hook: an error is in the log, too.
         let odd = Container::new("odd").annotated(json!({"rdmaprep.io/plan": "../x"}));
         odd.create(host).fails(5, &["annotation \"rdmaprep.io/plan\""]);

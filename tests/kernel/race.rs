@@ -260,7 +260,9 @@ fn a_hook_waits_for_a_held_nic_until_its_timeout() {
         let mut first = Container::new("first");
         first.create(host).ok();
         let mut second = Container::new("second");
-        second.create(host).fails(9, &["r0 is held by container first", "--wait"]);
+        second
+            .create(host)
+            .fails(9, &["r0 is held by container first", "--wait, or hook_wait_s in /etc/rdmaprep/config.toml"]);
         // Too short a wait ends as none does.
         let said = end(begin(host, &second, Some("1")));
         said.fails(9, &["r0 is held by container first"]);

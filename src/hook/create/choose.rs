@@ -45,10 +45,11 @@ pub(super) fn choose(
     let sysfs = request.host.policy.asks_for_hardware() || plan.sysfs.is_proxy() || is_proxy();
     let scope = Scope { sysfs, elsewhere: true, ..Scope::for_nics(nics) };
     let host = world.observe(Side::Host, &scope)?;
+    let unplanned = request.unplanned(&plan);
     let plan = request.narrowed_plan(plan, Some(&host));
     if plan.nics.is_empty() && plan.ib.is_empty() {
         request.gives_devices(&plan)?;
-        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}")));
+        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}{unplanned}")));
     }
     request.gives_devices(&plan)?;
     planner::check_agreed(&plan, hook.agreed)?;
