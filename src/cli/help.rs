@@ -18,7 +18,7 @@ pub fn manual() -> clap::Command {
     fn quiet(command: clap::Command) -> clap::Command {
         command.mut_args(|a| a.hide_env_values(true)).mut_subcommands(quiet)
     }
-    quiet(Cli::command()).after_help(exit_codes())
+    quiet(Cli::command()).after_help(format!("{}\n\n{PAGES}", exit_codes()))
 }
 
 /// What a command does below its first line, and a line for each flag. clap gives a flag three lines once any text is long.
@@ -71,6 +71,9 @@ pub fn complaint(error: &clap::Error) -> Option<String> {
     let words = lines.map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
     Some(format!("{}; see --help", words.strip_prefix("error: ").unwrap_or(&words)))
 }
+
+/// Lean hosts keep their packages from installing any.
+const PAGES: &str = "The pages that help names, such as docs/recovery.md, are in /usr/share/doc/rdmaprep.";
 
 fn exit_codes() -> String {
     let line = |f: ErrorClass| format!("\n  {}  {}", f.code(), f.meaning());

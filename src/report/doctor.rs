@@ -17,9 +17,12 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
     }
     let of = d.container.as_ref().map_or(String::new(), |id| format!("container {}: ", printable(id)));
     let Checked { checks, hcas, plans, records } = d.checked;
+    // A container's own NICs are away, and no others are its business.
+    let away = d.container.as_ref().map_or(format!(", records of NICs that are away: {records}"), |_| String::new());
+    let clean = if d.findings.is_empty() { "no known failure was found\n" } else { "" };
     parts.push(format!(
-        "checks made: {checks}, over HCAs: {hcas}, plans: {plans}, records of NICs that are away: {records}\n\
-         {of}breaks a job: {}, warnings: {}, unknown: {}",
+        "checks made: {checks}, over HCAs: {hcas}, plans: {plans}{away}\n\
+         {clean}{of}breaks a job: {}, warnings: {}, unknown: {}",
         d.breaks, d.warnings, d.unknown
     ));
     parts.join("\n\n")
