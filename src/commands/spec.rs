@@ -134,7 +134,7 @@ pub(super) fn ready_before(
     };
     let plan = match known {
         Some(plan) => plan,
-        None => decide(&request, name.as_str(), None, None, &store)?.plan,
+        None => decide(&mine, name.as_str(), None, None, &store)?.plan,
     };
     let plan = for_sandbox(plan, runtime, text)?;
     let decision = for_container(plan, &mine, text, &store)?;

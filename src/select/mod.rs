@@ -118,7 +118,10 @@ impl Selection {
     /// for; what devices name is checked later.
     fn lacking<'a>(&'a self, request: &'a Request) -> impl Iterator<Item = (&'a Verdict, &'a Drop)> {
         let peers = &request.select.peer_ifaces;
-        let is_wanted = move |name: &IfName| request.names(name) && (peers.is_empty() || peers.contains(name));
+        let is_wanted = move |name: &IfName| {
+            let is_taken_away = request.narrowing.forbids(name).is_some();
+            request.names(name) && !is_taken_away && (peers.is_empty() || peers.contains(name))
+        };
         let by_name = self.dropped().filter(|_| request.narrowing.devices.is_none());
         by_name.filter(move |(v, d)| d.code != DropCode::Excluded && v.netdev.as_ref().is_some_and(is_wanted))
     }

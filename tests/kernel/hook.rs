@@ -728,7 +728,7 @@ fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
         let why = ["--ifaces names NICs that cannot be taken", "r1 has no IPv4 address", "add one: ip address add"];
         let begun = Instant::now();
         host.rdmaprep(&["prepare", "--ifaces", "r0 r1"]).fails(4, &why);
-        assert!((5..15).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+        assert!(begun.elapsed().as_secs() >= 5, "{:?}", begun.elapsed());
         assert!(!host.run.join("plans/default.json").exists());
         // Nor does a plan that the hook makes have fewer.
         let c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto"}));
@@ -738,6 +738,16 @@ fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
         let mut c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/exclude": "^r1$"}));
         run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).ok();
         c.stop(host).ok();
+        host.is_as(&before);
+        // Nor if another container holds it.
+        host.ip("address add 10.0.77.1/24 dev r1");
+        let before = host.look();
+        let mut other = Container::new("other").annotated(json!({"rdmaprep.io/plan": "auto"}));
+        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r1"]), &other.state()).ok();
+        let mut c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "auto", "rdmaprep.io/ifaces": "r0"}));
+        run(&mut host.command(&["hook", "createRuntime", "--ifaces", "r0 r1"]), &c.state()).ok();
+        c.stop(host).ok();
+        other.stop(host).ok();
         host.is_as(&before);
         // One that only a peer's list leaves out is not, either.
         let said = host.rdmaprep(&["prepare", "--ifaces", "r0 r1", "--peer-ifaces", "r0"]).ok();
