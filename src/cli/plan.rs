@@ -10,8 +10,7 @@ pub enum PlanCommand {
     Show(PlanShowArgs),
     /// Delete stored plans; running containers keep their NICs
     ///
-    /// Containers that name a deleted plan do not start. The view of /sys goes with the last plan that has it, unless a container
-    /// may have it mounted.
+    /// Containers that name a deleted plan do not start. Its view of /sys stays until a reboot: containers may have it mounted.
     Delete(PlanDeleteArgs),
 }
 

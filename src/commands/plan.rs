@@ -10,7 +10,6 @@ use rdma_model::values::PlanName;
 use super::{config, say, store, warn};
 use crate::cli::{Global, PlanCommand, PlanDeleteArgs};
 use crate::config::host::Host;
-use crate::journal::Record;
 use crate::kernel::boot_id;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
@@ -66,28 +65,20 @@ fn containers(plan: &str, records: &Records) -> Vec<String> {
     having.flat_map(|r| &r.members).map(|m| m.id.clone()).collect()
 }
 
-/// Records have the plan that they restore by, so a container that runs does not need the stored one.
+/// Records have the plan that they restore by, so a container that runs does not need the stored one. Its view of /sys stays until
+/// a reboot: no record says which containers have a view mounted, and a mounted view that is removed is empty.
 fn delete(args: &PlanDeleteArgs, host: &Host, store: &Store) -> Result<()> {
     args.names.iter().try_for_each(|name| stored(name, store))?;
     let _lock = (!args.dry_run).then(|| store.lock(Instant::now() + host.lock_timeout)).transpose()?;
     let records = Records::read(store, &boot_id()?)?;
     let names: BTreeSet<&str> = args.names.iter().map(PlanName::as_str).collect();
-    let view_of = |name: &str| store.plan(name).ok().flatten().and_then(|plan| plan.view);
-    let stays: Vec<String> =
-        store.all_plans()?.iter().filter(|name| !names.contains(name.as_str())).filter_map(|n| view_of(n)).collect();
-    // A view that a container has mounted would be empty. What cannot be read may be the record of one.
-    let is_mounted = |name: &str, view: &str| {
-        let has_it = |r: &Record| r.given.as_ref().is_some_and(|given| given.view.as_deref() == Some(view));
-        records.readable().any(|r| r.plan == name || has_it(r)) || records.damaged().next().is_some()
-    };
     let mut deleted = Vec::new();
     for name in &names {
-        let view = view_of(name).filter(|view| !stays.contains(view) && !is_mounted(name, view));
         if !args.dry_run {
-            store.delete_plan(name, view.as_deref())?;
+            store.delete_plan(name)?;
         }
         let containers = containers(name, &records);
-        deleted.push(DeletedPlan { plan: (*name).to_owned(), deleted: !args.dry_run, view, containers });
+        deleted.push(DeletedPlan { plan: (*name).to_owned(), deleted: !args.dry_run, containers });
     }
     say(&if args.json { report::json(&deleted)? } else { report::deleted_plans(&deleted) })
 }

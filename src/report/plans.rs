@@ -17,8 +17,6 @@ pub struct PlanLine {
 pub struct DeletedPlan {
     pub plan: String,
     pub deleted: bool,
-    /// The view that goes with it.
-    pub view: Option<String>,
     /// Those that have its NICs now, and keep them.
     pub containers: Vec<String>,
 }

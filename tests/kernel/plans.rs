@@ -39,38 +39,3 @@ fn stored_plans_are_listed_shown_and_deleted() {
         c.create(host).fails(3, &["plan a is not stored"]);
     });
 }
-
-/// A view is named after its content, so plans may share one; a container may have it mounted.
-#[test]
-fn view_goes_with_its_last_plan_unless_a_container_has_it() {
-    alone(|host| {
-        host.rails(2);
-        let view = |name: &str| host.run.join(format!("views/{name}.json"));
-        let show = |plan: &str, view: &str| {
-            let path = host.run.join(format!("plans/{plan}.json"));
-            let mut text: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-            text["view"] = json!(view);
-            std::fs::write(&path, text.to_string()).unwrap();
-            std::fs::create_dir_all(host.run.join("views").join(view).join("class")).unwrap();
-            std::fs::write(host.run.join(format!("views/{view}.json")), "{}").unwrap();
-        };
-        for plan in ["a", "b", "c"] {
-            host.rdmaprep(&["prepare", "--plan", plan, "--ifaces", if plan == "c" { "r1" } else { "r0" }]).ok();
-        }
-        show("a", "shared");
-        show("b", "shared");
-        host.rdmaprep(&["plan", "delete", "a"]).ok();
-        assert!(view("shared").exists());
-        host.rdmaprep(&["plan", "delete", "b"]).ok();
-        assert!(!view("shared").exists() && !host.run.join("views/shared").exists());
-        let mut c = Container::new("c").annotated(json!({"rdmaprep.io/plan": "c"}));
-        c.create(host).ok();
-        show("c", "mounted");
-        let said = host.rdmaprep(&["plan", "delete", "c", "--json"]).ok().out;
-        let said: Value = serde_json::from_str(&said).unwrap();
-        assert_eq!(said, json!([{"plan": "c", "deleted": true, "view": null, "containers": ["c"]}]));
-        assert!(view("mounted").exists() && host.run.join("views/mounted").exists());
-        c.stop(host).ok();
-        host.is_clean();
-    });
-}

@@ -52,12 +52,9 @@ impl Store {
         Ok(kept)
     }
 
-    /// Deletes a stored plan, and that view with all that is laid out of it.
-    pub fn delete_plan(&self, name: &str, view: Option<&str>) -> Result<()> {
-        files::remove(&self.plan_path(name))?;
-        let Some(view) = view else { return Ok(()) };
-        let views = self.views();
-        [views.join(format!("{view}.json")), views.join(view)].iter().try_for_each(|path| files::remove_all(path))
+    /// Deletes a stored plan.
+    pub fn delete_plan(&self, name: &str) -> Result<()> {
+        files::remove(&self.plan_path(name))
     }
 
     /// Removes what killed writers left; of records under the lock, whose holder alone writes records. Returns why something stays.
