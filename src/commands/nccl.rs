@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -31,7 +32,10 @@ pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<()> {
             (settings, load_snapshot(None, args.snapshot.as_deref())?, asked)
         }
     };
-    let explanation = explain::explain_named(&settings, &snapshot, named, &home_and_hosts::address_of);
+    // Only the container has its resolver, and its names are its author's choice.
+    let resolve: &dyn Fn(&str) -> Option<IpAddr> =
+        if args.container.is_some() { &|_| None } else { &home_and_hosts::address_of };
+    let explanation = explain::explain_named(&settings, &snapshot, named, resolve);
     if args.json { say(&report::json(&explanation)?) } else { say(&report::explanation_table(&explanation)) }
 }
 

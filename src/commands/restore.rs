@@ -134,7 +134,10 @@ impl Found {
     fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs) -> Result<Found> {
         let store = records.store();
         let mut found = Found::default();
-        let id = args.id.as_ref().map(|id| whole_id(records, id)).transpose()?;
+        // The number of a namespace is no name, whatever containers are called.
+        let is_netns = |id: &str| records.iter().any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == id));
+        let whole = |id: &String| if is_netns(id) { Ok(id.clone()) } else { whole_id(records, id) };
+        let id = args.id.as_ref().map(whole).transpose()?;
         for (path, record) in records.iter() {
             let netns = store.netns_of(path).map(|n| n.to_string());
             let asked =

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use nccl_rules::explain::{Explanation, Trap, explain_named};
 use nccl_rules::settings::Settings;
+use rdma_model::escape::shell_word;
 
 use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
@@ -25,7 +26,7 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
     let by_plan = context.of.plans.iter().filter(|_| context.is_inside()).find_map(|plan| plan.nccl_version);
     let named = context.of.request.release(by_plan);
     let explained = explain_named(settings, context.of.snapshot, named, &|_| None);
-    let container = context.of.container.map(|id| format!(" --container {id}")).unwrap_or_default();
+    let container = context.of.container.map(|id| format!(" --container {}", shell_word(id))).unwrap_or_default();
     let fix = format!(
         "`rdmaprep nccl explain{container}` tells every interface and HCA with its reason; `rdmaprep env` the settings that fit"
     );

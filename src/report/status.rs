@@ -38,7 +38,7 @@ impl Failed {
     /// The failures of the last hour among these reports, each with its file.
     pub fn recent(reports: Vec<(String, Report)>, now: u64) -> Vec<Failed> {
         let failed = |(file, report): (String, Report)| {
-            let time = report.time.filter(|time| now.saturating_sub(*time) < RECENT)?;
+            let time = report.time.filter(|time| now.abs_diff(*time) < RECENT)?;
             (report.exit_code != 0).then(|| Failed {
                 command: report.command,
                 container: report.container,
