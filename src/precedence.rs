@@ -65,11 +65,10 @@ fn ranks(r: &Route) -> bool {
     !learned && r.protocol != STAND_IN && (broadcast || !derived(r))
 }
 
-/// Whether a crash left it in the place of a route that only the kernel makes: [`Precedence::repairs`] puts that back.
-pub fn stands_for_derived(r: &Route) -> bool {
-    /// RTPROT_KERNEL.
-    const KERNEL: u8 = 2;
-    r.protocol == STAND_IN && derived(&Route { protocol: KERNEL, ..r.clone() })
+/// Whether a crash may have left it in the place of a broadcast route, which the kernel alone makes: [`Precedence::repairs`] puts
+/// that back.
+pub fn stands_for_broadcast(r: &Route) -> bool {
+    r.protocol == STAND_IN && r.kind == BROADCAST && r.destination.addr().is_ipv4()
 }
 
 /// The legs of a nexthop object are not the route's, and change with the object.

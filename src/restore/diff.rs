@@ -57,7 +57,7 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     // Those to its subnets as well, which may have been deleted before. One with a leg over another NIC is not ours.
     let ours = |r: &Route| r.hops.iter().all(|h| h.dev.as_ref() == Some(&dev));
     let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !derived(r) && ours(r));
-    let foreign = foreign.filter(|r| !precedence::stands_for_derived(r));
+    let foreign = foreign.filter(|r| !precedence::stands_for_broadcast(r));
     steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
     // Behind the routes: an object takes those along that lead through it, and leaves the groups that it is in.
     let single = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev);
