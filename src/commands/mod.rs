@@ -294,9 +294,14 @@ fn now() -> Option<u64> {
     SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs())
 }
 
+/// Characters of a message that a report has.
+const LONGEST: usize = 4096;
+
 /// A report that cannot be written must not fail a hook that succeeded.
 fn keep(report: &Report, host: &Host, store: &Store) {
-    let report = Report { time: now(), ..report.clone() };
+    // A message may quote what a container's author wrote, of any length.
+    let message = report.message.as_ref().map(|text| text.chars().take(LONGEST).collect());
+    let report = Report { time: now(), message, ..report.clone() };
     let log = &host.hook_log;
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
     let id = report.container.as_deref();

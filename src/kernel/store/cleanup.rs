@@ -11,6 +11,9 @@ use crate::kernel::host::{files, shared_folder};
 /// Records that are kept for people to look at.
 const ARCHIVED: usize = 32;
 
+/// /run is memory, and containers that fail have a new id each time.
+const REPORTS: usize = 1000;
+
 impl Store {
     /// Forgets a record whose NICs are all on the host. The one that counts goes last: a crash leaves it, or none. Returns why the
     /// copy stays, which then does not count: restored again, it would undo what was set since.
@@ -66,7 +69,8 @@ impl Store {
         });
         let shared = [self.plans(), self.reports(), self.views(), self.profiles()];
         let shared = shared.iter().map(|folder| shared_folder::sweep(folder));
-        let all = records.chain(shared).chain([self.sweep_copies(), self.sweep_late_confs()]);
+        let reports = files::keep_newest(&self.reports(), REPORTS);
+        let all = records.chain(shared).chain([self.sweep_copies(), self.sweep_late_confs(), reports]);
         all.filter_map(|done| done.err().map(|e| format!("{e:#}"))).collect()
     }
 
@@ -79,5 +83,21 @@ impl Store {
             copy.map_or(Ok(()), |copy| files::remove(&copy))?;
             files::remove(&path)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_keeps_the_newest_reports() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::new(folder.path(), folder.path());
+        store.prepare().unwrap();
+        (0..REPORTS + 2).for_each(|n| store.save_report(Some(&format!("c{n}")), "{}").unwrap());
+        assert_eq!(store.sweep(), [""; 0]);
+        assert_eq!(files::list(&store.reports()).unwrap().len(), REPORTS);
+        assert_eq!(store.report(&format!("c{}", REPORTS + 1)).unwrap().as_deref(), Some("{}"));
     }
 }
