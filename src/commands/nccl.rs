@@ -6,7 +6,8 @@ use nccl_rules::explain;
 use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::{CharDevice, Snapshot};
 
 use super::prepare::read_config;
 use super::running::Running;
@@ -15,8 +16,6 @@ use crate::cli::{ExplainArgs, Global, NcclSettingsArgs};
 use crate::config::host::Host;
 use crate::doctor::collect;
 use crate::kernel::host::{files, home_and_hosts};
-use crate::kernel::probe::access::NodeAccess;
-use crate::kernel::probe::devnode_probe;
 use crate::oci::edit;
 use crate::report;
 
@@ -54,26 +53,14 @@ fn inside(global: &Global, id: &str) -> Result<Inside> {
     let found = running.settings().map_err(unknown)?;
     warn(&found.notes);
     let nodes: Vec<CharDevice> = running.snapshot.hcas.iter().filter_map(|hca| hca.uverbs.clone()).collect();
-    let tried = match &running.sandbox {
-        Some(sandbox) => sandbox.nodes(&nodes),
-        None => devnode_probe::within(running.pid, &collect::limits(running.pid)?.user, &nodes),
-    };
+    let (snapshot, shut) = running.opened(&nodes, &collect::limits(running.pid)?.user);
     running.still_runs()?;
-    let opens = |hca: &Hca| {
-        let node = hca.uverbs.as_ref().and_then(|node| tried.get(&node.name));
-        !node.is_some_and(NodeAccess::is_shut)
-    };
-    let snapshot = running.snapshot.clone();
-    let (hcas, without): (Vec<Hca>, Vec<Hca>) = snapshot.hcas.into_iter().partition(opens);
-    let names: Vec<&str> = without.iter().map(|hca| hca.name.as_str()).collect();
-    if !names.is_empty() {
-        warn(&[format!(
-            "left out, as NCCL does: {}, whose verbs node does not open in the container",
-            names.join(", ")
-        )]);
+    if !shut.is_empty() {
+        let names = shut.iter().map(HcaName::as_str).collect::<Vec<_>>().join(", ");
+        warn(&[format!("left out, as NCCL does: {names}, whose verbs node does not open in the container")]);
     }
     let planned = running.record.as_ref().and_then(|r| r.given_plan()?.nccl_version);
-    Ok(Inside { settings: found.settings, snapshot: Snapshot { hcas, ..snapshot }, planned })
+    Ok(Inside { settings: found.settings, snapshot, planned })
 }
 
 /// The environment in question, and the config files that NCCL adds to it: by default, if `is_live`, those of this host.

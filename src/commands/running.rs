@@ -9,7 +9,8 @@ use anyhow::{Result, ensure};
 use nccl_rules::settings::{FoundSettings, Settings};
 use nccl_rules::version::Version;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::snapshot::Snapshot;
+use rdma_model::ids::HcaName;
+use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::step::Side;
 
 use super::container_id::whole_id;
@@ -19,6 +20,7 @@ use crate::doctor::collect;
 use crate::journal::Record;
 use crate::kernel::mount::rootfs::{self, Root};
 use crate::kernel::netns::Netns;
+use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::capabilities;
 use crate::kernel::process::pidfd::{self, Process};
@@ -69,6 +71,19 @@ impl Running {
         let sandbox = SandboxedContainer::find(pid, record.as_ref());
         sandbox.iter().for_each(|sandbox| sandbox.narrow(&mut snapshot));
         Ok(Running { id, pid, record, snapshot, sandbox, process, namespaces })
+    }
+
+    /// What is there without HCAs of these nodes that do not open in it, and these HCAs: libibverbs passes over them.
+    pub(super) fn opened(&self, nodes: &[CharDevice], user: &ProcessUser) -> (Snapshot, Vec<HcaName>) {
+        let tried = match &self.sandbox {
+            Some(sandbox) => sandbox.nodes(nodes),
+            None => devnode_probe::within(self.pid, user, nodes),
+        };
+        let node = |hca: &Hca| tried.get(&hca.uverbs.as_ref()?.name);
+        let snapshot = self.snapshot.clone();
+        let is_shut = |hca: &Hca| node(hca).is_some_and(NodeAccess::is_shut);
+        let (shut, hcas): (Vec<Hca>, Vec<Hca>) = snapshot.hcas.into_iter().partition(is_shut);
+        (Snapshot { hcas, ..snapshot }, shut.into_iter().map(|hca| hca.name).collect())
     }
 
     /// What NCCL finds there, or why that is unknown.

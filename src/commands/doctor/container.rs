@@ -59,19 +59,12 @@ pub(super) fn examine(request: Request, id: &str) -> Result<Diagnosis> {
     })
 }
 
-/// What is there, without the HCAs that it was not given and whose node does not open there: libibverbs passes over them.
+/// What is there, without the HCAs that it was not given and cannot open.
 fn usable(running: &Running, given: Option<&Plan>, limits: &Limits) -> Snapshot {
     let own = devices(&running.snapshot, given);
     let nodes = running.snapshot.hcas.iter().filter_map(|hca| hca.uverbs.clone());
     let others: Vec<CharDevice> = nodes.filter(|node| !own.contains(node)).collect();
-    let mut snapshot = running.snapshot.clone();
-    // That of a sandbox has no others.
-    if running.sandbox.is_none() && !others.is_empty() {
-        let tried = devnode_probe::within(running.pid, &limits.user, &others);
-        let node = |hca: &Hca| tried.get(&hca.uverbs.as_ref()?.name);
-        snapshot.hcas.retain(|hca| !node(hca).is_some_and(NodeAccess::is_shut));
-    }
-    snapshot
+    running.opened(&others, &limits.user).0
 }
 
 /// What became of the nodes that it was given, or that HCAs have which it may use.
