@@ -73,7 +73,7 @@ fn refusal(context: &Context, candidate: &Candidate) -> Option<Drop> {
             reasons.push(next);
         }
     }
-    // What says that a protected NIC has to be named says all of it.
+    // The fix of a protected NIC says itself that the NIC has to be named.
     let is_guarded = reasons.iter().any(|d| matches!(d.code, DropCode::Uplink | DropCode::Bootstrap));
     let fixes = if is_listed && is_guarded { &reasons[1..] } else { &reasons[..] };
     let why = reasons.iter().map(|d| d.why.as_str()).collect::<Vec<_>>().join("; ");
@@ -207,7 +207,7 @@ fn guarded(context: &Context, candidate: &Candidate, guard: &Guarded, code: Drop
         }
         _ => "; only if the job's bootstrap works without it",
     };
-    let fix = format!("use another NIC for RDMA{safe}: name it in --ifaces, and set --allow-bootstrap-iface");
+    let fix = format!("use another NIC for RDMA{safe}: name this one in --ifaces, and set --allow-bootstrap-iface");
     (!lifted).then(|| because(code, format!("{name} {why}"), &fix))?
 }
 
