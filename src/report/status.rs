@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::tables::bare;
 use super::{Report, printable, printable_lines};
 use crate::handle::Handle;
 use crate::journal;
@@ -109,11 +110,14 @@ pub fn status_table(status: &Status) -> String {
 fn failed(f: &Failed) -> String {
     let at = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(f.time));
     let container = f.container.as_deref().map(|id| format!("  container   {}\n", printable(id))).unwrap_or_default();
-    let (command, why, report) = (printable(&f.command), printable(&f.message), printable(&f.report));
-    format!(
-        "failed: {command}, {at}\n{container}  reason      {why}\n  exit code   {}\n  report      {report}",
-        f.exit_code
-    )
+    let (command, report) = (printable(&f.command), printable(&f.report));
+    let mut why = bare();
+    why.add_row(vec!["  reason".to_owned(), printable(&f.message)]);
+    for (column, padding) in why.column_iter_mut().zip([6, 0]) {
+        column.set_padding((0, padding));
+    }
+    let why = why.trim_fmt();
+    format!("failed: {command}, {at}\n{container}{why}\n  exit code   {}\n  report      {report}", f.exit_code)
 }
 
 fn kept(hold: &Keeping) -> String {
