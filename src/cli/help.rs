@@ -72,7 +72,7 @@ pub fn complaint(error: &clap::Error) -> Option<String> {
     Some(format!("{}; see --help", words.strip_prefix("error: ").unwrap_or(&words)))
 }
 
-/// Lean hosts keep their packages from installing any.
+/// Where the packages put them. A path-exclude of dpkg can keep them out.
 const PAGES: &str = "The pages that help names, such as docs/recovery.md, are in /usr/share/doc/rdmaprep.";
 
 fn exit_codes() -> String {

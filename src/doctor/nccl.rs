@@ -34,7 +34,7 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
         .warnings
         .iter()
         .map(|w| {
-            // The table is that of now, other than where a container is prepared.
+            // Here the GID table is the one that NCCL reads. Before a container starts it may still change, so there it is no refusal.
             let breaks = w.fatal || w.trap == Trap::NoGid;
             let severity = if breaks { Severity::Breaks } else { Severity::Warning };
             let fix = if w.trap == Trap::NoGid { NO_INDEX } else { fix.as_str() };

@@ -149,8 +149,7 @@ impl Store {
         serde_json::to_string(view).context("writing the view as JSON")
     }
 
-    /// Stores what a container shall see of /sys. It stays until the next boot, or until its plan is deleted: which bundles mount it is not
-    /// known.
+    /// Stores what a container shall see of /sys. None is removed before the next boot: which bundles mount it is not known.
     pub fn save_view(&self, name: &str, view: &Tree) -> Result<()> {
         let text = Store::view_text(view)?;
         shared_folder::replace(&self.views().join(format!("{name}.json")), text.as_bytes(), 0o600, true)
