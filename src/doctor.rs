@@ -88,6 +88,8 @@ pub enum Check {
     RenameFights,
     /// Pods that ask by annotation, and whose containers' runtime does not get it.
     PodAnnotations,
+    /// Engines that do not know rdmaprep.
+    EngineHooks,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,7 +157,7 @@ const fn rule(check: Check, inside: bool, needs: Needs, run: fn(&CheckContext) -
     Rule { check, run, inside, needs }
 }
 
-const RULES: [Rule; 21] = [
+const RULES: [Rule; 22] = [
     rule(Check::RdmaModules, false, Live, node::modules),
     rule(Check::KernelFeatures, true, Live, node::kernel),
     rule(Check::VerbsNodes, true, Live, node::verbs_nodes),
@@ -177,6 +179,7 @@ const RULES: [Rule; 21] = [
     rule(Check::OrphanedRules, false, Network, stale_records::rules),
     rule(Check::RenameFights, false, Live, stale_records::managers),
     rule(Check::PodAnnotations, false, Live, node::pod_annotations),
+    rule(Check::EngineHooks, false, Live, plans::engines),
 ];
 
 /// Every check, what it looks at, and whether it is made for a container, too: for docs/doctor.md.
@@ -208,6 +211,7 @@ impl Check {
             Check::OrphanedRules => "policy routing rules that lead to no route",
             Check::RenameFights => "network managers that configure the same NICs",
             Check::PodAnnotations => "containerd's pods whose annotations do not reach the create hook",
+            Check::EngineHooks => "whether an engine of this host knows rdmaprep, where a plan is stored",
         }
     }
 }

@@ -152,8 +152,12 @@ fn quoted(value: &str) -> String {
     if bare { value } else { format!("\"{}\"", value.replace('"', "'")) }
 }
 
-/// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the other node.
-pub fn summary(plan: &Plan, selection: &Selection) -> String {
+/// Chosen when a container starts, as its namespace decides ([`crate::nccl_env::meet`]).
+const SOCKETS: &str = "at start NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME: the default route's interface, else a rail";
+
+/// What `prepare` prints: the verdicts, the settings, and as its last line what to paste on the other node. `is_stored`: for any
+/// container, and not in the config.json of one.
+pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
     let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     let mut parts = vec![count(plan.nics.len(), "NIC")];
     if !plan.ib.is_empty() {
@@ -169,6 +173,9 @@ pub fn summary(plan: &Plan, selection: &Selection) -> String {
     text.push_str(if plan.rails.notes.is_empty() { "" } else { "\n" });
     text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
+    if is_stored && !plan.env.is_empty() {
+        text.push_str(&format!("# {SOCKETS}\n"));
+    }
     plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));
     text.push('\n');
     text.push_str(&peer_line(plan));

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde::Deserialize;
 
 use crate::kernel::host::files;
+use crate::kernel::host::runtime_users::{self, Running};
 use crate::kernel::records::Records;
 
 /// Fewer digits may mean another container.
@@ -26,12 +27,24 @@ pub(super) fn whole_id(records: &Records, asked: &str) -> Result<String> {
     let is_named = |id: &str, bundle: &Path| names(id, bundle).iter().any(|name| name == asked);
     let fit = ids.iter().filter(|(id, bundle)| begins(id) || is_named(id, bundle));
     let fit: Vec<&str> = fit.map(|(id, _)| id.as_str()).collect();
-    ensure!(
-        fit.len() < 2,
-        ErrorClass::Usage
-            .error(format!("{asked:?} may be any of these containers: {}: give more of the id", fit.join(", ")))
-    );
+    ensure!(fit.len() < 2, several(asked, &fit));
     Ok(fit.first().map_or(asked, |id| *id).to_owned())
+}
+
+/// The id and the pid of a container that an engine runs, whether it holds NICs or not. [`ErrorClass::Usage`] where several fit.
+pub(super) fn running(asked: &str) -> Result<Option<(String, i32)>> {
+    let begins = |id: &str| id == asked || asked.len() >= LEAST && is_of_engine(id) && id.starts_with(asked);
+    let is_it =
+        |c: &Running| begins(&c.id) || c.name.as_deref() == Some(asked) || docker_name(&c.id).as_deref() == Some(asked);
+    let fit: Vec<Running> = runtime_users::running(Path::new("/")).into_iter().filter(is_it).collect();
+    let ids: Vec<&str> = fit.iter().map(|c| c.id.as_str()).collect();
+    ensure!(fit.len() < 2, several(asked, &ids));
+    Ok(fit.into_iter().next().map(|c| (c.id, c.pid)))
+}
+
+fn several(asked: &str, ids: &[&str]) -> Error {
+    ErrorClass::Usage
+        .error(format!("{asked:?} may be any of these containers: {}: give more of the id", ids.join(", ")))
 }
 
 /// Each container with its bundle, as far as records say it.
@@ -54,17 +67,23 @@ fn names(id: &str, bundle: &Path) -> Vec<String> {
         #[serde(default)]
         names: Vec<String>,
     }
+    let list = bundle.ancestors().nth(2).filter(|folder| folder.ends_with("overlay-containers"));
+    let list = list.and_then(|folder| read(&folder.join("containers.json")));
+    let stored: Vec<Stored> = list.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    stored.into_iter().filter(|s| s.id == id).flat_map(|s| s.names).chain(docker_name(id)).collect()
+}
+
+fn docker_name(id: &str) -> Option<String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct OfDocker {
         name: String,
     }
-    let read = |path: &Path| files::read(path).ok().flatten();
-    let list = bundle.ancestors().nth(2).filter(|folder| folder.ends_with("overlay-containers"));
-    let list = list.and_then(|folder| read(&folder.join("containers.json")));
-    let stored: Vec<Stored> = list.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
-    let of_docker = is_of_engine(id).then(|| Path::new(DOCKER).join(id).join("config.v2.json"));
-    let of_docker = of_docker.and_then(|path| serde_json::from_str::<OfDocker>(&read(&path)?).ok());
-    let of_docker = of_docker.map(|docker| docker.name.trim_start_matches('/').to_owned());
-    stored.into_iter().filter(|s| s.id == id).flat_map(|s| s.names).chain(of_docker).collect()
+    let text = is_of_engine(id).then(|| read(&Path::new(DOCKER).join(id).join("config.v2.json")))??;
+    let docker: OfDocker = serde_json::from_str(&text).ok()?;
+    Some(docker.name.trim_start_matches('/').to_owned())
+}
+
+fn read(path: &Path) -> Option<String> {
+    files::read(path).ok().flatten()
 }

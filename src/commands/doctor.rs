@@ -17,7 +17,9 @@ use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
+use crate::install;
 use crate::journal::{Phase, Record};
+use crate::kernel::host::host_tree::HostTree;
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::ProcessUser;
 use crate::kernel::probe::devnode_probe;
@@ -67,7 +69,9 @@ fn host(request: &Request) -> Result<Diagnosis> {
     let snapshot = planner::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
     let (plans, unread) = plans(&store)?;
-    let machine = Machine { unread, ..collect::of_host(&snapshot)? };
+    let tree = HostTree::new(Path::new("/"))?;
+    let unregistered = install::unregistered_engines(&tree).iter().map(ToString::to_string).collect();
+    let machine = Machine { unread, unregistered, ..collect::of_host(&snapshot)? };
     doctor(&Examination {
         request,
         snapshot: &snapshot,

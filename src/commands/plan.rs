@@ -31,7 +31,7 @@ pub(super) fn run(global: &Global, command: &PlanCommand) -> Result<()> {
             stored(&args.name, &store)?;
             let Some(plan) = store.plan(args.name.as_str())? else { return Ok(()) };
             let selection = Selection::of_plan(&plan.nics, &plan.ib);
-            say(&if args.json { report::json(&plan)? } else { report::summary(&plan, &selection) })
+            say(&if args.json { report::json(&plan)? } else { report::summary(&plan, &selection, true) })
         }
         PlanCommand::Delete(args) => delete(args, &host, &store),
     }

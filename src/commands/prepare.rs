@@ -63,7 +63,7 @@ pub(super) fn prepare(global: &Global, args: &PrepareArgs) -> Result<()> {
             say(&report::printable_lines(&edit::diff(before, &i.json)))?;
         }
     }
-    say(&report::summary(plan, selection))
+    say(&report::summary(plan, selection, injected.is_none()))
 }
 
 fn wanted(global: &Global, args: &PrepareArgs) -> Result<(Request, Option<String>)> {

@@ -13,7 +13,7 @@ use rdma_model::ids::HcaName;
 use rdma_model::snapshot::{CharDevice, Hca, Snapshot};
 use rdma_model::step::Side;
 
-use super::container_id::whole_id;
+use super::container_id::{self, whole_id};
 use super::store;
 use crate::config::host::Host;
 use crate::doctor::collect;
@@ -128,13 +128,20 @@ fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
     let by_cni =
         || ErrorClass::Usage.error(format!("{id:?} has its NICs by CNI: name the pid of a process of the pod"));
     ensure!(!records.current().flat_map(|r| &r.members).any(|m| m.id == id), by_cni());
-    let unknown = || {
-        ErrorClass::Usage.error(format!(
-            "no container that holds a NIC has the id or name {id:?}, and no process has that pid: `rdmaprep status` lists the ids; \
-             of any container, give its init's pid (`podman inspect --format '{{{{.State.Pid}}}}' NAME`)"
-        ))
+    let of_engine = || pid.is_none().then(|| container_id::running(asked)).transpose();
+    let (id, pid) = match (pid, of_engine()?.flatten()) {
+        (Some(pid), _) => (id, pid),
+        (None, Some(found)) => found,
+        (None, None) => return Err(unknown(&id)),
     };
-    Ok(Found { pid: pid.ok_or_else(unknown)?, record: None, id })
+    Ok(Found { id, pid, record: None })
+}
+
+fn unknown(asked: &str) -> anyhow::Error {
+    ErrorClass::Usage.error(format!(
+        "no container of an engine that runs, and none that holds a NIC, has the id or name {asked:?}, and no process has that pid: \
+         `rdmaprep status` lists who holds NICs; else give the pid of the container's init"
+    ))
 }
 
 /// What NCCL finds in a container: the environment of its init, and the config files below its root. A container's memory and

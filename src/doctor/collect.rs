@@ -75,6 +75,7 @@ fn machine(snapshot: &Snapshot, nodes: BTreeMap<String, NodeAccess>, limits: &Li
         sandbox: None,
         without_annotations: without_annotations(Path::new(CRI_BUNDLES)),
         unread: Vec::new(),
+        unregistered: Vec::new(),
     }
 }
 

@@ -41,6 +41,9 @@ pub struct Machine {
     /// Ids of containers in whose `config.json` a create hook of ours finds no annotation of their pod.
     #[serde(default)]
     pub without_annotations: Vec<String>,
+    /// The engines of this host, as `rdmaprep install` calls them, where none of them knows rdmaprep.
+    #[serde(default)]
+    pub unregistered: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -113,3 +113,22 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
     let named = if seen.contains(&plan.name) { seen.to_owned() } else { format!("plan {}: {seen}", plan.name) };
     Some(Finding::new(Check::Plans, Severity::Breaks, named, WHY, fix))
 }
+
+/// A container that asks an engine which does not know rdmaprep starts without NICs, and no error says so. Not where some have
+/// their NICs: they got them by another way.
+pub(super) fn engines(context: &CheckContext) -> Vec<Finding> {
+    let Some(machine) = context.of.machine else { return Vec::new() };
+    let Some(plan) = context.of.plans.first().filter(|_| context.of.traces.is_empty()) else { return Vec::new() };
+    if machine.unregistered.is_empty() {
+        return Vec::new();
+    }
+    let seen = format!(
+        "plan {} is stored, and rdmaprep is registered with no engine here: {}",
+        plan.name,
+        join(&machine.unregistered)
+    );
+    let why = "their containers start without the NICs that they ask for, and nothing says so";
+    let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` edited does without";
+    let options: String = machine.unregistered.iter().map(|engine| format!(" --{engine}")).collect();
+    vec![Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!("rdmaprep install{options}"))]
+}

@@ -12,7 +12,7 @@ use super::{
     Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, imports, shim, toml_document, toml_text,
 };
 
-const CONFIG: &str = "/etc/containerd/config.toml";
+pub(super) const CONFIG: &str = "/etc/containerd/config.toml";
 const DROP_IN: &str = "/etc/containerd/conf.d/rdmaprep.toml";
 const RUNC: &str = "runc";
 /// What the pod's annotations are passed on by.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Content, Ground, How, InstallRequest, NAME, Part, Piece, about, behind, shim};
 use crate::oci::json_rewrite;
 
-const DAEMON: &str = "/etc/docker/daemon.json";
+pub(super) const DAEMON: &str = "/etc/docker/daemon.json";
 
 pub(super) fn part(wanted: &InstallRequest, ground: &Ground) -> Result<Part> {
     let path = ground.tree.followed(DAEMON)?;

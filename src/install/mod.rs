@@ -8,6 +8,7 @@ mod hooks_d;
 mod imports;
 mod manifest;
 mod program;
+mod registered;
 mod revert;
 mod target;
 mod units;
@@ -25,6 +26,7 @@ pub use imports::with_imports;
 pub use manifest::{Entry, MANIFEST, Manifest, Removal, uninstall};
 use program::shim;
 pub use program::{is_runtime, program};
+pub use registered::unregistered_engines;
 pub use target::{Target, has_gvisor};
 
 /// Where the program is expected: hook definitions name it, and containers that run keep that path until they stop, so that it is

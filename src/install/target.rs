@@ -41,6 +41,10 @@ impl Target {
         self != other && (link(self) && link(other) || definitions(self) && definitions(other))
     }
 
+    pub(super) fn is_engine(self) -> bool {
+        !matches!(self, Target::Systemd | Target::NetworkManagers)
+    }
+
     /// What shows that it is on a host: any of these.
     pub(super) fn traces(self) -> &'static [&'static str] {
         match self {

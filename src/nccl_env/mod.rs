@@ -220,6 +220,7 @@ pub fn fit_release(
     let left: Vec<&str> =
         soft[if with > 0 { 0 } else { 1 }..].iter().filter_map(|n| Some(n.hca.as_ref()?.as_str())).collect();
     if let Some(fits) = hca_list(&kept, ib) {
+        let release = if named.is_some() { release.to_string() } else { format!("{release} (assumed)") };
         let why = format!("{}; not {}: NCCL {release} crashes on HCAs without a PCI path", fits.why, left.join(", "));
         *list = EnvVar { why, ..fits };
     }

@@ -9,7 +9,8 @@ use super::tables::{remarks, table};
 /// The outcome, then every interface and HCA port with its reason, then what is probably not meant.
 pub fn explanation_table(e: &Explanation) -> String {
     let line = |label: &str, text: String| (label.to_owned(), text);
-    let mut head = vec![line("NCCL", e.version.to_string())];
+    let assumed = if e.assumed { ", assumed: --nccl-version names another" } else { "" };
+    let mut head = vec![line("NCCL", format!("{}{assumed}", e.version))];
     head.extend(e.settings.iter().map(|s| line(s.name, format!("{:?} ({})", s.value, s.place))));
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
     let is_unknown = e.bootstrap == Bootstrap::Unknown;

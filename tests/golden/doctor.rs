@@ -407,7 +407,7 @@ fn every_planted_fault_is_found() {
     assert!(untested.is_empty() || !testkit::golden::are_all(), "checks without a case: {untested:?}");
 }
 
-const ALL: [Check; 21] = [
+const ALL: [Check; 22] = [
     Check::RdmaModules,
     Check::KernelFeatures,
     Check::VerbsNodes,
@@ -429,6 +429,7 @@ const ALL: [Check; 21] = [
     Check::OrphanedRules,
     Check::RenameFights,
     Check::PodAnnotations,
+    Check::EngineHooks,
 ];
 
 /// Each fault, planted in a captured node, is found there as well, or reported as not checked: never passed over.
@@ -447,6 +448,7 @@ fn a_file_is_never_taken_for_a_healthy_node() {
         "stale_records",
         "rename_fights",
         "pod_annotations",
+        "engine_hooks",
     ];
     assert_eq!(not, live);
     let text = report::diagnosis_table(&d);
@@ -655,8 +657,8 @@ fn of_container(id: &str, more: &[&str]) -> testkit::Said {
 /// A process in the host's network namespace, and an unknown id, are refused with the reason.
 #[test]
 fn containers_that_are_none() {
-    of_container("none", &[]).fails(2, &["no container that holds a NIC", "no process has that pid"]);
-    of_container("0", &[]).fails(2, &["no container that holds a NIC"]);
+    of_container("none", &[]).fails(2, &["no container of an engine", "no process has that pid"]);
+    of_container("0", &[]).fails(2, &["no container of an engine"]);
     of_container(&std::process::id().to_string(), &[]).fails(3, &["shares the host's network"]);
 }
 
@@ -666,5 +668,5 @@ fn flags_that_choose_no_nic_of_a_container_are_refused() {
     let why = "would change nothing: a container's NICs are those that it has";
     of_container("none", &["--ifaces", "rdma0"]).fails(2, &["--ifaces", why]);
     of_container("none", &["--hca", "mlx5_0", "--exclude-hca", "mlx5_1"]).fails(2, &["--exclude-hca", "--hca", why]);
-    of_container("none", &["--family", "6", "--ib"]).fails(2, &["no container that holds a NIC"]);
+    of_container("none", &["--family", "6", "--ib"]).fails(2, &["no container of an engine"]);
 }

@@ -301,17 +301,17 @@ fn summary_ends_with_what_to_paste() {
     let snapshot = node();
     let selection = Selection { verdicts: verdicts(&snapshot), warnings: Vec::new() };
     let mut plan = plan(&snapshot);
-    let text = report::summary(&plan, &selection);
+    let text = report::summary(&plan, &selection, true);
     narrow(&text);
     golden("summary", &text);
     assert_eq!(text.lines().last(), Some("RDMA_PEER_IFACES=\"rdma0 rdma1\""));
     plan.nics[0].identity.name = "$(id)'`".parse().unwrap();
-    let text = report::summary(&plan, &selection);
+    let text = report::summary(&plan, &selection, true);
     assert_eq!(text.lines().last(), Some("RDMA_PEER_IFACES='$(id)'\\''` rdma1'"));
     plan.nics.clear();
     plan.env.clear();
     plan.unset.clear();
-    assert!(report::summary(&plan, &selection).ends_with("NCCL settings: none\n\nRDMA_PEER_IFACES=\"\""));
+    assert!(report::summary(&plan, &selection, true).ends_with("NCCL settings: none\n\nRDMA_PEER_IFACES=\"\""));
 }
 
 #[test]

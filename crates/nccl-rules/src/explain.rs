@@ -48,6 +48,7 @@ pub fn explain(settings: &Settings, snapshot: &Snapshot, version: Version, resol
     let hcas = hca::judge(settings, snapshot, version, is_unknown || !found.endpoints.is_empty());
     let mut explanation = Explanation {
         version,
+        assumed: false,
         settings: VARIABLES.into_iter().filter_map(|name| setting(settings, name)).collect(),
         interfaces: interfaces::judge(snapshot, &candidates, usable, peer.is_some(), &found, &bootstrap),
         bootstrap,
@@ -72,6 +73,7 @@ pub fn explain_named(
     resolve: Resolve,
 ) -> Explanation {
     let mut explanation = explain(settings, snapshot, named.unwrap_or_default(), resolve);
+    explanation.assumed = named.is_none();
     let image = settings.get("NCCL_VERSION").and_then(|text| text.parse().ok());
     if let Some(image) = image.filter(|image| named.is_none() && *image != explanation.version) {
         let by_image = explain(settings, snapshot, image, resolve).warnings;

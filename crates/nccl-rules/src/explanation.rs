@@ -11,6 +11,8 @@ use super::version::Version;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     pub version: Version,
+    /// Whether no release was named: this is the newest that is known here.
+    pub assumed: bool,
     pub settings: Vec<Setting>,
     pub bootstrap: Bootstrap,
     pub interfaces: Vec<Judged>,

@@ -1,4 +1,4 @@
-//! Containers whose engine runs rdmaprep as a runtime, by what engines keep of containers that they have not removed yet.
+//! Containers of engines, by the processes that watch them: whose runtime is rdmaprep, and which pid their init has.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,8 +21,60 @@ const LONGEST: u64 = 4096;
 
 /// What cannot be read names none.
 pub fn users(root: &Path) -> Vec<User> {
-    let mut users = BTreeSet::new();
-    let mut tasks: BTreeSet<PathBuf> = STATES.iter().map(|state| root.join(state).join(TASKS)).collect();
+    let watchers = watchers(root);
+    let watched = watchers.conmons.iter().filter_map(|words| watched(words));
+    watched
+        .chain(watchers.bundles().iter().filter_map(|bundle| task(bundle)))
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect()
+}
+
+/// A container that an engine runs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Running {
+    pub id: String,
+    /// As podman and CRI-O call it.
+    pub name: Option<String>,
+    /// Of its init.
+    pub pid: i32,
+}
+
+/// What a conmon watches, and containerd's tasks.
+pub fn running(root: &Path) -> Vec<Running> {
+    let pid = |file: &Path| files::read(file).ok().flatten()?.trim().parse().ok();
+    let watched = |words: &Vec<String>| {
+        let pid = pid(Path::new(&after(words, ["-p", "--container-pidfile"])?))?;
+        Some(Running { id: after(words, CID)?, name: after(words, ["-n", "--name"]), pid })
+    };
+    let task = |bundle: PathBuf| {
+        let id = bundle.file_name()?.to_str()?.to_owned();
+        // InitPidFile in process/init.go of containerd-shim-runc-v2.
+        Some(Running { id, name: None, pid: pid(&bundle.join("init.pid"))? })
+    };
+    let watchers = watchers(root);
+    let all = watchers.conmons.iter().filter_map(watched).chain(watchers.bundles().into_iter().filter_map(task));
+    all.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The processes that watch containers.
+struct Watchers {
+    /// The command lines of podman's and CRI-O's.
+    conmons: Vec<Vec<String>>,
+    /// Where containerd keeps its tasks.
+    tasks: BTreeSet<PathBuf>,
+}
+
+impl Watchers {
+    /// Of containerd's tasks: one shim may watch all containers of a pod.
+    fn bundles(&self) -> Vec<PathBuf> {
+        self.tasks.iter().flat_map(|tasks| below(tasks)).flat_map(|namespace| below(&namespace)).collect()
+    }
+}
+
+fn watchers(root: &Path) -> Watchers {
+    let tasks = STATES.iter().map(|state| root.join(state).join(TASKS)).collect();
+    let mut found = Watchers { conmons: Vec::new(), tasks };
     // A user and a container may call a program of theirs by these names.
     let owner = |path: &Path| fs::metadata(path).ok().map(|meta| meta.uid());
     let pids = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
@@ -32,20 +84,16 @@ pub fn users(root: &Path) -> Vec<User> {
         let Ok(line) = fs::read(process.join("cmdline")) else { continue };
         let words: Vec<String> = line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
         let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
-        // Podman's and CRI-O's watcher of a container.
-        if program == "conmon" {
-            users.extend(watched(&words));
-        }
         // containerd's is started in TASKS/NAMESPACE/ID, wherever its state is.
         if program.starts_with("containerd-shim") {
             let bundle = fs::read_link(process.join("cwd")).unwrap_or_default();
-            tasks.extend(bundle.ancestors().nth(2).filter(|tasks| tasks.ends_with(TASKS)).map(Path::to_owned));
+            found.tasks.extend(bundle.ancestors().nth(2).filter(|tasks| tasks.ends_with(TASKS)).map(Path::to_owned));
+        }
+        if program == "conmon" {
+            found.conmons.push(words);
         }
     }
-    for namespace in tasks.iter().flat_map(|tasks| below(tasks)) {
-        users.extend(below(&namespace).iter().filter_map(|bundle| task(&namespace, bundle)));
-    }
-    users.into_iter().collect()
+    found
 }
 
 fn below(folder: &Path) -> Vec<PathBuf> {
@@ -53,23 +101,27 @@ fn below(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// What a shim has written of its container: WriteRuntime() in containerd's cmd/containerd-shim-runc-v2/runc/container.go.
-fn task(namespace: &Path, bundle: &Path) -> Option<User> {
+fn task(bundle: &Path) -> Option<User> {
     let file = bundle.join("runtime");
     let is_short = fs::symlink_metadata(&file).is_ok_and(|meta| meta.len() <= LONGEST);
     let runtime = if is_short { files::read(&file).ok()?? } else { return None };
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let container = format!("{}/{}", name(namespace)?, name(bundle)?);
+    let container = format!("{}/{}", name(bundle.parent()?)?, name(bundle)?);
     Some(User { container, runtime: runtime.trim().to_owned() })
 }
 
+const CID: [&str; 2] = ["-c", "--cid"];
+
 /// conmon(8): `--cid ID --runtime PATH`, or by letters.
 fn watched(words: &[String]) -> Option<User> {
-    let after = |flags: [&str; 2]| {
-        let at = words.iter().position(|word| flags.contains(&word.as_str()))?;
-        words.get(at + 1).cloned()
-    };
-    let runtime = after(["-r", "--runtime"])?;
-    Some(User { container: after(["-c", "--cid"]).unwrap_or_default(), runtime })
+    let runtime = after(words, ["-r", "--runtime"])?;
+    Some(User { container: after(words, CID).unwrap_or_default(), runtime })
+}
+
+/// The value of an option.
+fn after(words: &[String], flags: [&str; 2]) -> Option<String> {
+    let at = words.iter().position(|word| flags.contains(&word.as_str()))?;
+    words.get(at + 1).cloned()
 }
 
 #[cfg(test)]
@@ -116,5 +168,22 @@ mod tests {
             user("p1", "/opt/rdmaprep-runtime"),
         ];
         assert_eq!(users(root), expected);
+    }
+
+    #[test]
+    fn containers_that_run_have_a_pid() {
+        let tree = tempfile::TempDir::new().unwrap();
+        let root = tree.path();
+        let pidfile = root.join("run/p1.pid");
+        write(&pidfile, "4711");
+        let conmon = format!("/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-r\0/usr/bin/crun\0", pidfile.display());
+        write(&root.join("proc/9/cmdline"), &conmon);
+        write(&root.join("proc/10/cmdline"), "/usr/bin/conmon\0-c\0p2\0-p\0/nowhere\0");
+        let bundle = root.join("run/containerd").join(TASKS).join("moby/c1");
+        write(&bundle.join("init.pid"), "815");
+        write(&root.join("proc/11/cmdline"), "/usr/bin/containerd-shim-runc-v2\0-id\0c1\0");
+        symlink(&bundle, root.join("proc/11/cwd")).unwrap();
+        let one = |id: &str, name: Option<&str>, pid| Running { id: id.into(), name: name.map(str::to_owned), pid };
+        assert_eq!(running(root), [one("c1", None, 815), one("p1", Some("job"), 4711)]);
     }
 }
