@@ -199,10 +199,9 @@ pub(super) fn for_container(plan: Plan, mine: &Request, text: &str, store: &Stor
     let unplanned = mine.unplanned(&plan);
     let plan = mine.narrowed_plan(plan, Some(&seen));
     if plan.nics.is_empty() && plan.ib.is_empty() {
-        return Err(
-            ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}{unplanned}", plan.name))
-        );
+        return Err(mine.nothing_left(&plan, unplanned));
     }
+    warn(&unplanned.into_iter().collect::<Vec<_>>());
     check_agreed(&plan, None)?;
     mine.host.policy.limits(&plan)?;
     let (sysfs, _) = plan.sysfs.within(Sandbox::of_annotations(&edit::annotations(text)));

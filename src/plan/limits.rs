@@ -10,12 +10,17 @@ use crate::config::policy::{Device, Policy};
 use crate::config::request::{ANNOTATION, Request};
 
 impl Request {
-    /// What of the annotation's list is not in the plan, as the end of an error.
-    pub fn unplanned(&self, plan: &Plan) -> String {
+    /// That the annotation's list has a NIC that is not in the plan: the container starts without it.
+    pub fn unplanned(&self, plan: &Plan) -> Option<String> {
         let planned = |name: &IfName| plan.nics.iter().any(|nic| nic.identity.name == *name);
-        let strange = self.narrowing.only.iter().flatten().find(|name| !planned(name));
-        strange
-            .map_or(String::new(), |name| format!("; annotation {ANNOTATION}ifaces names {name}, which is not in it"))
+        let strange = self.narrowing.only.iter().flatten().find(|name| !planned(name))?;
+        Some(format!("annotation {ANNOTATION}ifaces names {strange}, which is not in plan {}", plan.name))
+    }
+
+    /// That annotations and policy leave nothing of a plan, `unplanned` of it.
+    pub fn nothing_left(&self, plan: &Plan, unplanned: Option<String>) -> anyhow::Error {
+        let why = unplanned.map_or(String::new(), |why| format!(": {why}"));
+        ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}{why}", plan.name))
     }
 
     /// A stored plan without what the container's annotations take away, and without what the host's policy forbids by now. Of

@@ -94,13 +94,15 @@ pub fn status_table(status: &Status) -> String {
         let kept = h.hold.as_ref().map(kept).unwrap_or_default();
         let cni = h.cni.iter().map(attached).collect::<String>();
         let why = h.held_back.iter().map(|why| format!("  held back   {why}\n")).collect::<String>();
-        printable_lines(&format!(
-            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{cni}{why}  to get back {}",
+        let notes = h.last.iter().filter_map(|l| l.get("notes")?.as_array()).flatten().filter_map(|n| n.as_str());
+        let notes = notes.map(|note| wrapped("note", note) + "\n").collect::<String>();
+        let head = printable_lines(&format!(
+            "{}\n  held by     {members}\n  plan        {} ({phase}; last hook: {last})\n  namespace   {} ({pin})\n{kept}{cni}{why}",
             h.nics.join(" "),
             h.plan,
             h.netns,
-            h.advice
-        ))
+        ));
+        format!("{head}{notes}{}", printable_lines(&format!("  to get back {}", h.advice)))
     };
     let none = status.holders.is_empty().then(|| "No container holds a NIC.".to_owned());
     let lines = none.into_iter().chain(status.holders.iter().map(block)).chain(status.failures.iter().map(failed));
@@ -111,13 +113,21 @@ fn failed(f: &Failed) -> String {
     let at = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(f.time));
     let container = f.container.as_deref().map(|id| format!("  container   {}\n", printable(id))).unwrap_or_default();
     let (command, report) = (printable(&f.command), printable(&f.report));
-    let mut why = bare();
-    why.add_row(vec!["  reason".to_owned(), printable(&f.message)]);
-    for (column, padding) in why.column_iter_mut().zip([6, 0]) {
+    let why = wrapped("reason", &f.message);
+    format!("failed: {command}, {at}\n{container}{why}\n  exit code   {}\n  report      {report}", f.exit_code)
+}
+
+/// `  LABEL   TEXT`, in as many lines as it takes.
+fn wrapped(label: &str, text: &str) -> String {
+    const COLUMN: u16 = 14;
+    let mut line = bare();
+    let label = format!("  {label}");
+    let gap = COLUMN.saturating_sub(u16::try_from(label.len()).unwrap_or(COLUMN));
+    line.add_row(vec![label, printable(text)]);
+    for (column, padding) in line.column_iter_mut().zip([gap, 0]) {
         column.set_padding((0, padding));
     }
-    let why = why.trim_fmt();
-    format!("failed: {command}, {at}\n{container}{why}\n  exit code   {}\n  report      {report}", f.exit_code)
+    line.trim_fmt()
 }
 
 fn kept(hold: &Keeping) -> String {

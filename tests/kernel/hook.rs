@@ -308,8 +308,13 @@ fn annotations_narrow_and_never_widen() {
         let before = host.look();
         host.prepare("r0,r1,r2");
         let inside = |annotations: serde_json::Value| {
+            let in_vain = annotations.to_string().contains("r3");
             let mut c = Container::new("narrow").annotated(annotations);
             c.create(host).ok();
+            // A NIC that it asks for, and that is not the plan's, is not passed over in silence.
+            let said = host.rdmaprep(&["status"]).ok().out;
+            let note = "  note        annotation rdmaprep.io/ifaces names r3, which is not in plan default\n";
+            assert_eq!(said.contains(note), in_vain, "{said}");
             let links = c.sh("ip -br link");
             c.stop(host).ok();
             ["r0@", "r1@", "r2@", "r3@"].into_iter().filter(|n| links.contains(n)).collect::<String>()
@@ -317,7 +322,7 @@ fn annotations_narrow_and_never_widen() {
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r0, r2 r3"})), "r0@r2@");
         assert_eq!(inside(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/exclude": "^r[01]$"})), "r2@");
         let none = Container::new("none").annotated(json!({"rdmaprep.io/plan": "default", "rdmaprep.io/ifaces": "r3"}));
-        let why = "no NIC of plan default; annotation rdmaprep.io/ifaces names r3, which is not in it";
+        let why = "no NIC of plan default: annotation rdmaprep.io/ifaces names r3, which is not in plan default";
         none.create(host).fails(4, &[why]);
         // Some runtimes do not show the output of a hook: an error is in the log, too.
         let odd = Container::new("odd").annotated(json!({"rdmaprep.io/plan": "../x"}));

@@ -57,12 +57,18 @@ until_ready() {
   done
 }
 
+# uverbs_of HCA...: the names of their nodes, each with a blank behind it. A case may have made a device again, under another number.
+uverbs_of() {
+  local hca
+  for hca in "$@"; do grep -lx "$hca" /sys/class/infiniband_verbs/*/ibdev; done | cut -d / -f 5 | sort | tr '\n' ' '
+}
+
 # check_payload FILE ENV [SANDBOX]: what the payload printed is as it must be; its settings are in its environment (env) or in its
 # nccl.conf (conf).
 check_payload() {
   local gid
   said=$(cat "$1")
-  says "nodes rdma_cm uverbs0 uverbs3 "
+  says "nodes rdma_cm $(uverbs_of rxe0 rxe3)"
   says "memlock unlimited"
   # In rail order: PCI functions first.
   says "$([ "$2" = env ] && echo "env =rxe3,rxe0" || echo "conf NCCL_IB_HCA==rxe3,rxe0")"

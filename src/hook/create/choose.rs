@@ -49,7 +49,7 @@ pub(super) fn choose(
     let plan = request.narrowed_plan(plan, Some(&host));
     if plan.nics.is_empty() && plan.ib.is_empty() {
         request.gives_devices(&plan)?;
-        return Err(ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {name}{unplanned}")));
+        return Err(request.nothing_left(&plan, unplanned));
     }
     request.gives_devices(&plan)?;
     planner::check_agreed(&plan, hook.agreed)?;

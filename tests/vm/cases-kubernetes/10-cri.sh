@@ -55,6 +55,7 @@ CONFIG
 
 # ready POD NAME: what that container has printed, once it is ready, in /tmp/ctr/NAME.out.
 ready() {
+  local tries=0
   until grep -qs ' ready$' "/run/cases/logs/$1/$2"; do
     [ $((tries += 1)) -lt 600 ] || die "$2 of $1: $(cat "/run/cases/logs/$1/$2" /var/log/rdmaprep.log)"
     sleep 0.2

@@ -52,7 +52,7 @@ cured() {
 # pasted CHECK: the commands below its rows on the terminal, as they stand there.
 pasted() {
   { rdmaprep doctor "${args[@]}" 2> /dev/null || true; } |
-    awk -v check="$1" '/^(breaks|warning|unknown) / {its = $2 == check; next} its && /^[^ ]/'
+    awk -v check="$1" '/^(breaks|warning|unknown) / {its = $2 == check; next} /^$/ {its = 0} its && /^[^ ]/'
 }
 
 gone_is() {
@@ -485,7 +485,7 @@ case_a_container() {
   # One that is gone, and one that shares the host's network.
   stop runc sick "$runner"
   fails 2 rdmaprep doctor --container sick
-  says "no container that holds a NIC"
+  says "no container of an engine that runs, and none that holds a NIC"
   fails 3 rdmaprep doctor --container $$
   says "shares the host's network"
 }
