@@ -1,7 +1,6 @@
 //! Which plan a container gets: the stored one, or one that is made now.
 
 use anyhow::Result;
-use rdma_model::error_class::ErrorClass;
 use rdma_model::snapshot::Snapshot;
 use rdma_model::step::Side;
 use rdma_model::values::PlanName;
