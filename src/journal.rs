@@ -49,6 +49,16 @@ pub struct Member {
     pub cni: Option<Attachment>,
 }
 
+/// Whether podman, CRI-O, Docker or containerd's CRI made that id.
+pub fn is_of_engine(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// An id as `podman ps` and `docker ps` show it. Commands take it for the whole one.
+pub fn short_id(id: &str) -> &str {
+    id.get(..12).filter(|_| is_of_engine(id)).unwrap_or(id)
+}
+
 /// A container's id, a network and the name of an interface identify what CNI calls an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {

@@ -7,6 +7,7 @@ use anyhow::{Error, Result, ensure};
 use rdma_model::error_class::ErrorClass;
 use serde::Deserialize;
 
+use crate::journal::is_of_engine;
 use crate::kernel::host::files;
 use crate::kernel::host::runtime_users::{self, Running};
 use crate::kernel::records::Records;
@@ -52,10 +53,6 @@ fn ids(records: &Records) -> BTreeMap<String, PathBuf> {
     let members = records.readable().flat_map(|r| &r.members).map(|m| (m.id.clone(), PathBuf::from(&m.bundle)));
     let torn = records.damaged().flat_map(|(path, _)| records.store().remains(path).ids);
     torn.map(|id| (id, PathBuf::new())).chain(members).collect()
-}
-
-fn is_of_engine(id: &str) -> bool {
-    id.len() == 64 && id.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// The names that engines keep beside a container: podman and CRI-O in a list for all containers, above the bundle's folder, Docker in a

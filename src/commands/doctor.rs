@@ -18,7 +18,7 @@ use crate::config::request::Request;
 use crate::doctor::facts::{Machine, Stale, Trace, Unread};
 use crate::doctor::{Diagnosis, Examination, collect, doctor};
 use crate::install;
-use crate::journal::{Phase, Record};
+use crate::journal::{Phase, Record, short_id};
 use crate::kernel::host::host_tree::HostTree;
 use crate::kernel::netns::Netns;
 use crate::kernel::probe::access::ProcessUser;
@@ -143,7 +143,7 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
         true if alive && record.phase != Phase::Attached => Some(Stale::Unfinished),
         true => None,
     };
-    let advice = advice(machine, record, &id, alive);
+    let (advice, id) = (advice(machine, record, &id, alive), short_id(&id).to_owned());
     let nics = record.names().map(ToString::to_string).collect();
     let away = if stale == Some(Stale::EarlierBoot) { &[] } else { record.held.as_slice() };
     let tables: BTreeSet<u32> = away.iter().flat_map(|h| &h.before.routes).map(|r| r.table).collect();

@@ -10,7 +10,7 @@ use rdma_model::escape::shell_word;
 use super::{config, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
-use crate::journal::{HeldNetns, Phase, Record};
+use crate::journal::{HeldNetns, Phase, Record, short_id};
 use crate::kernel::netns::pins;
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::records::Records;
@@ -73,8 +73,8 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
 }
 
 pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bool) -> String {
-    let word = shell_word(id);
-    let restore = format!("rdmaprep restore {word}");
+    let (word, short) = (shell_word(id), short_id(id));
+    let restore = format!("rdmaprep restore {}", shell_word(short));
     if record.boot_id != machine.boot_id() {
         return format!(
             "nothing: since the reboot none is away; {restore} archives the record, {restore} --after-reboot also adds what the \
@@ -92,9 +92,9 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
         }
         (true, _) if record.phase == Phase::Attached && sandboxed => {
             let runsc = runsc(&member.map(|m| m.pid).and_then(pidfd::command).unwrap_or_default().1);
-            format!("stop {id} (by hand: {runsc} delete --force {word}; kill is not enough), or: {restore}")
+            format!("stop {short} (by hand: {runsc} delete --force {word}; kill is not enough), or: {restore}")
         }
-        (true, _) if record.phase == Phase::Attached => format!("stop {id}, or: {restore}"),
+        (true, _) if record.phase == Phase::Attached => format!("stop {short}, or: {restore}"),
         (true, _) => format!("wait for the hook that is at work; if it was killed: {restore}"),
         (false, Some(pid)) => {
             let name = pidfd::name(pid).unwrap_or_else(|| "?".to_owned());

@@ -86,7 +86,8 @@ pub struct Keeping {
 
 pub fn status_table(status: &Status) -> String {
     let block = |h: &Holder| {
-        let member = |(id, alive): &(String, bool)| format!("{id}{}", if *alive { "" } else { " (dead)" });
+        let member =
+            |(id, alive): &(String, bool)| format!("{}{}", journal::short_id(id), if *alive { "" } else { " (dead)" });
         let members = h.members.iter().map(member).collect::<Vec<_>>().join(", ");
         let pin = h.pin.as_deref().unwrap_or("not pinned: the kernel has returned its physical NICs");
         let last = h.last.as_ref().and_then(|l| l.get("outcome")?.as_str()).unwrap_or("no report");
@@ -111,7 +112,11 @@ pub fn status_table(status: &Status) -> String {
 
 fn failed(f: &Failed) -> String {
     let at = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(f.time));
-    let container = f.container.as_deref().map(|id| format!("  container   {}\n", printable(id))).unwrap_or_default();
+    let container = f
+        .container
+        .as_deref()
+        .map(|id| format!("  container   {}\n", printable(journal::short_id(id))))
+        .unwrap_or_default();
     let (command, report) = (printable(&f.command), printable(&f.report));
     let why = wrapped("reason", &f.message);
     format!("failed: {command}, {at}\n{container}{why}\n  exit code   {}\n  report      {report}", f.exit_code)

@@ -287,6 +287,8 @@ fn status_shows_why_hooks_failed_lately() {
             "linux": {"namespaces": [{"type": "network"}], "cgroupsPath": format!("machine.slice:libpod:{id}")}});
         run(&mut host.command(&["spec"]), &config.to_string()).fails(3, &[]);
         assert!(failures().as_array().unwrap().iter().any(|f| f["container"] == *id && f["command"] == "spec"));
+        let text = host.rdmaprep(&["status"]).ok().out;
+        assert!(text.contains("  container   0123456789ab\n"), "{text}");
         // A container that has got its NICs has not failed, and what is older than an hour is history.
         host.prepare("r0");
         c.create(host).ok();

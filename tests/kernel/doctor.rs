@@ -126,6 +126,18 @@ fn a_container_is_found_by_a_short_id_and_by_its_name() {
         host.rdmaprep(&["restore", "0123456f"]).ok();
         host.rdmaprep(&["restore", "server"]).ok();
         host.is_clean();
+        // One that has no NICs is known by the engine alone.
+        let pidfile = host.run.join("pidfile");
+        fs::write(&pidfile, all[0].pid().to_string()).unwrap();
+        let mut conmon = Command::new("bash");
+        let line = "exec -a /usr/bin/conmon awk 'BEGIN {system(\"read x\")}' --cid \"$0\" -n lonely -p \"$1\"";
+        conmon.args(["-c", line, of_podman]).arg(&pidfile).stdin(std::process::Stdio::piped());
+        let mut conmon = conmon.spawn().unwrap();
+        testkit::until("the watcher", || host.rdmaprep(&["doctor", "--container", "lonely"]).code != Some(2));
+        assert_eq!(diagnosis("lonely").as_ref(), Some(of_podman));
+        assert!(explained(&of_podman[..12]).contains("NCCL_SOCKET_IFNAME  \"=r0,r1,r2\""));
+        drop(conmon.stdin.take());
+        conmon.wait().unwrap();
         // What people name is one container's or none's.
         let train2 = Container::new("train2-worker").annotated(json!({"rdmaprep.io/plan": "p0"}));
         train2.create(host).ok();

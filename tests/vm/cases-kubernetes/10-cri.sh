@@ -84,7 +84,7 @@ case_a_pod_of_the_runtime_class() {
   node_is_ready
   pod=$("$kubelet" pod one rdmaprep "${asking[@]}")
   said=$(rdmaprep status)
-  says "held by     $pod"
+  says "held by     ${pod:0:12}"
   init=$("$kubelet" container "$pod" init -- ls /sys/class/infiniband)
   equal "exit code of the init container" 0 "$("$kubelet" wait "$init")"
   said=$(cut -d " " -f 4- /run/cases/logs/one/init | tr '\n' ' ')
@@ -114,7 +114,7 @@ case_a_pod_of_the_runtime_class() {
   wait "$daemon" || true
   containerd_starts
   said=$(rdmaprep status)
-  says "held by     $pod"
+  says "held by     ${pod:0:12}"
   "$kubelet" stop-pod "$pod"
   settles
   "$kubelet" remove-pod "$pod"
@@ -128,7 +128,7 @@ case_a_pod_of_the_cni_plugin() {
   node_is_ready '{"type": "rdmaprep", "capabilities": {"io.kubernetes.cri.pod-annotations": true}}'
   pod=$("$kubelet" pod one runc "${asking[@]}")
   said=$(rdmaprep status)
-  says "held by     $pod"
+  says "held by     ${pod:0:12}"
   says "network pods, interface eth0, /var/run/netns/cni-"
   made=$("$kubelet" container "$pod" first -- ls /proc/sys/net/ipv4/conf)
   equal "exit code" 0 "$("$kubelet" wait "$made")"
@@ -151,7 +151,7 @@ case_a_pod_of_the_cni_plugin() {
   ready one first
   check_payload /tmp/ctr/first.out env
   said=$(rdmaprep status)
-  says "held by     $pod, $pod"
+  says "held by     ${pod:0:12}, ${pod:0:12}"
   "$kubelet" stop-pod "$pod"
   settles
 }
