@@ -104,6 +104,17 @@ impl Report {
         }
     }
 
+    /// With the notes of the container's create, where a later stage had nothing to move: each stage replaces the report of the one
+    /// before. `earlier` reads that.
+    pub fn with_notes_of(&self, earlier: impl FnOnce() -> Option<String>) -> Report {
+        let is_later = self.exit_code == 0 && self.steps_done == 0;
+        let earlier = is_later.then(earlier).flatten().and_then(|text| serde_json::from_str::<Report>(&text).ok());
+        let is_create = |r: &Report| r.exit_code == 0 && r.command != "hook poststop";
+        let notes = earlier.filter(is_create).map(|r| r.notes).unwrap_or_default();
+        let new: Vec<String> = self.notes.iter().filter(|note| !notes.contains(note)).cloned().collect();
+        Report { notes: [notes, new].concat(), ..self.clone() }
+    }
+
     pub fn finish<T>(&mut self, result: &anyhow::Result<T>, watch: &Stopwatch) {
         let fault = result.as_ref().err().map(|e| (ErrorClass::of(e), format!("{e:#}")));
         self.outcome = fault.as_ref().map_or("ok".to_owned(), |(fault, _)| fault.name().to_owned());

@@ -3,6 +3,7 @@ use comfy_table::{ColumnConstraint, Width};
 use super::printable;
 use super::tables::bare;
 use crate::doctor::{Checked, Diagnosis, Finding};
+use crate::journal::short_id;
 
 /// A row for each finding: how bad, which check, and below one another what was seen, why it hurts and the fix; then its commands, as
 /// they are pasted; then the counts.
@@ -15,7 +16,7 @@ pub fn diagnosis_table(d: &Diagnosis) -> String {
         let names: Vec<String> = d.not_checked.iter().map(ToString::to_string).collect();
         parts.push(textwrapped(&format!("not checked, as what they look at is not here: {}", names.join(", "))));
     }
-    let of = d.container.as_ref().map_or(String::new(), |id| format!("container {}: ", printable(id)));
+    let of = d.container.as_ref().map_or(String::new(), |id| format!("container {}: ", printable(short_id(id))));
     let Checked { checks, hcas, plans, records } = d.checked;
     // A container's own NICs are away, and no others are its business.
     let away = d.container.as_ref().map_or(format!(", records of NICs that are away: {records}"), |_| String::new());

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use crate::alone;
 use nccl_rules::settings::Settings;
@@ -70,6 +70,24 @@ fn rules_of_nics_that_are_away_are_not_orphaned() {
     });
 }
 
+/// A process that calls itself as podman's watcher of that container does, until its stdin is closed.
+fn conmon(host: &Host, id: &str, name: &str, pid: u32) -> Child {
+    let pidfile = host.run.join("pidfile");
+    fs::write(&pidfile, pid.to_string()).unwrap();
+    let line = "exec -a /usr/bin/conmon awk 'BEGIN {system(\"read x\")}' --cid \"$0\" -n \"$1\" -p \"$2\"";
+    Command::new("bash").args(["-c", line, id, name]).arg(&pidfile).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+/// What engines keep of their containers: podman of the first two, the first by a name, and Docker of the last one.
+fn engines_keep(storage: &Path, [of_podman, other, of_docker]: &[String; 3]) {
+    fs::create_dir_all(storage).unwrap();
+    let stored = json!([{"id": other, "names": []}, {"id": of_podman, "names": ["trainer"], "image": "x"}]);
+    fs::write(storage.join("containers.json"), stored.to_string()).unwrap();
+    let docker = Path::new("/var/lib/docker/containers").join(of_docker);
+    fs::create_dir_all(&docker).unwrap();
+    fs::write(docker.join("config.v2.json"), json!({"ID": of_docker, "Name": "/server"}).to_string()).unwrap();
+}
+
 /// What a person copies from `podman ps`: a short id, or a name.
 #[test]
 fn a_container_is_found_by_a_short_id_and_by_its_name() {
@@ -78,13 +96,8 @@ fn a_container_is_found_by_a_short_id_and_by_its_name() {
         sh("mount -t tmpfs tmpfs /var/lib");
         let storage = Path::new("/var/lib/containers/storage/overlay-containers");
         let ids = ["0123456789abcdef", "0123456fedcba987", "fedcba9876543210"].map(|half| half.repeat(4));
-        let [of_podman, other, of_docker] = &ids;
-        fs::create_dir_all(storage).unwrap();
-        let stored = json!([{"id": other, "names": []}, {"id": of_podman, "names": ["trainer"], "image": "x"}]);
-        fs::write(storage.join("containers.json"), stored.to_string()).unwrap();
-        let docker = Path::new("/var/lib/docker/containers").join(of_docker);
-        fs::create_dir_all(&docker).unwrap();
-        fs::write(docker.join("config.v2.json"), json!({"ID": of_docker, "Name": "/server"}).to_string()).unwrap();
+        let [of_podman, other, _] = &ids;
+        engines_keep(storage, &ids);
         let all: Vec<Container> = (0..3)
             .map(|i| {
                 let plan = format!("p{i}");
@@ -127,17 +140,11 @@ fn a_container_is_found_by_a_short_id_and_by_its_name() {
         host.rdmaprep(&["restore", "server"]).ok();
         host.is_clean();
         // One that has no NICs is known by the engine alone.
-        let pidfile = host.run.join("pidfile");
-        fs::write(&pidfile, all[0].pid().to_string()).unwrap();
-        let mut conmon = Command::new("bash");
-        let line = "exec -a /usr/bin/conmon awk 'BEGIN {system(\"read x\")}' --cid \"$0\" -n lonely -p \"$1\"";
-        conmon.args(["-c", line, of_podman]).arg(&pidfile).stdin(std::process::Stdio::piped());
-        let mut conmon = conmon.spawn().unwrap();
+        let conmon = conmon(host, of_podman, "lonely", all[0].pid());
         testkit::until("the watcher", || host.rdmaprep(&["doctor", "--container", "lonely"]).code != Some(2));
         assert_eq!(diagnosis("lonely").as_ref(), Some(of_podman));
         assert!(explained(&of_podman[..12]).contains("NCCL_SOCKET_IFNAME  \"=r0,r1,r2\""));
-        drop(conmon.stdin.take());
-        conmon.wait().unwrap();
+        conmon.wait_with_output().unwrap();
         // What people name is one container's or none's.
         let train2 = Container::new("train2-worker").annotated(json!({"rdmaprep.io/plan": "p0"}));
         train2.create(host).ok();

@@ -311,6 +311,7 @@ fn annotations_narrow_and_never_widen() {
             let in_vain = annotations.to_string().contains("r3");
             let mut c = Container::new("narrow").annotated(annotations);
             c.create(host).ok();
+            host.hook("poststart", &c.state()).ok();
             // A NIC that it asks for, and that is not the plan's, is not passed over in silence.
             let said = host.rdmaprep(&["status"]).ok().out;
             let note = "  note        annotation rdmaprep.io/ifaces names r3, which is not in plan default\n";
