@@ -72,7 +72,7 @@ by_precreate() { # RUNTIME
   done
   ends
   podman rm trainer > /dev/null
-  cell podman "$(version "$1")" "\`hooks.d\`, precreate; \`--network=none\`" env
+  cell podman "$(version "$1")" "\`hooks.d\`, \`--network none\`" env
 }
 
 # Everything by the hooks but the options of the engine's command line: --device.
@@ -94,7 +94,7 @@ by_hooks() { # RUNTIME
   inside "$id"
   ends
   sysctl -qw net.ipv4.ip_forward=0
-  cell podman "$(version "$1")" "\`hooks.d\`, \`--device\`; \`--network=bridge\`" conf
+  cell podman "$(version "$1")" "\`hooks.d\`, \`--device\`, a bridge" conf
 }
 
 # With ALL=1 each way with each runtime.

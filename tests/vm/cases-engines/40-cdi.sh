@@ -69,7 +69,7 @@ two() { # RUNTIME
   said=$(rdmaprep cdi list)
   says "v0: container "
   ends two "$runner"
-  cell podman "$(version_of podman) ($1 $(version_of "$1"))" "CDI, two rails of a plan; \`--network=none\`" conf
+  cell podman "$(version_of podman) ($1 $(version_of "$1"))" "CDI, \`--network none\`" conf
 }
 
 case_two_rails_of_a_plan() { two crun; }

@@ -26,7 +26,7 @@ case_a_package_stays_while_nics_are_away() {
   plan held v0
   hook createRuntime held
   fails 1 dpkg --remove $package
-  says "containers hold NICs: held;"
+  says "containers hold NICs: held:"
   [ -x /usr/bin/rdmaprep ] || die "it was removed, and v0 cannot be restored"
   # Another version may be installed: running containers keep the path of their hooks.
   dpkg --install "${deb[0]}"
