@@ -184,6 +184,45 @@ fn nexthop_objects_and_their_groups() {
     });
 }
 
+/// A rule that leads to a table before `main` decides where the kernel looks for a gateway, too: the table's default route comes
+/// last. So it does where the NIC is on the host already, as after a hook that was killed before the move.
+#[test]
+fn a_default_route_comes_after_those_whose_gateway_it_covers() {
+    alone(|host| {
+        let nics = host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad\nnexthop add id 6 via fd00::fe dev r0");
+        sh("ip -6 rule add oif r0 lookup 104 priority 20000");
+        for route in [
+            "fd00:77::/64",
+            // Sorted, the next one would come before this one, whose gateway it covers.
+            "table 105 fd99::/32 via fd00:77::1",
+            "table 104 fd00:77::/48 via fd00::fd",
+            "table 104 2000::/3 via fd00::fe",
+            "table 105 fd20::/48 via fd00::fe",
+            "table 104 ::/0 via fd00::fe",
+        ] {
+            host.ip(&format!("route add {route} dev r0"));
+        }
+        host.ip("route add table 104 fd00::/16 nhid 6");
+        host.prepare(&nics);
+        for (compat, moved) in [(1, false), (1, true), (0, true)] {
+            // With 0 a route that names a nexthop object does not say its gateway.
+            sh(&format!("echo {compat} > /proc/sys/net/ipv4/nexthop_compat_mode"));
+            let (before, normal) = (printed(), host.normal());
+            let c = Container::new("rules");
+            c.create(host).ok();
+            if moved {
+                c.sh(&format!("ip link set r0 netns {}", std::process::id()));
+                sh("ip -6 rule add oif r0 lookup 104 priority 20000");
+            }
+            host.rdmaprep(&["restore", "--all"]).ok();
+            same("the normal form", &normal, &host.normal());
+            is_as(&before);
+        }
+        host.is_clean();
+    });
+}
+
 /// An administrator moves a NIC back by hand and configures it otherwise: that is not the state that it had.
 #[test]
 fn what_came_meanwhile_goes() {

@@ -1,9 +1,10 @@
 //! In which order a NIC's state can be set up.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use crate::ids::IfName;
-use crate::snapshot::{Address, Netdev, SysctlValues};
+use crate::snapshot::{Address, Netdev, Route, SysctlValues};
 
 use super::{NicState, Side, Step, kernel_address, kernel_made};
 
@@ -99,12 +100,16 @@ pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
 fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
     let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| !kernel_made(r, &s.netdev)));
     let mut ranked: Vec<(u8, Step)> = Vec::new();
+    let mut by_gateway: Vec<&Route> = Vec::new();
     for route in once(settings) {
         let gateway = route.hops.iter().any(|h| h.gateway.is_some());
         let rank = match (gateway, route.nexthop()) {
             (false, None) => 0,
             (false, Some(_)) if route.hops.len() == 1 => 2,
-            _ => 5,
+            _ => {
+                by_gateway.push(route);
+                continue;
+            }
         };
         ranked.push((rank, Step::RouteAdd { side, route: route.clone() }));
     }
@@ -117,7 +122,33 @@ fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
         ranked.push((rank, Step::NexthopAdd { side, nexthop: nexthop.clone() }));
     }
     ranked.sort_by_key(|(rank, _)| *rank);
-    ranked.into_iter().map(|(_, step)| step).collect()
+    let first = ranked.into_iter().map(|(_, step)| step);
+    let last = before_their_cover(by_gateway).into_iter().map(|route| Step::RouteAdd { side, route: route.clone() });
+    first.chain(last).collect()
+}
+
+/// An IPv6 gateway has to be on a link, by the route's own table and by the rules (ip6_route_check_nh() in net/ipv6/route.c). A route
+/// that leads to it by another gateway keeps it from being so: a default route comes after the others of a table that a rule prefers
+/// to `main`. So each route comes before those that cover a gateway of its own, and otherwise in the order given.
+fn before_their_cover(routes: Vec<&Route>) -> Vec<&Route> {
+    let covers = |over: &Route, under: &Route| {
+        over != under && gateways(under).any(|gateway| over.destination.contains(&gateway))
+    };
+    let mut left: Vec<(usize, &Route)> =
+        routes.iter().map(|over| (routes.iter().filter(|under| covers(over, under)).count(), *over)).collect();
+    let mut order = Vec::new();
+    while !left.is_empty() {
+        // Where each of some covers another one, no order is better than that given.
+        let next = left.iter().position(|(under, _)| *under == 0).unwrap_or(0);
+        let (_, route) = left.remove(next);
+        left.iter_mut().filter(|(_, over)| covers(over, route)).for_each(|(under, _)| *under -= 1);
+        order.push(route);
+    }
+    order
+}
+
+fn gateways(route: &Route) -> impl Iterator<Item = IpAddr> + '_ {
+    route.hops.iter().filter_map(|hop| hop.gateway).filter(IpAddr::is_ipv6)
 }
 
 /// Each value once: what concerns several NICs is part of each one's state.
