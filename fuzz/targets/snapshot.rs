@@ -62,7 +62,7 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
     let plan = Plan::new("p", request, seen, selection, &Options::default());
     let text = serde_json::to_string(&plan).expect("a plan as JSON");
     assert_eq!(serde_json::from_str::<Plan>(&text).expect("ours"), plan);
-    printable(&report::summary(&plan, selection));
+    printable(&report::summary(&plan, selection, true));
     let picture = picture(seen, &drawing::fates(selection, seen));
     printable(&drawing::text(&picture));
     let _ = rdma_mode::check(&plan.nics, &plan.ib, seen);
