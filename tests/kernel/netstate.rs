@@ -189,38 +189,65 @@ fn nexthop_objects_and_their_groups() {
 #[test]
 fn a_default_route_comes_after_those_whose_gateway_it_covers() {
     alone(|host| {
-        let nics = host.rails(2);
-        host.ip("address add fd00::1/64 dev r0 nodad\nnexthop add id 6 via fd00::fe dev r0");
-        sh("ip -6 rule add oif r0 lookup 104 priority 20000");
-        for route in [
-            "fd00:77::/64",
-            // Sorted, the next one would come before this one, whose gateway it covers.
-            "table 105 fd99::/32 via fd00:77::1",
-            "table 104 fd00:77::/48 via fd00::fd",
-            "table 104 2000::/3 via fd00::fe",
-            "table 105 fd20::/48 via fd00::fe",
-            "table 104 ::/0 via fd00::fe",
-        ] {
-            host.ip(&format!("route add {route} dev r0"));
-        }
-        host.ip("route add table 104 fd00::/16 nhid 6");
-        host.prepare(&nics);
-        for (compat, moved) in [(1, false), (1, true), (0, true)] {
-            // With 0 a route that names a nexthop object does not say its gateway.
-            sh(&format!("echo {compat} > /proc/sys/net/ipv4/nexthop_compat_mode"));
-            let (before, normal) = (printed(), host.normal());
-            let c = Container::new("rules");
-            c.create(host).ok();
-            if moved {
-                c.sh(&format!("ip link set r0 netns {}", std::process::id()));
-                sh("ip -6 rule add oif r0 lookup 104 priority 20000");
-            }
-            host.rdmaprep(&["restore", "--all"]).ok();
-            same("the normal form", &normal, &host.normal());
-            is_as(&before);
-        }
-        host.is_clean();
+        takes_its_routes_again(
+            host,
+            &[
+                "fd00:77::/64 dev r0",
+                // Sorted, the next one would come before this one, whose gateway it covers.
+                "table 105 fd99::/32 via fd00:77::1 dev r0",
+                "table 104 fd00:77::/48 via fd00::fd dev r0",
+                "table 104 2000::/3 via fd00::fe dev r0",
+                "table 105 fd20::/48 via fd00::fe dev r0",
+                "table 104 ::/0 via fd00::fe dev r0",
+                "table 104 fd00::/16 nhid 6",
+            ],
+        )
     });
+}
+
+#[test]
+fn tables_of_two_rails_may_lead_to_each_other() {
+    alone(|host| {
+        takes_its_routes_again(
+            host,
+            &[
+                "table 104 fd01::/64 via fd00::fd dev r0",
+                "table 105 fd00::/64 via fd01::fd dev r1",
+                "table 104 ::/0 via fd00::fe dev r0",
+                "table 105 ::/0 via fd01::fe dev r1",
+            ],
+        )
+    });
+}
+
+#[test]
+fn a_default_route_by_a_nexthop_object_comes_last_too() {
+    alone(|host| takes_its_routes_again(host, &["table 104 fd00::/16 via fd00::fe dev r0", "table 104 ::/0 nhid 6"]));
+}
+
+fn takes_its_routes_again(host: &Host, routes: &[&str]) {
+    let rules = "ip -6 rule add oif r0 lookup 104 priority 20000; ip -6 rule add oif r1 lookup 105 priority 20001";
+    let nics = host.rails(2);
+    host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad\nnexthop add id 6 via fd00::fe dev r0");
+    sh(rules);
+    routes.iter().for_each(|route| host.ip(&format!("route add {route}")));
+    host.prepare(&nics);
+    for (compat, moved) in [(1, false), (1, true), (0, true)] {
+        // With 0 a route that names a nexthop object does not say its gateway.
+        sh(&format!("echo {compat} > /proc/sys/net/ipv4/nexthop_compat_mode"));
+        let (before, normal) = (printed(), host.normal());
+        let c = Container::new("rules");
+        c.create(host).ok();
+        if moved {
+            let us = std::process::id();
+            c.sh(&format!("ip link set r0 netns {us}; ip link set r1 netns {us}"));
+            sh(rules);
+        }
+        host.rdmaprep(&["restore", "--all"]).ok();
+        same("the normal form", &normal, &host.normal());
+        is_as(&before);
+    }
+    host.is_clean();
 }
 
 /// An administrator moves a NIC back by hand and configures it otherwise: that is not the state that it had.

@@ -1,5 +1,6 @@
 //! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
 
+mod cover;
 mod display;
 mod implicit;
 mod nic_state;

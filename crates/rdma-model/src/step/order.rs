@@ -1,12 +1,12 @@
 //! In which order a NIC's state can be set up.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use crate::ids::IfName;
 use crate::snapshot::{Address, Netdev, Route, SysctlValues};
 
-use super::{NicState, Side, Step, kernel_address, kernel_made};
+use super::cover::before_their_cover;
+use super::{NicState, Side, Step, TABLE_MAIN, kernel_address, kernel_made};
 
 /// The steps that give a NIC, just moved and down, its link state and addresses; routes, rules and neighbours come when
 /// all NICs are there ([`connect`]). IPv4 addresses come before the link goes up, so that it never answers for others;
@@ -123,32 +123,10 @@ fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
     }
     ranked.sort_by_key(|(rank, _)| *rank);
     let first = ranked.into_iter().map(|(_, step)| step);
-    let last = before_their_cover(by_gateway).into_iter().map(|route| Step::RouteAdd { side, route: route.clone() });
+    let ruled = states.iter().flat_map(|s| &s.rules).map(|rule| rule.table).chain([TABLE_MAIN]).collect();
+    let last =
+        before_their_cover(&by_gateway, &ruled).into_iter().map(|route| Step::RouteAdd { side, route: route.clone() });
     first.chain(last).collect()
-}
-
-/// An IPv6 gateway has to be on a link, by the route's own table and by the rules (ip6_route_check_nh() in net/ipv6/route.c). A route
-/// that leads to it by another gateway keeps it from being so: a default route comes after the others of a table that a rule prefers
-/// to `main`. So each route comes before those that cover a gateway of its own, and otherwise in the order given.
-fn before_their_cover(routes: Vec<&Route>) -> Vec<&Route> {
-    let covers = |over: &Route, under: &Route| {
-        over != under && gateways(under).any(|gateway| over.destination.contains(&gateway))
-    };
-    let mut left: Vec<(usize, &Route)> =
-        routes.iter().map(|over| (routes.iter().filter(|under| covers(over, under)).count(), *over)).collect();
-    let mut order = Vec::new();
-    while !left.is_empty() {
-        // Where each of some covers another one, no order is better than that given.
-        let next = left.iter().position(|(under, _)| *under == 0).unwrap_or(0);
-        let (_, route) = left.remove(next);
-        left.iter_mut().filter(|(_, over)| covers(over, route)).for_each(|(under, _)| *under -= 1);
-        order.push(route);
-    }
-    order
-}
-
-fn gateways(route: &Route) -> impl Iterator<Item = IpAddr> + '_ {
-    route.hops.iter().filter_map(|hop| hop.gateway).filter(IpAddr::is_ipv6)
 }
 
 /// Each value once: what concerns several NICs is part of each one's state.
