@@ -139,7 +139,8 @@ fn find(namespaces: &ThisMachine, store: &Store, asked: &str) -> Result<Found> {
 
 fn unknown(asked: &str) -> anyhow::Error {
     ErrorClass::Usage.error(format!(
-        "no container of an engine that runs, and none that holds a NIC, has the id or name {asked:?}, and no process has that pid: \
+        "no running container of podman, CRI-O, Docker or containerd, and none that holds a NIC, has the id or name {asked:?}, and no \
+         process has that pid: \
          `rdmaprep status` lists who holds NICs; else give the pid of the container's init"
     ))
 }

@@ -657,8 +657,8 @@ fn of_container(id: &str, more: &[&str]) -> testkit::Said {
 /// A process in the host's network namespace, and an unknown id, are refused with the reason.
 #[test]
 fn containers_that_are_none() {
-    of_container("none", &[]).fails(2, &["no container of an engine", "no process has that pid"]);
-    of_container("0", &[]).fails(2, &["no container of an engine"]);
+    of_container("none", &[]).fails(2, &["no running container of podman", "no process has that pid"]);
+    of_container("0", &[]).fails(2, &["no running container of podman"]);
     of_container(&std::process::id().to_string(), &[]).fails(3, &["shares the host's network"]);
 }
 
@@ -668,5 +668,5 @@ fn flags_that_choose_no_nic_of_a_container_are_refused() {
     let why = "would change nothing: a container's NICs are those that it has";
     of_container("none", &["--ifaces", "rdma0"]).fails(2, &["--ifaces", why]);
     of_container("none", &["--hca", "mlx5_0", "--exclude-hca", "mlx5_1"]).fails(2, &["--exclude-hca", "--hca", why]);
-    of_container("none", &["--family", "6", "--ib"]).fails(2, &["no container of an engine"]);
+    of_container("none", &["--family", "6", "--ib"]).fails(2, &["no running container of podman"]);
 }

@@ -70,12 +70,19 @@ fn rules_of_nics_that_are_away_are_not_orphaned() {
     });
 }
 
-/// A process that calls itself as podman's watcher of that container does, until its stdin is closed.
-fn conmon(host: &Host, id: &str, name: &str, pid: u32) -> Child {
+/// A process that calls itself as podman's watcher of that container does, until its stdin is closed, and its child as the
+/// container: it has a network namespace of its own, without NICs.
+fn conmon(host: &Host, id: &str, name: &str) -> Child {
     let pidfile = host.run.join("pidfile");
-    fs::write(&pidfile, pid.to_string()).unwrap();
-    let line = "exec -a /usr/bin/conmon awk 'BEGIN {system(\"read x\")}' --cid \"$0\" -n \"$1\" -p \"$2\"";
-    Command::new("bash").args(["-c", line, id, name]).arg(&pidfile).stdin(Stdio::piped()).spawn().unwrap()
+    let line = "exec -a /usr/bin/conmon awk 'BEGIN {system(ENVIRON[\"INIT\"])}' --cid \"$0\" -n \"$1\" -p \"$PIDFILE\"";
+    Command::new("bash")
+        .args(["-c", line, id, name])
+        .env("INIT", "exec unshare --net sh -c 'echo $$ > $PIDFILE; read x'")
+        .env("NCCL_SOCKET_IFNAME", "=r0,r1,r2")
+        .env("PIDFILE", pidfile)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// What engines keep of their containers: podman of the first two, the first by a name, and Docker of the last one.
@@ -140,7 +147,7 @@ fn a_container_is_found_by_a_short_id_and_by_its_name() {
         host.rdmaprep(&["restore", "server"]).ok();
         host.is_clean();
         // One that has no NICs is known by the engine alone.
-        let conmon = conmon(host, of_podman, "lonely", all[0].pid());
+        let conmon = conmon(host, of_podman, "lonely");
         testkit::until("the watcher", || host.rdmaprep(&["doctor", "--container", "lonely"]).code != Some(2));
         assert_eq!(diagnosis("lonely").as_ref(), Some(of_podman));
         assert!(explained(&of_podman[..12]).contains("NCCL_SOCKET_IFNAME  \"=r0,r1,r2\""));

@@ -60,7 +60,9 @@ until_ready() {
 # uverbs_of HCA...: the names of their nodes, each with a blank behind it. A case may have made a device again, under another number.
 uverbs_of() {
   local hca
-  for hca in "$@"; do grep -lx "$hca" /sys/class/infiniband_verbs/*/ibdev; done | cut -d / -f 5 | sort | tr '\n' ' '
+  for hca in "$@"; do
+    grep -lx "$hca" /sys/class/infiniband_verbs/*/ibdev || echo "////no-node-of-$hca"
+  done | cut -d / -f 5 | sort | tr '\n' ' '
 }
 
 # check_payload FILE ENV [SANDBOX]: what the payload printed is as it must be; its settings are in its environment (env) or in its

@@ -22,7 +22,7 @@ const LONGEST: u64 = 4096;
 /// What cannot be read names none.
 pub fn users(root: &Path) -> Vec<User> {
     let watchers = watchers(root);
-    let watched = watchers.conmons.iter().filter_map(|words| watched(words));
+    let watched = watchers.conmons().filter_map(watched);
     watched
         .chain(watchers.bundles().iter().filter_map(|bundle| task(bundle)))
         .collect::<BTreeSet<_>>()
@@ -40,32 +40,44 @@ pub struct Running {
     pub pid: i32,
 }
 
-/// What a conmon watches, and containerd's tasks.
+/// What a conmon watches, and containerd's tasks. Each one's init is a child of its watcher: the number in a file that a killed
+/// watcher left may be another process's by now.
 pub fn running(root: &Path) -> Vec<Running> {
-    let pid = |file: &Path| files::read(file).ok().flatten()?.trim().parse().ok();
-    let watched = |words: &Vec<String>| {
-        let pid = pid(Path::new(&after(words, ["-p", "--container-pidfile"])?))?;
-        Some(Running { id: after(words, CID)?, name: after(words, ["-n", "--name"]), pid })
+    let watchers = watchers(root);
+    let init = |file: &Path| {
+        let pid: i32 = files::read(file).ok().flatten()?.trim().parse().ok()?;
+        let parent = status(&root.join("proc").join(pid.to_string()), "PPid:")?;
+        watchers.all.iter().any(|(watcher, _)| *watcher == parent).then_some(pid)
+    };
+    let watched = |words: &[String]| {
+        // A session of `podman exec` has a conmon of its own, with the container's id and name.
+        let is_exec = words.iter().any(|word| ["-e", "--exec"].contains(&word.as_str()));
+        let file = after(words, ["-p", "--container-pidfile"]).filter(|_| !is_exec)?;
+        Some(Running { id: after(words, CID)?, name: after(words, ["-n", "--name"]), pid: init(Path::new(&file))? })
     };
     let task = |bundle: PathBuf| {
         let id = bundle.file_name()?.to_str()?.to_owned();
         // InitPidFile in process/init.go of containerd-shim-runc-v2.
-        Some(Running { id, name: None, pid: pid(&bundle.join("init.pid"))? })
+        Some(Running { id, name: None, pid: init(&bundle.join("init.pid"))? })
     };
-    let watchers = watchers(root);
-    let all = watchers.conmons.iter().filter_map(watched).chain(watchers.bundles().into_iter().filter_map(task));
+    let all = watchers.conmons().filter_map(watched).chain(watchers.bundles().into_iter().filter_map(task));
     all.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// The processes that watch containers.
 struct Watchers {
-    /// The command lines of podman's and CRI-O's.
-    conmons: Vec<Vec<String>>,
+    /// The pid and the command line of each.
+    all: Vec<(u32, Vec<String>)>,
     /// Where containerd keeps its tasks.
     tasks: BTreeSet<PathBuf>,
 }
 
 impl Watchers {
+    /// The command lines of podman's and CRI-O's.
+    fn conmons(&self) -> impl Iterator<Item = &[String]> {
+        self.all.iter().map(|(_, words)| words.as_slice()).filter(|words| program(words) == "conmon")
+    }
+
     /// Of containerd's tasks: one shim may watch all containers of a pod.
     fn bundles(&self) -> Vec<PathBuf> {
         self.tasks.iter().flat_map(|tasks| below(tasks)).flat_map(|namespace| below(&namespace)).collect()
@@ -74,26 +86,39 @@ impl Watchers {
 
 fn watchers(root: &Path) -> Watchers {
     let tasks = STATES.iter().map(|state| root.join(state).join(TASKS)).collect();
-    let mut found = Watchers { conmons: Vec::new(), tasks };
+    let mut found = Watchers { all: Vec::new(), tasks };
     // A user and a container may call a program of theirs by these names.
-    let owner = |path: &Path| fs::metadata(path).ok().map(|meta| meta.uid());
     let pids = |process: &Path| fs::read_link(process.join("ns/pid")).ok();
-    let (administrator, host) = (owner(root), pids(&root.join("proc/self")));
-    let is_host = |process: &PathBuf| owner(process) == administrator && pids(process) == host;
-    for process in below(&root.join("proc")).into_iter().filter(is_host) {
+    let administrator = fs::metadata(root).ok().map(|meta| meta.uid());
+    let host = pids(&root.join("proc/self"));
+    // Not by the owner of the folder: that of a process which cannot be dumped is root.
+    let is_host = |process: &Path| status(process, "Uid:") == administrator && pids(process) == host;
+    for process in below(&root.join("proc")) {
+        let Some(pid) = process.file_name().and_then(|name| name.to_str()?.parse().ok()) else { continue };
         let Ok(line) = fs::read(process.join("cmdline")) else { continue };
         let words: Vec<String> = line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
-        let program = words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default();
-        // containerd's is started in TASKS/NAMESPACE/ID, wherever its state is.
-        if program.starts_with("containerd-shim") {
+        let is_shim = program(&words).starts_with("containerd-shim");
+        if !(is_shim || program(&words) == "conmon") || !is_host(&process) {
+            continue;
+        }
+        // It is started in TASKS/NAMESPACE/ID, wherever containerd's state is.
+        if is_shim {
             let bundle = fs::read_link(process.join("cwd")).unwrap_or_default();
             found.tasks.extend(bundle.ancestors().nth(2).filter(|tasks| tasks.ends_with(TASKS)).map(Path::to_owned));
         }
-        if program == "conmon" {
-            found.conmons.push(words);
-        }
+        found.all.push((pid, words));
     }
     found
+}
+
+fn program(words: &[String]) -> &str {
+    words.first().and_then(|word| word.rsplit('/').next()).unwrap_or_default()
+}
+
+/// The first number of a field in proc_pid_status(5).
+fn status(process: &Path, field: &str) -> Option<u32> {
+    let text = files::read(&process.join("status")).ok()??;
+    text.lines().find_map(|line| line.strip_prefix(field))?.split_whitespace().next()?.parse().ok()
 }
 
 fn below(folder: &Path) -> Vec<PathBuf> {
@@ -134,6 +159,14 @@ mod tests {
         fs::write(path, content).unwrap();
     }
 
+    /// Root's.
+    fn process(root: &Path, pid: u32, parent: u32, line: &str) {
+        let owner = fs::metadata(root).unwrap().uid();
+        let process = root.join("proc").join(pid.to_string());
+        write(&process.join("cmdline"), line);
+        write(&process.join("status"), &format!("Name:\tx\nPPid:\t{parent}\nUid:\t{owner}\t0\t0\t0\n"));
+    }
+
     #[test]
     fn containers_of_each_engine_are_seen() {
         let tree = tempfile::TempDir::new().unwrap();
@@ -146,20 +179,20 @@ mod tests {
         let bundle = root.join("srv/state").join(TASKS).join("k8s.io/pod");
         write(&bundle.join("runtime"), "/usr/bin/rdmaprep-runtime\n");
         write(&root.join("srv/other/moby/c3/runtime"), "/x");
-        write(&root.join("proc/7/cmdline"), "/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0pod\0");
+        process(root, 7, 1, "/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-id\0pod\0");
         symlink(&bundle, root.join("proc/7/cwd")).unwrap();
-        write(&root.join("proc/8/cmdline"), "/usr/bin/containerd-shim-runc-v2\0");
+        process(root, 8, 1, "/usr/bin/containerd-shim-runc-v2\0");
         symlink(root.join("srv/other/moby/c3"), root.join("proc/8/cwd")).unwrap();
-        write(
-            &root.join("proc/9/cmdline"),
-            "/usr/bin/conmon\0--api-version\x001\0-c\0p1\0-u\0p1\0-r\0/opt/rdmaprep-runtime\0",
-        );
-        write(&root.join("proc/10/cmdline"), "vi\0-r\0/usr/bin/rdmaprep-runtime\0");
-        write(&root.join("proc/11/cmdline"), "conmon\0--version\0");
+        process(root, 9, 1, "/usr/bin/conmon\0--api-version\x001\0-c\0p1\0-u\0p1\0-r\0/opt/rdmaprep-runtime\0");
+        process(root, 10, 1, "vi\0-r\0/usr/bin/rdmaprep-runtime\0");
+        process(root, 11, 1, "conmon\0--version\0");
         // In a container.
-        write(&root.join("proc/12/cmdline"), "conmon\0-c\0p2\0-r\0/usr/bin/rdmaprep-runtime\0");
+        process(root, 12, 1, "conmon\0-c\0p2\0-r\0/usr/bin/rdmaprep-runtime\0");
         fs::create_dir_all(root.join("proc/12/ns")).unwrap();
         symlink("pid:[4026531837]", root.join("proc/12/ns/pid")).unwrap();
+        // A user's, who has made it one that cannot be dumped: its folder is root's.
+        process(root, 13, 1, "conmon\0-c\0p3\0-r\0/usr/bin/rdmaprep-runtime\0");
+        write(&root.join("proc/13/status"), "PPid:\t1\nUid:\t1000\t1000\t1000\t1000\n");
         fs::create_dir_all(root.join("run/containerd").join(TASKS).join("moby/c4/runtime")).unwrap();
         let expected = [
             user("k8s.io/pod", "/usr/bin/rdmaprep-runtime"),
@@ -177,11 +210,26 @@ mod tests {
         let pidfile = root.join("run/p1.pid");
         write(&pidfile, "4711");
         let conmon = format!("/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-r\0/usr/bin/crun\0", pidfile.display());
-        write(&root.join("proc/9/cmdline"), &conmon);
-        write(&root.join("proc/10/cmdline"), "/usr/bin/conmon\0-c\0p2\0-p\0/nowhere\0");
+        process(root, 9, 1, &conmon);
+        process(root, 10, 1, "/usr/bin/conmon\0-c\0p2\0-p\0/nowhere\0");
+        process(root, 4711, 9, "sleep\0");
+        // A session of `podman exec`.
+        let session = root.join("run/exec.pid");
+        write(&session, "4712");
+        process(
+            root,
+            12,
+            1,
+            &format!("/usr/bin/conmon\0-c\0p1\0-n\0job\0-p\0{}\0-e\0--exec-attach\0", session.display()),
+        );
+        process(root, 4712, 12, "sh\0");
         let bundle = root.join("run/containerd").join(TASKS).join("moby/c1");
         write(&bundle.join("init.pid"), "815");
-        write(&root.join("proc/11/cmdline"), "/usr/bin/containerd-shim-runc-v2\0-id\0c1\0");
+        process(root, 815, 11, "sleep\0");
+        // Of a shim that was killed: another process has that number.
+        write(&root.join("run/containerd").join(TASKS).join("moby/c2/init.pid"), "816");
+        process(root, 816, 1, "sshd\0");
+        process(root, 11, 1, "/usr/bin/containerd-shim-runc-v2\0-id\0c1\0");
         symlink(&bundle, root.join("proc/11/cwd")).unwrap();
         let one = |id: &str, name: Option<&str>, pid| Running { id: id.into(), name: name.map(str::to_owned), pid };
         assert_eq!(running(root), [one("c1", None, 815), one("p1", Some("job"), 4711)]);

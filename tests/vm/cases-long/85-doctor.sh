@@ -485,7 +485,7 @@ case_a_container() {
   # One that is gone, and one that shares the host's network.
   stop runc sick "$runner"
   fails 2 rdmaprep doctor --container sick
-  says "no container of an engine that runs, and none that holds a NIC"
+  says "no running container of podman, CRI-O, Docker or containerd, and none that holds a NIC"
   fails 3 rdmaprep doctor --container $$
   says "shares the host's network"
 }
