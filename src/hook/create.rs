@@ -114,8 +114,8 @@ impl<'a> Create<'a> {
     fn attach_plan(&mut self, name: &PlanName, mut attempt: Attempt) -> Result<()> {
         let hook = self.hook;
         let netns = attempt.container.netns();
-        let (plan, host) = choose(hook, self.request, name, &mut attempt)?;
-        self.outcome.note_once(self.request.unplanned(&plan).into_iter().collect());
+        let (plan, host, unplanned) = choose(hook, self.request, name, &mut attempt)?;
+        self.outcome.note_once(unplanned.into_iter().collect());
         let plan = self.plan_within(plan, Some(&host))?;
         planner::check_unclaimed(&attempt.records, netns, &plan)?;
         let within = attempt.world.observe(Side::Inside, &Scope::links())?;

@@ -10,14 +10,14 @@ use crate::config::policy::{Device, Policy};
 use crate::config::request::{ANNOTATION, Request};
 
 impl Request {
-    /// That the annotation's list has a NIC that is not in the plan: the container starts without it.
+    /// That the annotation's list has a NIC that is not in the plan as it is stored: the container starts without it.
     pub fn unplanned(&self, plan: &Plan) -> Option<String> {
         let planned = |name: &IfName| plan.nics.iter().any(|nic| nic.identity.name == *name);
         let strange = self.narrowing.only.iter().flatten().find(|name| !planned(name))?;
         Some(format!("annotation {ANNOTATION}ifaces names {strange}, which is not in plan {}", plan.name))
     }
 
-    /// That annotations and policy leave nothing of a plan, `unplanned` of it.
+    /// That annotations and policy leave nothing of a plan, `unplanned` of it before that.
     pub fn nothing_left(&self, plan: &Plan, unplanned: Option<String>) -> anyhow::Error {
         let why = unplanned.map_or(String::new(), |why| format!(": {why}"));
         ErrorClass::Nothing.error(format!("annotations and policy leave no NIC of plan {}{why}", plan.name))

@@ -15,13 +15,13 @@ use crate::planner::{self, fresh_plan};
 
 use super::Attempt;
 
-/// What is left of the plan for this container, and the host at that moment.
+/// What is left of the plan for this container, the host at that moment, and what the container asks for that the plan lacks.
 pub(super) fn choose(
     hook: &Hook,
     request: &Request,
     name: &PlanName,
     attempt: &mut Attempt,
-) -> Result<(Plan, Snapshot)> {
+) -> Result<(Plan, Snapshot, Option<String>)> {
     let busy = planner::busy_nics(&attempt.records, hook.machine);
     let world = &mut *attempt.world;
     let plan = match hook.keeper {
@@ -55,5 +55,5 @@ pub(super) fn choose(
     request.host.policy.limits(&plan)?;
     planner::check_free(&plan, &busy)?;
     let paths = world.host_paths(&host, &plan.job.clone().with(&request.job()));
-    Ok((plan, Snapshot { paths: Some(paths), ..host }))
+    Ok((plan, Snapshot { paths: Some(paths), ..host }, unplanned))
 }
