@@ -184,7 +184,7 @@ pub fn summary(plan: &Plan, selection: &Selection, is_stored: bool) -> String {
     text.push_str(if plan.rails.notes.is_empty() { "" } else { "\n" });
     text.push_str(if plan.env.is_empty() { "NCCL settings: none\n" } else { "NCCL settings:\n" });
     plan.env.iter().for_each(|v| text.push_str(&setting(v)));
-    if is_stored && !plan.env.is_empty() {
+    if is_stored && !plan.nics.is_empty() {
         text.push_str(&format!("# {SOCKETS}\n"));
     }
     plan.unset.iter().for_each(|line| text.push_str(&format!("# not set: {}\n", printable(line))));

@@ -68,9 +68,12 @@ fn host(request: &Request) -> Result<Diagnosis> {
     // A look that has the kernel load a module changes what is looked for.
     let snapshot = planner::observe_host(&mut Kernel::quiet(Netns::current()?, None)?, &request.job())?;
     warn(&snapshot.warnings);
-    let (plans, unread) = plans(&store)?;
-    let tree = HostTree::new(Path::new("/"))?;
-    let unregistered = install::unregistered_engines(&tree).iter().map(ToString::to_string).collect();
+    let (plans, mut unread) = plans(&store)?;
+    let unregistered = install::unregistered_engines(&HostTree::new(Path::new("/"))?).unwrap_or_else(|e| {
+        unread.push(Unread::Engines(format!("{e:#}")));
+        Vec::new()
+    });
+    let unregistered = unregistered.iter().map(ToString::to_string).collect();
     let machine = Machine { unread, unregistered, ..collect::of_host(&snapshot)? };
     doctor(&Examination {
         request,

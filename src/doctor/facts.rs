@@ -65,6 +65,8 @@ pub enum Unread {
     PastPlan(String),
     /// A file that NCCL reads in a container: why, with its path.
     Nccl(String),
+    /// A file that says whether an engine knows rdmaprep: why, with its path.
+    Engines(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

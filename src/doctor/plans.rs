@@ -7,6 +7,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_model::values::Family;
 
+use super::facts::Unread;
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::attach;
 use crate::plan::Plan;
@@ -118,17 +119,22 @@ fn outdated(context: &CheckContext, plan: &Plan) -> Option<Finding> {
 /// their NICs: they got them by another way.
 pub(super) fn engines(context: &CheckContext) -> Vec<Finding> {
     let Some(machine) = context.of.machine else { return Vec::new() };
-    let Some(plan) = context.of.plans.first().filter(|_| context.of.traces.is_empty()) else { return Vec::new() };
-    if machine.unregistered.is_empty() {
-        return Vec::new();
-    }
-    let seen = format!(
-        "plan {} is stored, and rdmaprep is registered with no engine here: {}",
-        plan.name,
-        join(&machine.unregistered)
-    );
-    let why = "their containers start without the NICs that they ask for, and nothing says so";
-    let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` edited does without";
-    let options: String = machine.unregistered.iter().map(|engine| format!(" --{engine}")).collect();
-    vec![Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!("rdmaprep install{options}"))]
+    let is_in_use = context.of.traces.iter().any(|trace| trace.stale.is_none());
+    let Some(plan) = context.of.plans.first().filter(|_| !is_in_use) else { return Vec::new() };
+    let why = "where an engine does not know rdmaprep, a container with its annotations starts without NICs, and no error says so";
+    let unread = machine.unread.iter().filter_map(|unread| match unread {
+        Unread::Engines(said) => {
+            let seen = format!("whether an engine here knows rdmaprep is not known: {said}");
+            Some(Finding::new(Check::EngineHooks, Severity::Unknown, seen, why, "look into that file"))
+        }
+        _ => None,
+    });
+    let known = Some(&machine.unregistered).filter(|engines| !engines.is_empty()).map(|engines| {
+        let seen =
+            format!("plan {} is stored, and rdmaprep is registered with no engine here: {}", plan.name, join(engines));
+        let fix = "register it (README: Install); a bundle that `rdmaprep prepare --bundle` edited does without";
+        let options: String = engines.iter().map(|engine| format!(" --{engine}")).collect();
+        Finding::new(Check::EngineHooks, Severity::Warning, seen, why, fix).run(format!("rdmaprep install{options}"))
+    });
+    unread.chain(known).collect()
 }

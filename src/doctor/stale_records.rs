@@ -123,24 +123,28 @@ fn orphaned(rule: &Rule, snapshot: &Snapshot) -> Option<String> {
 
 /// What could not be read: of that nothing is known to be well.
 pub(super) fn unread(context: &CheckContext) -> Vec<Finding> {
-    let one = |unread: &Unread| match unread {
-        Unread::Plan(why) => {
-            let fix = "remove the file, and prepare the plan again";
-            Finding::new(Check::Plans, Severity::Breaks, why, super::plans::WHY, fix)
-        }
-        Unread::PastPlan(name) => {
-            let fix =
-                "prepare it again as it was, and the bundles that have it; where nothing uses it: remove its file";
-            let seen = format!("plan {name} was made before the last boot");
-            Finding::new(Check::Plans, Severity::Breaks, seen, super::plans::WHY, fix)
-        }
-        Unread::Nccl(why) => {
-            let fix = "look into that file";
-            let what = "what NCCL makes of the HCAs follows from what it says";
-            Finding::new(Check::Nccl, Severity::Unknown, why, what, fix)
-        }
+    let one = |unread: &Unread| {
+        Some(match unread {
+            // Where containers have their NICs, nothing is in doubt: see [`super::plans::engines`].
+            Unread::Engines(_) => return None,
+            Unread::Plan(why) => {
+                let fix = "remove the file, and prepare the plan again";
+                Finding::new(Check::Plans, Severity::Breaks, why, super::plans::WHY, fix)
+            }
+            Unread::PastPlan(name) => {
+                let fix =
+                    "prepare it again as it was, and the bundles that have it; where nothing uses it: remove its file";
+                let seen = format!("plan {name} was made before the last boot");
+                Finding::new(Check::Plans, Severity::Breaks, seen, super::plans::WHY, fix)
+            }
+            Unread::Nccl(why) => {
+                let fix = "look into that file";
+                let what = "what NCCL makes of the HCAs follows from what it says";
+                Finding::new(Check::Nccl, Severity::Unknown, why, what, fix)
+            }
+        })
     };
-    context.of.machine.iter().flat_map(|m| &m.unread).map(one).collect()
+    context.of.machine.iter().flat_map(|m| &m.unread).filter_map(one).collect()
 }
 
 /// Programs that configure links, and do not leave restored ones alone; not those that configure NICs which no plan and no flag

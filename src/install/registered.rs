@@ -1,5 +1,7 @@
 //! Whether any engine of a host knows rdmaprep, by whatever wrote its files.
 
+use anyhow::Result;
+
 use super::containerd::CONFIG as CONTAINERD;
 use super::docker::DAEMON;
 use super::{NAME, Target, with_imports};
@@ -10,27 +12,57 @@ use crate::kernel::host::host_tree::{Content, ReadTree};
 const HOOKS: [&str; 3] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/etc/enroot/hooks.d"];
 /// Where runtimes of Kubernetes look for pod networks.
 const NETWORKS: &str = "/etc/cni/net.d";
+/// Where a kubelet keeps its pods.
+const KUBELET: &str = "/var/lib/kubelet";
 
-/// The engines of a host, where none of them knows rdmaprep: their containers start without the NICs that they ask for. None
-/// where containers get NICs by CDI, or where a file cannot be read.
-pub fn unregistered_engines(tree: &dyn ReadTree) -> Vec<Target> {
-    let engines = super::found(tree).into_iter().map(|(target, _)| target).filter(|t| t.is_engine()).collect();
-    if knows_us(tree) { Vec::new() } else { engines }
+/// The engines of a host, where none of them knows rdmaprep: a container that asks them by annotation starts without NICs. None where
+/// containers get NICs by CDI. [`ErrorClass::Usage`] where a file cannot be read, and no other one names rdmaprep.
+///
+/// [`ErrorClass::Usage`]: rdma_model::error_class::ErrorClass::Usage
+pub fn unregistered_engines(tree: &dyn ReadTree) -> Result<Vec<Target>> {
+    let found: Vec<Target> =
+        super::found(tree).into_iter().map(|(target, _)| target).filter(|t| t.is_engine()).collect();
+    // Docker brings a containerd of its own, which serves others only beside a kubelet.
+    let is_dockers = found.contains(&Target::Docker) && !tree.exists(KUBELET);
+    let engines = found.into_iter().filter(|t| *t != Target::Containerd || !is_dockers).collect();
+    let ways = [hooks, devices, runtimes, networks, containerd].map(|way| way(tree));
+    if ways.iter().any(|way| matches!(way, Ok(true))) {
+        return Ok(Vec::new());
+    }
+    ways.into_iter().try_for_each(|way| way.map(drop))?;
+    Ok(engines)
 }
 
-fn knows_us(tree: &dyn ReadTree) -> bool {
-    let names = HOOKS.iter().flat_map(|folder| tree.list(folder).unwrap_or_default());
-    let says = |path: &str| match tree.content(path) {
-        Ok(Some(Content::Text(text))) => text.contains(NAME),
-        other => !matches!(other, Ok(None)),
-    };
-    let mut networks = tree.list(NETWORKS).unwrap_or_default().into_iter().map(|name| format!("{NETWORKS}/{name}"));
-    let containerd = || with_imports(CONTAINERD, tree).map_or(true, |files| files.iter().any(|f| f.contains(NAME)));
-    names.into_iter().any(|name| name.contains(NAME))
-        || tree.exists(cdi::FILE)
-        || says(DAEMON)
-        || networks.any(|path| says(&path))
-        || containerd()
+fn hooks(tree: &dyn ReadTree) -> Result<bool> {
+    let names: Vec<Vec<String>> = HOOKS.iter().map(|folder| tree.list(folder)).collect::<Result<_>>()?;
+    Ok(names.iter().flatten().any(|name| name.contains(NAME)))
+}
+
+fn devices(tree: &dyn ReadTree) -> Result<bool> {
+    Ok(tree.exists(cdi::FILE))
+}
+
+fn runtimes(tree: &dyn ReadTree) -> Result<bool> {
+    says(DAEMON, tree)
+}
+
+fn networks(tree: &dyn ReadTree) -> Result<bool> {
+    // The names that libcni takes (ConfFiles() in libcni/conf.go): Multus has a folder there.
+    let is_one = |name: &String| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end));
+    let mut says =
+        tree.list(NETWORKS)?.into_iter().filter(is_one).map(|name| says(&format!("{NETWORKS}/{name}"), tree));
+    says.try_fold(false, |known, one| Ok(known || one?))
+}
+
+fn containerd(tree: &dyn ReadTree) -> Result<bool> {
+    Ok(with_imports(CONTAINERD, tree)?.iter().any(|text| text.contains(NAME)))
+}
+
+fn says(path: &str, tree: &dyn ReadTree) -> Result<bool> {
+    Ok(match tree.content(&tree.followed(path)?)? {
+        Some(Content::Text(text)) => text.contains(NAME),
+        Some(Content::Link(_)) | None => false,
+    })
 }
 
 #[cfg(test)]
@@ -39,6 +71,21 @@ mod tests {
 
     use super::*;
     use crate::kernel::host::host_tree::HostTree;
+
+    fn unregistered(files: &[(&str, &str)]) -> Result<Vec<Target>> {
+        let root = tempfile::TempDir::new().unwrap();
+        for (path, text) in files {
+            let file = root.path().join(path);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            match text.strip_prefix("-> ") {
+                Some(target) => std::os::unix::fs::symlink(root.path().join(target), file).unwrap(),
+                None => fs::write(file, text).unwrap(),
+            }
+        }
+        unregistered_engines(&HostTree::new(root.path()).unwrap())
+    }
+
+    const ENGINES: [(&str, &str); 3] = [("usr/bin/podman", ""), ("usr/bin/dockerd", ""), ("usr/bin/containerd", "")];
 
     #[test]
     fn any_way_to_nics_is_one() {
@@ -50,21 +97,35 @@ mod tests {
             ("etc/cni/net.d/10-pods.conflist", r#"{"plugins": [{"type": "rdmaprep"}]}"#),
             ("etc/containerd/config.toml", "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.rdmaprep]"),
             ("etc/containerd/conf.d/x.toml", "[a.rdmaprep]"),
-            ("etc/containerd/config.toml", "no TOML"),
             (cdi::FILE.trim_start_matches('/'), ""),
         ];
-        let unknown = [("etc/docker/daemon.json", "{}"), ("etc/cni/net.d/87-podman.conflist", "{}")];
-        for (path, text) in known.iter().chain(&unknown) {
-            let root = tempfile::TempDir::new().unwrap();
-            for (path, text) in [("usr/bin/podman", ""), ("usr/bin/dockerd", ""), (*path, *text)] {
-                let file = root.path().join(path);
-                fs::create_dir_all(file.parent().unwrap()).unwrap();
-                fs::write(file, text).unwrap();
-            }
-            let found = unregistered_engines(&HostTree::new(root.path()).unwrap());
-            let expected =
-                if unknown.contains(&(*path, *text)) { vec![Target::Podman, Target::Docker] } else { vec![] };
-            assert_eq!(found, expected, "{path}: {text}");
+        for (path, text) in known {
+            let found = unregistered(&[&ENGINES[..], &[(path, text)]].concat()).unwrap();
+            assert_eq!(found, [], "{path}: {text}");
         }
+        let linked = [("etc/docker/daemon.json", "-> srv/docker.json"), ("srv/docker.json", "rdmaprep")];
+        assert_eq!(unregistered(&[&ENGINES[..], &linked].concat()).unwrap(), []);
+    }
+
+    #[test]
+    fn other_files_are_none() {
+        for (path, text) in [
+            ("etc/docker/daemon.json", "{}"),
+            ("etc/cni/net.d/87-podman.conflist", "{}"),
+            ("etc/cni/net.d/multus.d/multus.kubeconfig", ""),
+        ] {
+            let found = unregistered(&[&ENGINES[..], &[(path, text)]].concat()).unwrap();
+            assert_eq!(found, [Target::Podman, Target::Docker], "{path}: {text}");
+        }
+        let with_kubelet = [&ENGINES[..], &[("var/lib/kubelet/config.yaml", "")]].concat();
+        assert_eq!(unregistered(&with_kubelet).unwrap(), [Target::Podman, Target::Docker, Target::Containerd]);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_no_answer() {
+        let torn = ("etc/containerd/config.toml", "no TOML");
+        unregistered(&[&ENGINES[..], &[torn]].concat()).unwrap_err();
+        let known = [torn, ("etc/docker/daemon.json", "rdmaprep")];
+        assert_eq!(unregistered(&[&ENGINES[..], &known].concat()).unwrap(), []);
     }
 }
