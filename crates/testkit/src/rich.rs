@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{Host, sh};
+use crate::{Host, sh, until};
 
 /// Three NICs with everything that a move destroys: r0 and r1 up, r2 down; up0 is the uplink and stays.
 pub fn rich(host: &Host) {
@@ -56,4 +56,9 @@ pub fn rich(host: &Host) {
     ] {
         fs::write(format!("/proc/sys/net/{leaf}"), value).unwrap();
     }
+    // A work queue adds an address's route some time after the address (addrconf_dad_work() in net/ipv6/addrconf.c).
+    let count = |list: &str| sh(&format!("{list} | grep -c '[6l] fd' || :"));
+    until("each IPv6 address has its route", || {
+        count("ip -6 route show table local") == count("ip -o -6 address | tr -s ' '")
+    });
 }
