@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::alone_as_root;
 use crate::compare::{BPF, Observation, differs_for_good};
-use testkit::rich::rich;
+use testkit::rich::{rich, until_routed6};
 use testkit::{Container, Host, Said, run, sh};
 
 /// The tenant's NICs.
@@ -128,6 +128,7 @@ impl Tenancy {
         let mut first = Container::new("first");
         first.create(host).ok();
         let pid = first.pid();
+        until_routed6(|line| first.sh(line), "f");
         let whole = settled(|| Observation::inside(pid));
         let given = of_nics(&whole);
         mischief(&first, does);

@@ -56,8 +56,13 @@ pub fn rich(host: &Host) {
     ] {
         fs::write(format!("/proc/sys/net/{leaf}"), value).unwrap();
     }
-    // A work queue adds an address's route some time after the address (addrconf_dad_work() in net/ipv6/addrconf.c).
-    let count = |list: &str| sh(&format!("{list} | grep -c '[6l] fd' || :"));
+    until_routed6(sh, "fd");
+}
+
+/// Waits until each IPv6 address that begins so has its route, where that shell runs: a work queue adds it some time after the
+/// address (addrconf_dad_work() in net/ipv6/addrconf.c).
+pub fn until_routed6(shell: impl Fn(&str) -> String, prefix: &str) {
+    let count = |list: &str| shell(&format!("{list} | grep -c '[6l] {prefix}' || :"));
     until("each IPv6 address has its route", || {
         count("ip -6 route show table local") == count("ip -o -6 address | tr -s ' '")
     });
