@@ -211,13 +211,20 @@ impl Draft {
     /// Layers that keep a NIC with the host whatever the routes are.
     fn layers(&mut self) {
         let count = self.host.nics.len();
+        let several = ["two routers", "multipath", "nexthop group"].iter().any(|way| self.host.layout.contains(way));
         for nic in 0..count {
             if !self.rng.chance(12) {
                 continue;
             }
             let name = self.name(nic);
             self.host.nics[nic].idle = false;
-            match self.rng.below(6) {
+            let layer = match self.rng.below(6) {
+                // A bridge or a macvlan of mode passthru takes all that the NIC receives. Of several next hops the kernel would
+                // choose the dead one at times, by hash or by its neighbour's state, whatever rdmaprep does.
+                2 | 5 if several => 3,
+                layer => layer,
+            };
+            match layer {
                 0 => {
                     self.ip(format!("link add mvl{nic} link {name} type macvlan mode bridge"));
                     self.ip(format!("address add 10.{}.0.1/24 dev mvl{nic}", 150 + nic));
