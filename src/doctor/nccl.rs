@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use nccl_rules::explain::{Explanation, Trap, explain_named};
+use nccl_rules::explain::{Bootstrap, Endpoint, Explanation, Trap, explain_named};
 use nccl_rules::settings::Settings;
 use rdma_model::escape::shell_word;
+use rdma_model::snapshot::Netdev;
 
 use super::context::is_infiniband;
 use super::{Check, CheckContext, Finding, Rail, Severity, join};
@@ -42,7 +43,26 @@ pub(super) fn pick(context: &CheckContext) -> Vec<Finding> {
         })
         .collect();
     found.extend(other(context, settings, &explained));
+    found.extend(bridged(context, &explained.bootstrap));
     found
+}
+
+/// In a container with NICs: the bootstrap goes over a veth of the engine's. podman and Docker give every host the same private
+/// subnet, and ranks of other nodes connect to the address that NCCL announces.
+fn bridged(context: &CheckContext, bootstrap: &Bootstrap) -> Option<Finding> {
+    let Bootstrap::Uses(Endpoint { interface, address, .. }, _) = bootstrap else { return None };
+    let meant = context.meant();
+    let own = meant.first().filter(|_| context.is_inside())?.name();
+    let label = |name: &str| interface.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+    let veth = |dev: &&Netdev| dev.kind.as_deref() == Some("veth") && label(dev.name.as_str());
+    context.of.snapshot.netdevs.iter().find(veth).filter(|dev| meant.iter().all(|rail| *rail.name() != dev.name))?;
+    let seen = format!("NCCL bootstraps over {interface} with {address}: a veth, which ends on this host");
+    let why = "where other nodes have no route to that address, their ranks hang in ncclCommInitRank";
+    let fix = format!(
+        "start it with `--network none`, or set NCCL_SOCKET_IFNAME=={own} and GLOO_SOCKET_IFNAME={own}; nothing where all \
+         nodes route this network, as in Kubernetes"
+    );
+    Some(Finding::new(Check::Nccl, Severity::Unknown, seen, why, fix))
 }
 
 fn untold(why: &str) -> Finding {

@@ -84,6 +84,9 @@ by_hooks() { # RUNTIME
   check_payload /tmp/ctr/out conf
   grep -qE '^eth0 UP 10\.88\.' /tmp/ctr/out || die "no bridge: $(cat /tmp/ctr/out)"
   inside "$id"
+  # eth0 was there first, so NCCL takes it: 10.88.0.0/16 is podman's on every host.
+  said=$(rdmaprep doctor --container "$id") || true
+  says "NCCL bootstraps over eth0 with 10.88."
   ends
   # Once more: the same container, which podman has kept.
   rm /tmp/ctr/out
