@@ -8,6 +8,10 @@ use rdma_model::step::{IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated
 
 use crate::plan::sysctl_carry;
 
+/// include/uapi/linux/if_addr.h.
+const IFA_F_NODAD: u32 = 0x02;
+const IFA_F_DADFAILED: u32 = 0x08;
+
 /// Whether the host has no route to an address's subnet although the kernel had made one: the administrator deleted it, and it
 /// must not appear inside.
 fn lacks_subnet(state: &NicState, address: &Address) -> bool {
@@ -25,6 +29,11 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     // No router or DHCP client renews them inside; a finite lifetime gets here only by --freeze-lifetimes.
     for address in state.netdev.addresses.iter_mut().filter(|a| lacks_subnet(before, a)) {
         address.flags |= IFA_F_NOPREFIXROUTE;
+    }
+    // Duplicate address detection is the host's: inside it would take a second or two, in which Linux lets no program bind the
+    // address. It still runs there where the last container has just ended.
+    for address in state.netdev.addresses.iter_mut().filter(|a| a.address.is_ipv6() && a.flags & IFA_F_DADFAILED == 0) {
+        address.flags |= IFA_F_NODAD;
     }
     state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
     let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));

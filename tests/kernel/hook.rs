@@ -181,6 +181,28 @@ fn a_pod_keeps_its_nics_until_the_last_container_ends() {
     });
 }
 
+/// The host's duplicate address detection has ended; until one of the container's ends, a program cannot bind the address.
+#[test]
+fn an_ipv6_address_can_be_bound_as_soon_as_it_is_inside() {
+    alone(|host| {
+        host.rails(1);
+        sh("echo 1 > /proc/sys/net/ipv6/conf/r0/accept_dad");
+        host.ip("address add fd00::1/64 dev r0");
+        until("the host's own detection", || sh("ip -6 address show tentative dev r0 to fd00::/64").is_empty());
+        let before = host.look();
+        host.prepare("r0");
+        // The second one finds the host's detection running again.
+        for _ in 0..2 {
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            c.sh("python3 -c \"import socket; socket.socket(socket.AF_INET6).bind(('fd00::1', 0))\"");
+            c.stop(host).ok();
+        }
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
 #[test]
 fn twenty_restarts_leave_the_host_as_it_was() {
     alone(|host| {
