@@ -1,10 +1,12 @@
 //! The only executor: steps, one after the other, until one fails or the deadline passes.
 
+use std::io;
 use std::time::Instant;
 
 use anyhow::Result;
+use nix::libc::{EHOSTUNREACH, EINVAL, ENETUNREACH};
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::step::Step;
+use rdma_model::step::{Step, links_to_gateways};
 
 use crate::kernel::{World, faults};
 
@@ -33,6 +35,23 @@ pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Ve
     steps.iter().filter_map(attempt).collect()
 }
 
+/// Once more, with its gateways on the link for so long, where the kernel refused the step for a gateway. A restore deletes what a
+/// crash leaves of these routes, since no record has them.
 fn perform(step: &Step, world: &mut dyn World, deadline: Instant) -> Result<()> {
-    faults::around(format_args!("step {step}"), || world.perform(step, deadline))
+    let mut once = |step: &Step| faults::around(format_args!("step {step}"), || world.perform(step, deadline));
+    let result = once(step);
+    let Err(refused) = &result else { return result };
+    let errno = refused.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+    if !matches!(errno, Some(EHOSTUNREACH | ENETUNREACH | EINVAL)) {
+        return result;
+    }
+    let mut links = links_to_gateways(step);
+    links.retain(|(side, route)| once(&Step::RouteAdd { side: *side, route: route.clone() }).is_ok());
+    if links.is_empty() {
+        return result;
+    }
+    let again = once(step);
+    let undone = links.into_iter().map(|(side, route)| once(&Step::RouteDelete { side, route }));
+    let undone = undone.fold(Ok(()), Result::and);
+    again.or(result).and(undone)
 }

@@ -215,6 +215,33 @@ fn order(host: &Host, number: usize, nics: [&str; 3]) {
     restores(host, number, &points[first..], &was);
 }
 
+/// Each of two routes covers the other one's gateway, so a host route leads to that while it is added.
+#[test]
+fn a_route_with_a_covered_gateway_ends_anywhere() {
+    tell(
+        "covered",
+        &abreast(ABREAST, |host, number| {
+            host.rails(1);
+            host.ip("address add fd00:1::1/64 dev r0 nodad
+                route add fd00::/8 via fd00:1::fe dev r0 table 200
+                route add fd00::/16 via fd00:1::fd dev r0 table 200");
+            sh("ip -6 rule add to fd00::/8 lookup 200 priority 1000");
+            host.prepare("r0");
+            let was = Was { look: host.look(), left: String::new() };
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            c.stop(host).ok();
+            let was = Was { left: left(), ..was };
+            Container::new("c").create(host).ok();
+            struck(&mut host.command(&["restore", "--all"]), "", "").ok();
+            let mut points = passed();
+            points.retain(|p| p.name.contains("fd00:1::f") || p.name.contains("fd00::/"));
+            assert!(points.iter().any(|p| p.name.contains("deleting route fd00:1::fe/128")), "{points:#?}");
+            restores(host, number, &points, &was);
+        }),
+    );
+}
+
 /// The last thing that an attach does before its report fails, and then its undo is cut short as well.
 #[test]
 fn an_undo_that_ends_anywhere() {

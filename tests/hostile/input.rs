@@ -12,7 +12,6 @@ use nccl_rules::ifname::Patterns;
 use nccl_rules::version::Version;
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
-use rdma_model::step::{NicState, Side, Step, connect};
 use rdma_netlink::nexthop;
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::file::ConfigFile;
@@ -227,28 +226,6 @@ fn a_namespace_that_its_root_has_filled() {
     in_proportion("mounts", 10_000, |count| {
         let text = (0..count).map(|i| format!("{i} 1 0:1 / /sys/{} rw - tmpfs x rw\n", word(i))).collect::<String>();
         move || assert_eq!(mountinfo::below(&mountinfo::parse(text.as_bytes()), 1, Path::new("/sys")).len(), count)
-    });
-}
-
-/// A router's: each route leads to a gateway of its own, and the default route covers all of them.
-#[test]
-fn routes_by_gateways() {
-    let nic = held().remove(0).before;
-    in_proportion("routes by gateways", 5_000, |count| {
-        let route = |i: usize| -> Route {
-            let hop = json!({"dev": nic.netdev.name, "gateway": format!("fd00::{i:x}")});
-            let destination = if i == 0 { "::/0".to_owned() } else { format!("fd01:{i:x}::/32") };
-            serde_json::from_value(json!({"destination": destination, "table": 7, "hops": [hop]})).unwrap()
-        };
-        let state = NicState { routes: (0..count).map(route).collect(), ..nic.clone() };
-        move || {
-            let steps = connect(Side::Host, &[&state]);
-            let last = steps.iter().rev().find_map(|step| match step {
-                Step::RouteAdd { route, .. } => Some(route.destination.to_string()),
-                _ => None,
-            });
-            assert_eq!(last.unwrap(), "::/0");
-        }
     });
 }
 

@@ -16,7 +16,7 @@ use crate::compare::{Observation, differs_for_good};
 use crate::random::{Host, Line, Place, Rng, Talk, Tool};
 use serde_json::Value;
 use socket2::{Domain, Socket, Type};
-use testkit::{Container, run, sh};
+use testkit::{Container, ipv6, run, sh};
 
 /// Of all hosts; the hosts of a suite are always the same ones, since it must not fail by luck.
 const SEED: u64 = 17;
@@ -302,7 +302,7 @@ fn settle() {
 /// A machine with a load takes its time for what the kernel does with carriers and IPv6 addresses by itself.
 fn network_stands_still() {
     let start = Instant::now();
-    let unfinished = || [unfinished_carriers(), unfinished_addresses()].concat();
+    let unfinished = || [unfinished_carriers(), ipv6::unfinished(sh, true)].concat();
     while !unfinished().is_empty() {
         assert!(start.elapsed() < STALLED, "the kernel is not done with {:?}", unfinished());
         std::thread::sleep(Duration::from_millis(10));
@@ -314,27 +314,6 @@ fn network_stands_still() {
 fn unfinished_carriers() -> Vec<String> {
     let links = sh("ip -o link show up");
     links.lines().filter(|l| l.contains("LOWER_UP") && l.contains("NO-CARRIER")).map(str::to_owned).collect()
-}
-
-/// IPv6 addresses that are tentative where there is a carrier, and those without their route in table local. A work queue of the
-/// kernel's makes that, for one with nodad as well, which is there before and never tentative (addrconf_dad_start and
-/// addrconf_dad_work in net/ipv6/addrconf.c).
-fn unfinished_addresses() -> Vec<String> {
-    let json = |line: &str| -> Vec<Value> { serde_json::from_str(&sh(line)).unwrap_or_default() };
-    let routes = json("ip -j -6 route show table local type local");
-    let routed = |ip: &Value, dev: &Value| routes.iter().any(|r| &r["dst"] == ip && &r["dev"] == dev);
-    let mut unfinished = Vec::new();
-    for link in json("ip -j -6 address show up") {
-        let carrier = link["flags"].as_array().is_some_and(|f| f.iter().any(|f| f == "LOWER_UP"));
-        let waits = |a: &&Value| match (a["dadfailed"].is_null(), a["tentative"].is_null()) {
-            (false, _) => false,
-            (true, true) => !routed(&a["local"], &link["ifname"]),
-            (true, false) => carrier,
-        };
-        let all = link["addr_info"].as_array().into_iter().flatten().filter(waits);
-        unfinished.extend(all.map(|a| a["local"].to_string()));
-    }
-    unfinished
 }
 
 /// Runs it in the network namespace of that process.

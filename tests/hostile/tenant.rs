@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::alone_as_root;
 use crate::compare::{BPF, Observation, differs_for_good};
-use testkit::rich::{rich, until_routed6};
-use testkit::{Container, Host, Said, run, sh};
+use testkit::rich::rich;
+use testkit::{Container, Host, Said, ipv6, run, sh, until};
 
 /// The tenant's NICs.
 const NICS: &str = "r0,r1";
@@ -128,7 +128,10 @@ impl Tenancy {
         let mut first = Container::new("first");
         first.create(host).ok();
         let pid = first.pid();
-        until_routed6(|line| first.sh(line), "f");
+        // A link-local address comes when the kernel has taken notice of the carrier, once in a second.
+        let inside = |line: &str| first.sh(line);
+        until("each NIC has a link-local address", || inside("ip -o -6 address show scope link").lines().count() >= 2);
+        until("the kernel has done its part", || ipv6::unfinished(inside, true).is_empty());
         let whole = settled(|| Observation::inside(pid));
         let given = of_nics(&whole);
         mischief(&first, does);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::alone;
 use serde_json::Value;
-use testkit::{Container, Host, same, sh, until};
+use testkit::{Container, Host, ipv6, same, sh, until};
 
 /// Commands of ip and tc that print state of a NIC.
 const COMMANDS: [&str; 12] = [
@@ -59,8 +59,9 @@ fn settle(value: &mut Value) {
     }
 }
 
-/// All of it, a line for each thing.
+/// All of it, a line for each thing, when the kernel has done what it does by itself.
 fn printed() -> String {
+    ipv6::settled(sh);
     let mut text = String::new();
     for command in COMMANDS {
         let out = sh(command);
@@ -97,7 +98,7 @@ fn journey(host: &Host, nics: &str, inside: impl Fn(&Container)) {
 /// What the kernel makes by itself comes some time after the call.
 fn is_as(before: &str) {
     let start = Instant::now();
-    while printed() != before && start.elapsed() < Duration::from_secs(3) {
+    while printed() != before && start.elapsed() < Duration::from_secs(10) {
         std::thread::sleep(Duration::from_millis(20));
     }
     same("what ip and tc tell of the host", before, &printed());
@@ -227,27 +228,95 @@ fn a_default_route_by_a_nexthop_object_comes_last_too() {
 
 fn takes_its_routes_again(host: &Host, routes: &[&str]) {
     let rules = "ip -6 rule add oif r0 lookup 104 priority 20000; ip -6 rule add oif r1 lookup 105 priority 20001";
-    let nics = host.rails(2);
-    host.ip("address add fd00::1/64 dev r0 nodad\naddress add fd01::1/64 dev r1 nodad\nnexthop add id 6 via fd00::fe dev r0");
-    sh(rules);
-    routes.iter().for_each(|route| host.ip(&format!("route add {route}")));
-    host.prepare(&nics);
-    for (compat, moved) in [(1, false), (1, true), (0, true)] {
+    let routes = routes.iter().map(|route| format!("ip route add {route}\n")).collect::<String>();
+    let before = "ip address add fd00::1/64 dev r0 nodad; ip address add fd01::1/64 dev r1 nodad
+                  ip nexthop add id 6 via fd00::fe dev r0";
+    for compat in [1, 0] {
         // With 0 a route that names a nexthop object does not say its gateway.
         sh(&format!("echo {compat} > /proc/sys/net/ipv4/nexthop_compat_mode"));
-        let (before, normal) = (printed(), host.normal());
-        let c = Container::new("rules");
+        comes_back_whole(host, &format!("{before}\n{rules}\n{routes}"), rules);
+        sh(
+            "ip link delete r0; ip link delete r1; ip nexthop flush; ip -6 rule flush; ip -6 rule add table main priority 32766",
+        );
+    }
+}
+
+/// Two rails with that configuration, away and back: by `restore`, and after an administrator has moved them back and done that.
+fn comes_back_whole(host: &Host, lines: &str, by_hand: &str) {
+    let nics = host.rails(2);
+    sh(lines);
+    host.prepare(&nics);
+    let (before, normal) = (printed(), host.normal());
+    for moved in [false, true] {
+        let c = Container::new("c");
         c.create(host).ok();
         if moved {
             let us = std::process::id();
             c.sh(&format!("ip link set r0 netns {us}; ip link set r1 netns {us}"));
-            sh(rules);
+            sh(by_hand);
         }
         host.rdmaprep(&["restore", "--all"]).ok();
         same("the normal form", &normal, &host.normal());
         is_as(&before);
     }
     host.is_clean();
+}
+
+/// A rule of the host's own, which stays, leads to a table that covers the gateway of the NIC's other table.
+#[test]
+fn a_rule_that_stays_may_lead_to_what_covers_a_gateway() {
+    let lines = "
+        ip address add fd00:1::1/64 dev r0 nodad
+        ip -6 rule add to fd00::/8 lookup 200 priority 1000
+        ip -6 rule add from fd00:1::1 lookup 105 priority 2000
+        ip -6 route add fd00::/8 via fd00:1::fe dev r0 table 105
+        ip -6 route add fd00::/16 via fd00:1::fd dev r0 table 200";
+    alone(|host| comes_back_whole(host, lines, "ip -6 rule add from fd00:1::1 lookup 105 priority 2000"));
+}
+
+/// The rule came when both were there: now each covers the other one's gateway, and no order is left.
+#[test]
+fn two_routes_that_cover_each_others_gateway_come_back() {
+    let lines = "
+        ip address add fd00:1::1/64 dev r0 nodad
+        ip -6 route add fd00::/8 via fd00:1::fe dev r0 table 200
+        ip -6 route add fd00::/16 via fd00:1::fd dev r0 table 200
+        ip -6 rule add to fd00::/8 lookup 200 priority 1000";
+    let by_hand = "ip link set r0 up; ip address add fd00:1::1/64 dev r0 nodad; sleep 0.1
+        ip -6 rule delete to fd00::/8 lookup 200 priority 1000; ip -6 route add fd00::/16 via fd00:1::fd dev r0 table 200
+        ip -6 rule add to fd00::/8 lookup 200 priority 1000";
+    alone(|host| comes_back_whole(host, lines, by_hand));
+}
+
+/// Such a gateway is looked for in main, where a route over the other rail covers it.
+#[test]
+fn a_gateway_that_is_onlink_may_be_covered() {
+    let lines = "
+        ip address add fd00:1::1/128 dev r0 nodad; ip address add fd00:2::1/128 dev r1 nodad
+        ip -6 rule add from fd00:1::1 lookup 101; ip -6 rule add from fd00:2::1 lookup 102
+        ip -6 route add fd00::/16 via fd00:1::fe dev r0 onlink table 101
+        ip -6 route add fd00::/16 via fd00:2::fe dev r1 onlink table 102
+        ip -6 route add fd05::/64 via fd09::1 dev r0 onlink table 200
+        ip -6 nexthop add id 7 via fd09::2 dev r0 onlink
+        ip -6 route add fd06::/64 nhid 7
+        ip -6 route add fd09::/64 dev r1
+        ip -6 route add fd00::/16 via fd00:1::fe dev r0 onlink";
+    alone(|host| comes_back_whole(host, lines, "true"));
+}
+
+/// The kernel looks for it by the rules alone.
+#[test]
+fn the_gateway_of_a_nexthop_object_may_be_covered() {
+    let covers = "ip -6 route add fd00::/8 via fd00:1::fd dev r0 table 200";
+    let lines = format!(
+        "ip address add fd00:1::1/64 dev r0 nodad
+        ip -6 nexthop add id 7 via fd00:1::fe dev r0
+        ip -6 route add fd07::/64 nhid 7
+        ip -6 rule add to fd00::/8 lookup 200 priority 1000
+        {covers}"
+    );
+    let by_hand = format!("ip link set r0 up; ip address add fd00:1::1/64 dev r0 nodad; sleep 0.1; {covers}");
+    alone(|host| comes_back_whole(host, &lines, &by_hand));
 }
 
 /// An administrator moves a NIC back by hand and configures it otherwise: that is not the state that it had.

@@ -2,7 +2,6 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,11 +50,12 @@ fn signal(hook: &Child, signal: Signal) {
     kill(Pid::from_raw(hook.id() as i32), signal).unwrap();
 }
 
-/// Waits, as closely as it can, until the first NIC is inside.
+/// Waits, as closely as it can, until the first NIC is inside, or the hook has ended.
 fn arrives(c: &Container, hook: &Child) {
     let links = format!("/proc/{}/net/dev", c.pid());
-    while !fs::read_to_string(&links).unwrap().contains("r0:") {
-        assert!(Path::new(&format!("/proc/{}", hook.id())).exists());
+    let stat = format!("/proc/{}/stat", hook.id());
+    let has_ended = || fs::read_to_string(&stat).unwrap().contains(") Z ");
+    while !fs::read_to_string(&links).unwrap().contains("r0:") && !has_ended() {
         std::hint::spin_loop();
     }
 }

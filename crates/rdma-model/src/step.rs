@@ -1,7 +1,7 @@
 //! One effect on the kernel as data, and what a NIC's network state takes to set up: shared by plan and restore.
 
-mod cover;
 mod display;
+mod gateways;
 mod implicit;
 mod nic_state;
 mod order;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues};
+pub use gateways::links_to_gateways;
 pub use implicit::{derived, generated, kernel_address, kernel_made, prefix_route};
 pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{Leaving, configure, connect, leave_groups, move_all};

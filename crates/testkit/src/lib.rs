@@ -12,6 +12,7 @@
 pub mod fake_kernel;
 pub mod golden;
 pub mod hold;
+pub mod ipv6;
 pub mod namespace;
 pub mod nccl_case;
 mod require;

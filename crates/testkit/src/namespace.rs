@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::ipv6;
+
 /// Set inside the namespaces of a test.
 const INSIDE: &str = "RDMAPREP_TEST_INSIDE";
 /// A tmpfs that exists for the test alone.
@@ -282,8 +284,9 @@ impl Host {
         lines.join("\n") + "\n"
     }
 
-    /// Both opinions.
+    /// Both opinions, when the kernel has done what it does by itself.
     pub fn look(&self) -> Look {
+        ipv6::settled(sh);
         Look { normal: self.normal(), iproute: self.iproute() }
     }
 
@@ -292,7 +295,7 @@ impl Host {
     pub fn is_as(&self, before: &Look) {
         same("the host's normal form", &before.normal, &self.normal());
         let start = Instant::now();
-        while before.iproute != self.iproute() && start.elapsed() < Duration::from_secs(3) {
+        while before.iproute != self.iproute() && start.elapsed() < Duration::from_secs(10) {
             std::thread::sleep(Duration::from_millis(10));
         }
         same("the host as iproute2 sees it", &before.iproute, &self.iproute());

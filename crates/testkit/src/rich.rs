@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::{Host, sh, until};
+use crate::{Host, sh};
 
 /// Three NICs with everything that a move destroys: r0 and r1 up, r2 down; up0 is the uplink and stays.
 pub fn rich(host: &Host) {
@@ -56,14 +56,4 @@ pub fn rich(host: &Host) {
     ] {
         fs::write(format!("/proc/sys/net/{leaf}"), value).unwrap();
     }
-    until_routed6(sh, "fd");
-}
-
-/// Waits until each IPv6 address that begins so has its route, where that shell runs: a work queue adds it some time after the
-/// address (addrconf_dad_work() in net/ipv6/addrconf.c).
-pub fn until_routed6(shell: impl Fn(&str) -> String, prefix: &str) {
-    let count = |list: &str| shell(&format!("{list} | grep -c '[6l] {prefix}' || :"));
-    until("each IPv6 address has its route", || {
-        count("ip -6 route show table local") == count("ip -o -6 address | tr -s ' '")
-    });
 }

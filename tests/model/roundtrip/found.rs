@@ -77,6 +77,19 @@ fn one_leg_of_an_ipv6_multipath_route() {
     round(vec![add], &[1]);
 }
 
+/// Each of two routes covers the other one's gateway, since a rule leads to their table.
+#[test]
+fn ipv6_routes_that_cover_each_others_gateway() {
+    let add = |net: &str, host: u16| {
+        let route = Route { table: 200, ..route(net, vec![hop(0, Some(v6(0, host)))]) };
+        Step::RouteAdd { side: SIDE, route }
+    };
+    let rule =
+        Rule { family: 6, source: None, destination: None, iif: None, oif: None, table: 200, ..rule_333(&name(0)) };
+    let wide = ["fc00::/6", "fc00::/7"];
+    round(vec![add(wide[0], 98), add(wide[1], 99), Step::RuleAdd { side: SIDE, rule }], &[0]);
+}
+
 /// Where addr_gen_mode is none, another program added the address that the kernel would have made; on a NIC that is down, too.
 #[test]
 fn link_local_addresses_that_only_look_made_by_the_kernel() {

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::ids::IfName;
-use crate::snapshot::{Address, Netdev, Route, SysctlValues};
+use crate::snapshot::{Address, Netdev, SysctlValues};
 
-use super::cover::before_their_cover;
-use super::{NicState, Side, Step, TABLE_MAIN, kernel_address, kernel_made};
+use super::{NicState, Side, Step, kernel_address, kernel_made};
 
 /// The steps that give a NIC, just moved and down, its link state and addresses; routes, rules and neighbours come when
 /// all NICs are there ([`connect`]). IPv4 addresses come before the link goes up, so that it never answers for others;
@@ -100,16 +99,12 @@ pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
 fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
     let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| !kernel_made(r, &s.netdev)));
     let mut ranked: Vec<(u8, Step)> = Vec::new();
-    let mut by_gateway: Vec<&Route> = Vec::new();
     for route in once(settings) {
         let gateway = route.hops.iter().any(|h| h.gateway.is_some());
         let rank = match (gateway, route.nexthop()) {
             (false, None) => 0,
             (false, Some(_)) if route.hops.len() == 1 => 2,
-            _ => {
-                by_gateway.push(route);
-                continue;
-            }
+            _ => 5,
         };
         ranked.push((rank, Step::RouteAdd { side, route: route.clone() }));
     }
@@ -122,11 +117,7 @@ fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
         ranked.push((rank, Step::NexthopAdd { side, nexthop: nexthop.clone() }));
     }
     ranked.sort_by_key(|(rank, _)| *rank);
-    let first = ranked.into_iter().map(|(_, step)| step);
-    let ruled = states.iter().flat_map(|s| &s.rules).map(|rule| rule.table).chain([TABLE_MAIN]).collect();
-    let last =
-        before_their_cover(&by_gateway, &ruled).into_iter().map(|route| Step::RouteAdd { side, route: route.clone() });
-    first.chain(last).collect()
+    ranked.into_iter().map(|(_, step)| step).collect()
 }
 
 /// Each value once: what concerns several NICs is part of each one's state.

@@ -1,5 +1,9 @@
 //! Routes, next hops and rules.
 
+use std::cmp::Reverse;
+
+use nix::libc::EHOSTUNREACH;
+
 use super::*;
 
 impl Space {
@@ -42,11 +46,8 @@ impl Space {
         self.links.iter().any(|l| l.dev.addresses.iter().any(|a| a.address == ip))
     }
 
-    /// fib_check_nh and ip6_route_check_nh: what a gateway is reached by, over that very device.
-    pub(super) fn reaches(&self, dev: &IfName, gateway: IpAddr, table: u32) -> bool {
-        if is_ll(gateway) {
-            return true;
-        }
+    /// fib_check_nh: what a gateway is reached by, over that very device.
+    fn reaches(&self, dev: &IfName, gateway: IpAddr, table: u32) -> bool {
         let direct = |r: &&Route| {
             r.kind == 1
                 && (r.table == MAIN || r.table == table)
@@ -56,16 +57,49 @@ impl Space {
         self.routes.iter().any(|r| direct(&r))
     }
 
+    /// ip6_route_check_nh: the route's own table, then the rules.
+    fn reaches6(&self, dev: &IfName, gateway: IpAddr, table: u32) -> bool {
+        let over = |route: &&Route| route.hops.iter().any(|h| h.dev.as_ref() == Some(dev));
+        let direct = |route: &Route| route.hops.iter().all(|h| h.gateway.is_none());
+        let named = |n: &Option<String>| n.as_ref().is_none_or(|n| n == dev.as_str());
+        let asks = |r: &&Rule| {
+            let whole = r.family == 6 && r.action == 1 && r.source.is_none() && r.iif.is_none() && r.other.is_empty();
+            whole && named(&r.oif) && r.destination.is_none_or(|net| net.contains(&gateway))
+        };
+        let found = |table: u32| self.best(table, gateway, over);
+        let by_rules = || self.rules.iter().filter(asks).find_map(|rule| found(rule.table));
+        found(table).is_some_and(direct) || by_rules().is_some_and(direct)
+    }
+
+    /// ip6_route_check_nh_onlink: main, where a route over another device must not cover it.
+    fn onlink6(&self, dev: &IfName, gateway: IpAddr) -> bool {
+        let Some(best) = self.best(MAIN, gateway, |_| true) else { return true };
+        let over = |r: &Route| r.kind == 1 && r.hops.iter().any(|h| h.dev.as_ref() == Some(dev));
+        let mut equals = self.routes.iter().filter(|r| r.table == MAIN && r.destination == best.destination);
+        best.destination.prefix_len() == 0 || equals.any(over)
+    }
+
+    fn best(&self, table: u32, to: IpAddr, fits: impl Fn(&&Route) -> bool) -> Option<&Route> {
+        let all = self.routes.iter().filter(|r| r.table == table && r.destination.contains(&to));
+        all.filter(fits).min_by_key(|r| (Reverse(r.destination.prefix_len()), r.metric))
+    }
+
     pub(super) fn leg(&self, hop: &Hop, table: u32) -> Result<()> {
         let dev = hop.dev.as_ref().and_then(|d| self.dev_named(d)).ok_or_else(no_link)?;
         if !dev.up {
             return Err(errno(ENETDOWN));
         }
+        let onlink = hop.flags & ONLINK != 0;
         match hop.gateway {
-            Some(gateway) if hop.flags & ONLINK == 0 && !self.reaches(&dev.name, gateway, table) => {
+            Some(gateway) if self.local(gateway) => Err(errno(EINVAL)),
+            Some(gateway) if is_ll(gateway) => Ok(()),
+            Some(gateway @ IpAddr::V4(_)) if !onlink && !self.reaches(&dev.name, gateway, table) => {
                 Err(errno(ENETUNREACH))
             }
-            Some(gateway) if self.local(gateway) => Err(errno(EINVAL)),
+            Some(gateway @ IpAddr::V6(_)) if !onlink && !self.reaches6(&dev.name, gateway, table) => {
+                Err(errno(EHOSTUNREACH))
+            }
+            Some(gateway @ IpAddr::V6(_)) if onlink && !self.onlink6(&dev.name, gateway) => Err(errno(EINVAL)),
             _ => Ok(()),
         }
     }
@@ -103,7 +137,8 @@ impl Space {
         }
         if new.group.is_empty() {
             let (dev, gateway, flags) = (new.dev.clone(), new.gateway, new.flags as u8);
-            self.leg(&Hop { dev, gateway, flags, ..Hop::default() }, MAIN)?;
+            // No table of its own.
+            self.leg(&Hop { dev, gateway, flags, ..Hop::default() }, 0)?;
         }
         self.nexthops.retain(|n| n.id != new.id);
         self.nexthops.push(new.clone());
