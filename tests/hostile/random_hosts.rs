@@ -257,6 +257,11 @@ fn build(lines: &[Line], fabric: u32) -> Vec<String> {
             Tool::Sh => &["sh"],
         };
         let text: Vec<String> = batch.iter().map(|l| l.text.replace("FABRIC_PID", &fabric.to_string())).collect();
+        if text.iter().any(|line| line.contains("forwarding")) {
+            // Linux joins the anycast address for each address that is there, and again when its work queue comes to that: then the
+            // next link that goes down and up loses the anycast route (addrconf_join_anycast in net/ipv6/addrconf.c).
+            network_stands_still();
+        }
         let mut command = match batch[0].place {
             Place::Host => Command::new(words[0]),
             Place::Fabric => {

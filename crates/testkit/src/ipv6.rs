@@ -9,7 +9,9 @@ use crate::until;
 /// is a carrier.
 pub fn unfinished(shell: impl Fn(&str) -> String, tentative: bool) -> Vec<String> {
     let json = |line: &str| -> Vec<Value> { serde_json::from_str(&shell(line)).unwrap_or_default() };
-    let routes = json("ip -j -6 route show table all type local");
+    // Of a VRF they are in another table; and a route that is too large ends the list of all.
+    let mut routes = json("ip -j -6 route show table local type local");
+    routes.extend(json("ip -j -6 route show table all type local"));
     let routed = |ip: &Value, dev: &Value| routes.iter().any(|r| &r["dst"] == ip && &r["dev"] == dev);
     let mut unfinished = Vec::new();
     for link in json("ip -j -6 address show up") {
