@@ -12,6 +12,8 @@ use crate::kernel::host::host_tree::{Content, ReadTree};
 const HOOKS: [&str; 3] = ["/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d", "/etc/enroot/hooks.d"];
 /// Where runtimes of Kubernetes look for pod networks.
 const NETWORKS: &str = "/etc/cni/net.d";
+/// Where they look for its plugins, elsewhere and in Debian. Of a network that Multus adds there is no file: the API server has it.
+const PLUGINS: [&str; 2] = ["/opt/cni/bin/rdmaprep", "/usr/lib/cni/rdmaprep"];
 /// Where a kubelet keeps its pods.
 const KUBELET: &str = "/var/lib/kubelet";
 
@@ -47,6 +49,9 @@ fn runtimes(tree: &dyn ReadTree) -> Result<bool> {
 }
 
 fn networks(tree: &dyn ReadTree) -> Result<bool> {
+    if PLUGINS.iter().any(|plugin| tree.exists(plugin)) {
+        return Ok(true);
+    }
     // The names that libcni takes (ConfFiles() in libcni/conf.go): Multus has a folder there.
     let is_one = |name: &String| [".conf", ".conflist", ".json"].iter().any(|end| name.ends_with(end));
     let mut says =
@@ -97,6 +102,7 @@ mod tests {
             ("etc/cni/net.d/10-pods.conflist", r#"{"plugins": [{"type": "rdmaprep"}]}"#),
             ("etc/containerd/config.toml", "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.rdmaprep]"),
             ("etc/containerd/conf.d/x.toml", "[a.rdmaprep]"),
+            ("opt/cni/bin/rdmaprep", ""),
             (cdi::FILE.trim_start_matches('/'), ""),
         ];
         for (path, text) in known {
