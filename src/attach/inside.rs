@@ -10,6 +10,7 @@ use crate::plan::sysctl_carry;
 
 /// include/uapi/linux/if_addr.h.
 const IFA_F_NODAD: u32 = 0x02;
+const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 
 /// Whether the host has no route to an address's subnet although the kernel had made one: the administrator deleted it, and it
@@ -33,7 +34,8 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     // Duplicate address detection is the host's: inside it would take a second or two, in which Linux lets no program bind the
     // address. It still runs there where the last container has just ended.
     for address in state.netdev.addresses.iter_mut().filter(|a| a.address.is_ipv6() && a.flags & IFA_F_DADFAILED == 0) {
-        address.flags |= IFA_F_NODAD;
+        // Linux takes no address that is both (inet6_rtm_newaddr() in net/ipv6/addrconf.c).
+        address.flags = address.flags & !IFA_F_OPTIMISTIC | IFA_F_NODAD;
     }
     state.netdev.addresses.iter_mut().for_each(|a| (a.valid_lft, a.preferred_lft) = (None, None));
     let comes_along = |dev: &Option<IfName>| along.iter().any(|d| dev.as_ref() == Some(&d.name));

@@ -203,6 +203,24 @@ fn an_ipv6_address_can_be_bound_as_soon_as_it_is_inside() {
     });
 }
 
+/// While the host's detection of an optimistic address runs: inside it is not both.
+#[test]
+fn an_optimistic_ipv6_address_comes_along() {
+    alone(|host| {
+        host.rails(1);
+        sh("cd /proc/sys/net/ipv6/conf/r0; echo 1 > accept_dad; echo 1 > optimistic_dad; echo 30 > dad_transmits
+            ip address add fd00::1/64 dev r0 optimistic");
+        assert!(sh("ip -6 address show dev r0").contains("fd00::1/64 scope global optimistic"));
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        assert!(c.sh("ip -6 address show dev r0").contains("fd00::1/64 scope global nodad"));
+        c.stop(host).ok();
+        assert!(sh("ip -6 address show dev r0").contains("fd00::1/64"));
+        host.is_clean();
+    });
+}
+
 #[test]
 fn twenty_restarts_leave_the_host_as_it_was() {
     alone(|host| {
