@@ -84,6 +84,8 @@ oci() {
 # start RUNTIME ID: in the background, until its payload says "ready"; then the runtime's pid is in $runner.
 start() {
   oci "$1"
+  # What an earlier one printed is no sign of this one.
+  : > "/tmp/ctr/$2.out"
   "${oci[@]}" run --bundle "/tmp/ctr/$2" "$2" < /dev/null > "/tmp/ctr/$2.out" 2>&1 &
   runner=$!
   until grep -q '^ready' "/tmp/ctr/$2.out"; do

@@ -40,7 +40,7 @@ runs() {
   local runtime=$1
   shift
   wired rdma0
-  rm -f /tmp/ctr/id
+  rm -f /tmp/ctr/id /tmp/ctr/out
   podman run --runtime "$runtime" --cidfile /tmp/ctr/id "$@" --rootfs /ctr:O sh -c "$tells" \
     < /dev/null > /tmp/ctr/out 2>&1 &
   runner=$!

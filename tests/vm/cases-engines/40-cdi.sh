@@ -30,6 +30,7 @@ echo ready; exec sleep infinity'
 runs() {
   local name=$1 runtime=$2
   shift 2
+  : > "/tmp/ctr/$name.out"
   podman run --name "$name" --rm --runtime "$runtime" --network none "$@" --rootfs /ctr:O sh -c "$tells" \
     < /dev/null > "/tmp/ctr/$name.out" 2>&1 &
   runner=$!

@@ -35,6 +35,7 @@ gvisor() {
 # begun NETWORK ID: as an engine does it, or by `runsc run` where a mount namespace of ours has to stay (scripts/vm/runsc); until the
 # payload has said all, which takes a minute under emulation.
 begun() {
+  : > "/tmp/ctr/$2.out"
   if [ "$1" = host ]; then
     "${oci[@]}" create --bundle "/tmp/ctr/$2" --pid-file "/tmp/ctr/$2.pid" "$2" < /dev/null > "/tmp/ctr/$2.out" 2>&1 ||
       die "runsc create: $(cat "/tmp/ctr/$2.out")"
