@@ -18,7 +18,8 @@ use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
 use rdma_model::step::{
-    Leaving, NicState, Side, Step, VirtualLink, configure, connect, generated, kernel_address, leave_groups, move_all,
+    Leaving, NicState, Side, Step, VirtualLink, configure, connect, generated, hears_routers, kernel_address,
+    leave_groups, move_all,
 };
 use rdma_model::upper_lower;
 
@@ -212,9 +213,7 @@ fn check(
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in net/ipv6/addrconf.c).
 fn has_stale_token(dev: &Netdev) -> bool {
     let value = |leaf: &str| dev.sysctls.get(&format!("ipv6/conf/{leaf}")).map_or("1", String::as_str);
-    let forwards = dev.sysctls.get("ipv6/conf/forwarding").is_some_and(|v| v != "0");
-    let heard = if forwards { value("accept_ra") == "2" } else { value("accept_ra") != "0" };
-    dev.token.is_some() && (!heard || value("router_solicitations") == "0")
+    dev.token.is_some() && (!hears_routers(dev) || value("router_solicitations") == "0")
 }
 
 /// What the kernel does not list would be lost with the NIC.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use rdma_model::ids::Mac;
 use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Snapshot, UNTOLD};
-use rdma_model::step::{NicState, derived, generated, kernel_address};
+use rdma_model::step::{NicState, derived, generated, kernel_address, learned_from_router};
 use serde::Serialize;
 
 use crate::precedence;
@@ -51,6 +51,10 @@ pub const LEFT_OUT: &[(&str, &str)] = &[
         "a router's next message changes it; and a socket for such an address names the interface",
     ),
     ("kernel-made local, multicast and link-local routes", "made from addresses, some time after the call"),
+    (
+        "IPv6 routes that the kernel learned from a router (`proto ra` or `kernel`, with a lifetime)",
+        "the kernel asks routers again when the link goes up; a route that a program adds, no router renews or withdraws",
+    ),
     ("RDMA device indexes and minors", "assigned again when soft-RoCE is re-created"),
 ];
 
@@ -81,7 +85,7 @@ pub fn normal(state: &NicState) -> NicState {
     dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();
     dev.addresses.sort();
     dev.neighbours.sort();
-    n.routes.retain(|r| !derived(r));
+    n.routes.retain(|r| !derived(r) && !learned_from_router(r, &state.netdev));
     n.routes.iter_mut().for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
     // The kernel shows no weight of a group's only member; the group itself has it.
     let through = n.routes.iter_mut().filter(|r| r.nexthop().is_some() && r.hops.len() == 1);

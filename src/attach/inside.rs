@@ -12,6 +12,8 @@ use crate::plan::sysctl_carry;
 const IFA_F_NODAD: u32 = 0x02;
 const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
+/// RTA_METRICS (include/uapi/linux/rtnetlink.h): MTU, initial windows and the like.
+const RTA_METRICS: u16 = 8;
 
 /// Whether the host has no route to an address's subnet although the kernel had made one: the administrator deleted it, and it
 /// must not appear inside.
@@ -21,7 +23,9 @@ fn lacks_subnet(state: &NicState, address: &Address) -> bool {
     let single = usize::from(address.prefix) == if address.address.is_ipv4() { 32 } else { 128 };
     let far = address.address.is_ipv6() && address.peer.is_some();
     let routed = state.netdev.up && address.flags & UNROUTED == 0 && !single && !far;
-    routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(|r| prefix_route(r, address))
+    // The kernel's has no metrics: one that an administrator gave some is added, not left to the kernel.
+    let made = |r: &Route| prefix_route(r, address) && !r.other.contains_key(&RTA_METRICS);
+    routed && !kernel_address(address, &state.netdev) && !state.routes.iter().any(made)
 }
 
 /// What the NIC must look like inside: its state on the host, less what has no meaning there.

@@ -319,6 +319,92 @@ fn the_gateway_of_a_nexthop_object_may_be_covered() {
     alone(|host| comes_back_whole(host, &lines, &by_hand));
 }
 
+/// The subnet of the first was renumbered; the link of the second is in a table that a rule of the host's leads to.
+#[test]
+fn an_ipv4_gateway_that_is_not_on_the_link_any_more_comes_back() {
+    let lines = "
+        ip address add 10.9.0.1/24 dev r0; ip route add 10.50.0.0/16 via 10.9.0.254
+        ip nexthop add id 9 via 10.9.0.253 dev r0; ip route add 10.52.0.0/16 nhid 9
+        ip route add 10.53.0.0/16 via 10.9.0.252 table 77; ip address delete 10.9.0.1/24 dev r0
+        ip address add 10.66.0.1/24 dev r1 noprefixroute
+        ip route add 10.66.0.0/24 dev r1 scope link src 10.66.0.1 table 166; ip rule add to 10.66.0.0/24 lookup 166
+        ip route add 10.51.0.0/16 via 10.66.0.254 dev r1";
+    alone(|host| comes_back_whole(host, lines, "true"));
+}
+
+/// The line of `ip route show` with a value behind it.
+#[test]
+fn a_subnets_route_with_metrics_comes_along() {
+    let lines = "
+        ip route change 10.0.0.0/24 dev r0 proto kernel scope link src 10.0.0.1 mtu 1400
+        ip address add fd00::1/64 dev r0 nodad; ip -6 route change fd00::/64 dev r0 proto kernel metric 256 mtu 1300";
+    alone(|host| comes_back_whole(host, lines, "true"));
+}
+
+/// As NetworkManager has them, and others that the kernel does not make.
+#[test]
+fn link_local_routes_under_the_kernels_name_come_back() {
+    let lines = "
+        ip link set r0 down; ip link set r0 addrgenmode none; ip link set r0 up
+        ip address add fe80::abcd:1/64 dev r0 noprefixroute; ip -6 route add fe80::/64 dev r0 proto kernel metric 1024
+        ip -6 route add fe80::/10 dev r1 proto kernel metric 300; ip -6 route add fe80::/64 dev r1 proto kernel table 50";
+    let routes = || sh("ip -6 route show table all | grep -E '^fe80.*(1024|300|table 50)' | sort");
+    alone(|host| {
+        comes_back_whole(host, lines, "true");
+        assert_eq!(routes().lines().count(), 3, "{}", routes());
+    });
+}
+
+/// A router advertisement of that lifetime, as each of these interfaces sends it: ICMPV6 type 134, with hop limit 255.
+const ADVERTISES: &str = r#"
+import socket, struct, sys
+for name in sys.argv[2:]:
+    s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+    index = socket.if_nametoindex(name)
+    s.setsockopt(41, 18, 255)
+    s.setsockopt(41, 17, struct.pack("I", index))
+    s.sendto(b"\x86\x00\x00\x00" + struct.pack("!BBHII", 64, 0, int(sys.argv[1]), 0, 0), ("ff02::1", 0, 0, index))
+"#;
+
+/// Two rails whose switches advertise a default route. Added by netlink, the two would be one multipath route, or one with the
+/// uplink's, and no router could withdraw them.
+#[test]
+fn routes_that_routers_advertise_are_left_to_the_routers() {
+    alone(|host| {
+        let nics = host.rails(2);
+        sh("echo 1 | tee /proc/sys/net/ipv6/conf/r[01]/accept_ra; ip link add up0 type veth peer name q0
+            ip link set up0 up; ip link set q0 up; ip address add fd99::2/64 dev up0 nodad
+            ip address add fd00::1/64 dev r0 nodad; ip address add fd01::1/64 dev r1 nodad
+            ip -6 route add default via fd99::1 metric 100");
+        std::fs::write("/run/advertise.py", ADVERTISES).unwrap();
+        let of_routers = || sh("ip -6 route show default proto ra");
+        let advertise = |lifetime: u32| {
+            sh(&format!("python3 /run/advertise.py {lifetime} p0 p1"));
+            until("the routes of the routers", || {
+                of_routers().matches("expires").count() == if lifetime > 0 { 2 } else { 0 }
+            });
+        };
+        until("the routers' addresses", || sh("ip -6 address show tentative scope link").is_empty());
+        advertise(1800);
+        let (learned, normal) = (of_routers().lines().count(), host.normal());
+        host.prepare(&nics);
+        for _ in 0..2 {
+            let mut c = Container::new("c");
+            c.create(host).ok();
+            let inside = c.sh("ip -6 route show table all default");
+            assert_eq!(inside.matches("via fe80").count(), 2, "each rail's own table has its router: {inside}");
+            c.stop(host).ok();
+            same("the normal form", &normal, &host.normal());
+            assert!(!of_routers().contains("nexthop"), "{}", of_routers());
+            until("the routers' addresses", || sh("ip -6 address show tentative scope link").is_empty());
+            advertise(1800);
+            assert_eq!(of_routers().lines().count(), learned);
+        }
+        advertise(0);
+        host.is_clean();
+    });
+}
+
 /// An administrator moves a NIC back by hand and configures it otherwise: that is not the state that it had.
 #[test]
 fn what_came_meanwhile_goes() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::snapshot::{Address, Netdev, Route};
+use crate::snapshot::{Address, Netdev, RTA_EXPIRES, Route};
 use ipnet::IpNet;
 
 use super::{IFA_F_NOPREFIXROUTE, TABLE_MAIN};
@@ -46,14 +46,35 @@ pub fn prefix_route(route: &Route, a: &Address) -> bool {
 pub fn derived(route: &Route) -> bool {
     /// RT_TABLE_LOCAL.
     const LOCAL: u32 = 255;
+    // NetworkManager adds fe80::/64 under the kernel's name as well, with a metric of its own.
     let link_local = match route.destination {
-        IpNet::V6(net) => {
-            let top = net.addr().segments()[0];
-            (top & 0xffc0) == 0xfe80 || (top & 0xff00) == 0xff00
-        }
+        IpNet::V6(net) => match (net.addr().segments(), net.prefix_len()) {
+            ([0xfe80, 0, 0, 0, ..], 64) | ([0xff00, 0, 0, 0, ..], 8) => route.metric == Some(IP6_RT_PRIO_ADDRCONF),
+            _ => false,
+        },
         IpNet::V4(_) => false,
     };
     route.protocol == RTPROT_KERNEL && (route.table == LOCAL || link_local)
+}
+
+/// RTPROT_RA (include/uapi/linux/rtnetlink.h).
+const RTPROT_RA: u8 = 9;
+
+/// Whether the kernel learned this route from a router. It asks routers again when the link goes up. A route that is added by netlink
+/// is another one: it lacks RTF_ADDRCONF, so the kernel joins it with its equals (rt6_qualify_for_ecmp() in include/net/ip6_fib.h), and
+/// no router renews or withdraws it. A program that listens in the kernel's place turns accept_ra off.
+pub fn learned_from_router(route: &Route, dev: &Netdev) -> bool {
+    let [only] = route.hops.as_slice() else { return false };
+    let by_kernel = matches!(route.protocol, RTPROT_RA | RTPROT_KERNEL) && route.other.contains_key(&RTA_EXPIRES);
+    let six = route.destination.addr().is_ipv6() && only.dev.as_ref() == Some(&dev.name);
+    by_kernel && six && hears_routers(dev)
+}
+
+/// Whether the kernel listens to routers on this NIC: ipv6_accept_ra() in include/net/ipv6.h.
+pub fn hears_routers(dev: &Netdev) -> bool {
+    let value = |leaf: &str| dev.sysctls.get(&format!("ipv6/conf/{leaf}")).map(String::as_str);
+    let accepts = value("accept_ra").unwrap_or("1");
+    if value("forwarding").is_some_and(|v| v != "0") { accepts == "2" } else { accepts != "0" }
 }
 
 /// Whether the kernel makes this address by itself when the link goes up. addr_gen_mode says how, or that it makes none:

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::ids::IfName;
-use crate::snapshot::{Address, Netdev, SysctlValues};
+use crate::snapshot::{Address, Netdev, Route, SysctlValues};
 
-use super::{NicState, Side, Step, kernel_address, kernel_made};
+use super::{NicState, Side, Step, kernel_address, kernel_made, learned_from_router};
 
 /// The steps that give a NIC, just moved and down, its link state and addresses; routes, rules and neighbours come when
 /// all NICs are there ([`connect`]). IPv4 addresses come before the link goes up, so that it never answers for others;
@@ -97,7 +97,8 @@ pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
 }
 
 fn paths(side: Side, states: &[&NicState]) -> Vec<Step> {
-    let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| !kernel_made(r, &s.netdev)));
+    let own = |r: &Route, dev: &Netdev| !kernel_made(r, dev) && !learned_from_router(r, dev);
+    let settings = states.iter().flat_map(|s| s.routes.iter().filter(|r| own(r, &s.netdev)));
     let mut ranked: Vec<(u8, Step)> = Vec::new();
     for route in once(settings) {
         let gateway = route.hops.iter().any(|h| h.gateway.is_some());
