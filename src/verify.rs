@@ -7,8 +7,8 @@ use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, HashMap};
 
 use rdma_model::ids::Mac;
-use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Snapshot, UNTOLD};
-use rdma_model::step::{NicState, derived, generated, kernel_address, learned_from_router};
+use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Snapshot, UNTOLD};
+use rdma_model::step::{NicState, derived, generated, kernel_address, learned_from_router, of_generated};
 use serde::Serialize;
 
 use crate::precedence;
@@ -85,7 +85,8 @@ pub fn normal(state: &NicState) -> NicState {
     dev.addresses = state.netdev.addresses.iter().filter(|a| !kernel_address(a, &state.netdev)).map(address).collect();
     dev.addresses.sort();
     dev.neighbours.sort();
-    n.routes.retain(|r| !derived(r) && !learned_from_router(r, &state.netdev));
+    let passing = |r: &Route| of_generated(r, &state.netdev) || learned_from_router(r, &state.netdev);
+    n.routes.retain(|r| !derived(r) && !passing(r));
     n.routes.iter_mut().for_each(|r| drop(r.other.remove(&RTA_EXPIRES)));
     // The kernel shows no weight of a group's only member; the group itself has it.
     let through = n.routes.iter_mut().filter(|r| r.nexthop().is_some() && r.hops.len() == 1);

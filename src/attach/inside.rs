@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
-use rdma_model::step::{IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, prefix_route};
+use rdma_model::step::{
+    IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, of_generated, prefix_route,
+};
 
 use crate::plan::sysctl_carry;
 
@@ -60,6 +62,7 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     }
     state.netdev.sysctls = sysctls;
     // The kernel makes its own there, by the namespace's mode.
+    state.routes.retain(|r| !of_generated(r, &before.netdev));
     state.netdev.addresses.retain(|a| !generated(a));
     // A container has no routers to listen to.
     state.netdev.token = None;

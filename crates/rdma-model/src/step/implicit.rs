@@ -57,6 +57,13 @@ pub fn derived(route: &Route) -> bool {
     route.protocol == RTPROT_KERNEL && (route.table == LOCAL || link_local)
 }
 
+/// Whether it is the route of a link-local address that the kernel made: that one's metric is the route's.
+pub fn of_generated(route: &Route, dev: &Netdev) -> bool {
+    let made = |a: &Address| generated(a) || kernel_address(a, dev);
+    route.protocol == RTPROT_KERNEL
+        && dev.addresses.iter().any(|a| is_link_local(a) && made(a) && prefix_route(route, a))
+}
+
 /// RTPROT_RA (include/uapi/linux/rtnetlink.h).
 const RTPROT_RA: u8 = 9;
 
