@@ -114,16 +114,30 @@ fn foreign_rules_and_routes_deleted_once_are_restored() {
     });
 }
 
+/// Stops the container while another program flushes its NIC's addresses without end.
+fn fight(host: &Host, c: &mut Container) -> Said {
+    fought(host, c, || {
+        flush();
+        false
+    })
+}
+
 #[test]
 fn endless_changes_are_reported_and_the_record_stays() {
     alone(|host| {
         fs::create_dir_all("/run/NetworkManager").unwrap();
-        let (mut c, before) = away(host);
-        fought(host, &mut c, || {
-            flush();
-            false
-        })
-        .fails(
+        let (mut c, mut before) = away(host);
+        let mut said = fight(host, &mut c);
+        for _ in 0..5 {
+            if said.code == Some(8) {
+                break;
+            }
+            // A busy machine may let the restore look on and end before the first flush: then once more, on a new host.
+            sh("ip link delete r0; ip rule delete priority 1000");
+            (c, before) = away(host);
+            said = fight(host, &mut c);
+        }
+        said.fails(
             8,
             &["r0 address 10.0.0.1/24", "and again after it was put back: NetworkManager, unless ", "rdmaprep restore"],
         );

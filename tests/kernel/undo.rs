@@ -192,16 +192,17 @@ fn an_init_that_dies_while_its_hook_waits_gets_nothing() {
 fn a_refusal_of_the_kernel_undoes_every_nic() {
     alone(|host| {
         let before = prepared(host, 3);
-        // A container that has the address of the last NIC's gateway: the kernel takes no gateway that is its own.
+        // A container whose first rule hides the gateway of the last NIC: the kernel finds no way to it and refuses the route.
         let c = Container::new("refused");
-        c.sh("ip link add x0 type veth peer name x1; ip link set x0 up; ip address add 10.2.0.9/32 dev x0");
-        c.create(host).fails(6, &["adding route 10.22.0.0/16", "Invalid argument"]);
+        c.sh("ip rule add lookup local priority 1; ip rule delete lookup local priority 0
+            ip rule add to 10.2.0.9 unreachable priority 0");
+        c.create(host).fails(6, &["adding route 10.22.0.0/16", "unreachable"]);
         host.is_as(&before);
         host.is_clean();
         assert_eq!(host.report("refused")["outcome"], "kernel");
         assert_eq!(c.sh("ip -br link | grep -c r || :").trim(), "0");
         // The same container gets them when that is settled.
-        c.sh("ip link delete x0");
+        c.sh("ip rule delete priority 0 to 10.2.0.9");
         let mut c = c;
         c.create(host).ok();
         c.stop(host).ok();
