@@ -35,8 +35,8 @@ pub fn apply_all(steps: &[Step], world: &mut dyn World, deadline: Instant) -> Ve
     steps.iter().filter_map(attempt).collect()
 }
 
-/// Once more, with its gateways on the link for so long, where the kernel refused the step for a gateway. A restore deletes what a
-/// crash leaves of these routes, since no record has them.
+/// Does a step. Where the kernel refuses one with a gateway, it is tried once more while routes lead to its gateways, which are deleted
+/// then. No record has these routes, so a restore deletes those that a crash leaves.
 fn perform(step: &Step, world: &mut dyn World, deadline: Instant) -> Result<()> {
     let mut once = |step: &Step| faults::around(format_args!("step {step}"), || world.perform(step, deadline));
     let result = once(step);

@@ -201,6 +201,14 @@ fn order(host: &Host, number: usize, nics: [&str; 3]) {
              rule add oif {nic} table 100 priority 5"
         ));
     }
+    let (was, points) = of_r0(host);
+    let of_order = |p: &Point| p.name.contains("step putting") || p.name.contains("192.168.1.0/24");
+    let first = points.iter().position(of_order).unwrap();
+    restores(host, number, &points[first..], &was);
+}
+
+/// The host with a plan for r0, once used, and the points of a restore of r0.
+fn of_r0(host: &Host) -> (Was, Vec<Point>) {
     host.prepare("r0");
     let was = Was { look: host.look(), left: String::new() };
     let mut c = Container::new("c");
@@ -209,10 +217,7 @@ fn order(host: &Host, number: usize, nics: [&str; 3]) {
     let was = Was { left: left(), ..was };
     Container::new("c").create(host).ok();
     struck(&mut host.command(&["restore", "--all"]), "", "").ok();
-    let points = passed();
-    let of_order = |p: &Point| p.name.contains("step putting") || p.name.contains("192.168.1.0/24");
-    let first = points.iter().position(of_order).unwrap();
-    restores(host, number, &points[first..], &was);
+    (was, passed())
 }
 
 /// Each of two routes covers the other one's gateway, so a host route leads to that while it is added.
@@ -226,15 +231,7 @@ fn a_route_with_a_covered_gateway_ends_anywhere() {
                 route add fd00::/8 via fd00:1::fe dev r0 table 200
                 route add fd00::/16 via fd00:1::fd dev r0 table 200");
             sh("ip -6 rule add to fd00::/8 lookup 200 priority 1000");
-            host.prepare("r0");
-            let was = Was { look: host.look(), left: String::new() };
-            let mut c = Container::new("c");
-            c.create(host).ok();
-            c.stop(host).ok();
-            let was = Was { left: left(), ..was };
-            Container::new("c").create(host).ok();
-            struck(&mut host.command(&["restore", "--all"]), "", "").ok();
-            let mut points = passed();
+            let (was, mut points) = of_r0(host);
             points.retain(|p| p.name.contains("fd00:1::f") || p.name.contains("fd00::/"));
             assert!(points.iter().any(|p| p.name.contains("deleting route fd00:1::fe/128")), "{points:#?}");
             restores(host, number, &points, &was);

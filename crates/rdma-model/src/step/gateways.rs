@@ -1,4 +1,4 @@
-//! How a kernel takes a gateway whatever else leads to it, or does not.
+//! How the kernel takes a gateway that it took once, and would refuse now.
 //!
 //! A gateway has to be on the link when its route is added, not later. The kernel looks for a route's gateway in that route's own
 //! table and then by the rules, on the leg's device. IPv6 refuses one that it finds behind another gateway (`ip6_route_check_nh()` in
