@@ -12,10 +12,11 @@ use anyhow::Result;
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
 use crate::plan::{Plan, rails, rdma_mode};
 use crate::select::protected_ifaces::{self, Guarded};
-use crate::verify;
 use inside::inside_state;
+use rdma_model::effect::missing_addresses;
 use rdma_model::error_class::ErrorClass;
 use rdma_model::ids::{HcaName, IfName};
+use rdma_model::manager::is_daemon;
 use rdma_model::snapshot::{Address, Netdev, Route, Snapshot};
 use rdma_model::step::{
     Leaving, NicState, Side, Step, VirtualLink, configure, connect, generated, hears_routers, kernel_address,
@@ -174,12 +175,14 @@ fn check(
     // Kernel-made addresses come and go with the carrier: a NIC that is just back from a container may lack them.
     let normal = |addresses: &[Address]| {
         let settings = addresses.iter().filter(|a| !kernel_address(a, &before.netdev) && !generated(a));
-        let mut all: Vec<_> = settings.map(verify::address).collect();
-        all.sort();
-        all
+        settings.cloned().collect::<Vec<_>>()
     };
-    if normal(&before.netdev.addresses) != normal(&nic.addresses) {
-        return refuse(plan, format!("{name} has other addresses now"));
+    let (now, planned) = (normal(&before.netdev.addresses), normal(&nic.addresses));
+    // A manager may set the metric, the lifetime or a flag of an address at any time.
+    let gone = missing_addresses(&planned, &now).first().map(|a| format!("has no {}/{}", a.address, a.prefix));
+    let new = missing_addresses(&now, &planned).first().map(|a| format!("has {}/{}", a.address, a.prefix));
+    if let Some(why) = gone.or(new) {
+        return refuse(plan, format!("{name} {why} now"));
     }
     if !plan.freeze_lifetimes && before.netdev.addresses.iter().any(|a| a.valid_lft.is_some()) {
         return Err(ErrorClass::Refused.error(format!(
@@ -207,7 +210,7 @@ fn check(
     }
     let uverbs_before = hca.and_then(|h| h.uverbs.clone());
     let (inside, overruled, stand_ins) = (before.clone(), BTreeMap::new(), Vec::new());
-    Ok(MovedNic { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins })
+    Ok(MovedNic { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins, managed: None })
 }
 
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in net/ipv6/addrconf.c).
@@ -236,7 +239,8 @@ fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
         }
         _ => None,
     };
-    for route in before.routes.iter().filter(|r| r.hops.len() > 1 && r.nexthop().is_none()) {
+    let is_restored = |r: &&Route| !is_daemon(r.protocol) && r.hops.len() > 1 && r.nexthop().is_none();
+    for route in before.routes.iter().filter(is_restored) {
         let mut devs = route.hops.iter().filter_map(|h| host.netdev(h.dev.as_ref()?));
         if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, death(route, d)?))) {
             let (to, table, name) = (route.destination, route.table, &dead.name);

@@ -183,7 +183,8 @@ fn give_again(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
 
 /// The record of a container's NICs, or of an attachment's.
 pub fn record_of<'r>(records: &'r Records, state: &State, cni: Option<&Attachment>) -> Option<&'r Record> {
-    records.current().find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
+    let mut away = records.current().filter(|r| !r.is_back());
+    away.find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
 }
 
 pub fn nics_of(state: &State, cni: Option<&Attachment>, store: &Store, machine: &dyn Namespaces) -> usize {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rdma_model::ids::IfName;
+use rdma_model::snapshot::Rule;
 use serde::{Deserialize, Serialize};
 
 use crate::config::sysfs_mode::SysfsMode;
@@ -21,6 +22,9 @@ use crate::precedence::Precedence;
 pub use salvage::{PartialRecord, salvage};
 
 pub const SCHEMA: u32 = 1;
+
+/// The kernel numbers namespaces by 32 bits (`ns_common.inum` in include/linux/ns_common.h).
+const LAST_NETNS: u64 = u32::MAX as u64;
 
 const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
@@ -99,12 +103,39 @@ pub struct Record {
     pub hold: Option<HeldNetns>,
     /// The NICs, in the order in which they moved.
     pub held: Vec<MovedNic>,
+    /// The NICs that are back, and what their managers have still to do; empty while any is away.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub awaits: Vec<String>,
+    /// Rules of the host that concern no NIC: networkd deletes those that it has not made when a link appears.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_rules: Vec<Rule>,
     /// The order that the host's equal routes and rules had; that of older versions has none.
     #[serde(default, skip_serializing_if = "Precedence::is_empty")]
     pub precedence: Precedence,
 }
 
 impl Record {
+    /// Whether its NICs are on the host, and only what their manager does is awaited.
+    pub fn is_back(&self) -> bool {
+        self.netns > LAST_NETNS
+    }
+
+    /// The record of those of its NICs that wait for their manager. It is no namespace's any more, and neither is its number.
+    pub fn waiting(&self, nics: &[IfName], awaits: Vec<String>) -> Record {
+        Record {
+            netns: if self.is_back() { self.netns } else { self.netns + LAST_NETNS + 1 },
+            phase: Phase::Restoring,
+            given: None,
+            given_sysfs: None,
+            held_back: Vec::new(),
+            hold: None,
+            held: self.held.iter().filter(|h| nics.contains(&h.nic.identity.name)).cloned().collect(),
+            awaits,
+            host_rules: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     pub fn file_name(&self) -> String {
         format!("{}.json", self.netns)
     }

@@ -163,7 +163,7 @@ pub fn moved_away(plan: &Plan, request: &Request, host: &Snapshot) -> Option<Str
 
 pub fn busy_nics(records: &Records, machine: &dyn Namespaces) -> Vec<BusyNic> {
     let mut all = Vec::new();
-    for record in records.current() {
+    for record in records.current().filter(|r| !r.is_back()) {
         let holder = record.members.iter().find(|m| machine.is_alive(record, m)).or(record.members.first());
         let keeps = |m: &Member| record.hold.as_ref().is_some_and(|hold| m.bundle == *hold.path.to_string_lossy());
         let by = holder.map_or("a container".to_owned(), |m| match keeps(m) {

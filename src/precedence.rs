@@ -9,6 +9,7 @@
 mod moves;
 
 use rdma_model::drift::Drift;
+use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -57,10 +58,11 @@ fn level(r: &Rule) -> Level {
     (r.family, r.priority)
 }
 
-/// Whether the order counts for it. Routes that are learned come again behind their equals whenever their router says so.
+/// Whether the order counts for it. Routes that are learned come again behind their equals whenever their router or daemon
+/// says so.
 /// IPv6 asks for link-local and multicast addresses by interface.
 fn ranks(r: &Route) -> bool {
-    let learned = r.other.contains_key(&RTA_EXPIRES) || LEARNED.contains(&r.protocol);
+    let learned = r.other.contains_key(&RTA_EXPIRES) || LEARNED.contains(&r.protocol) || is_daemon(r.protocol);
     let broadcast = r.destination.addr().is_ipv4() && r.kind == BROADCAST;
     !learned && r.protocol != STAND_IN && (broadcast || !derived(r))
 }

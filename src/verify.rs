@@ -6,9 +6,10 @@ use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, HashMap};
 
+use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::Mac;
-use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Snapshot, UNTOLD};
-use rdma_model::step::{NicState, derived, generated, kernel_address, learned_from_router, of_generated};
+use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
+use rdma_model::step::{NicState, derived, generated, kernel_address, kernel_made, learned_from_router, of_generated};
 use serde::Serialize;
 
 use crate::precedence;
@@ -191,6 +192,48 @@ fn text(value: &impl Serialize) -> String {
 /// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name, and
 /// queueing disciplines where it has none, are not compared.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
+    differences(expected, observed, |_, have| have)
+}
+
+/// What NICs lack in effect, and which of their settings differ: what other programs have added, or have put in the place
+/// of what was there, lacks nothing. What the kernel has made besides counts, unless a manager has the NIC.
+pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
+    let is_managed = |dev: &Netdev| expected.iter().any(|h| h.managed.is_some() && h.before.netdev.name == dev.name);
+    let states: Vec<NicState> = expected.iter().map(|h| h.before.clone()).collect();
+    differences(&states, observed, |want, have| {
+        let by_kernel = !is_managed(&want.netdev);
+        let mut lacking = NicState { netdev: have.netdev.clone(), ..want.clone() };
+        let is_there = |a: &Address| have.netdev.addresses.iter().any(|h| same_address(h, a));
+        lacking.netdev.addresses.retain(|a| by_kernel && generated(a) && !want.netdev.addresses.contains(a));
+        lacking.netdev.addresses.extend(want.netdev.addresses.iter().filter(|a| is_there(a)).cloned());
+        lacking.netdev.neighbours = common(&want.netdev.neighbours, &have.netdev.neighbours);
+        lacking.nexthops = common(&want.nexthops, &have.nexthops);
+        let missing = missing_routes(&want.routes, &have.routes);
+        lacking.routes.retain(|r| !missing.contains(&r));
+        let made = have.routes.iter().filter(|r| by_kernel && kernel_made(r, &have.netdev));
+        lacking.routes.extend(made.filter(|r| !want.routes.contains(r)).cloned());
+        lacking.routes.sort();
+        let missing = compare_rules(&want.rules, &observed.rules).missing;
+        lacking.rules.retain(|r| !missing.contains(&r));
+        lacking
+    })
+}
+
+/// A rule that should be there, of whatever `dev` names.
+pub fn missing_rule(dev: &str, rule: &Rule) -> Drift {
+    Drift { dev: dev.to_owned(), field: format!("rule {}", text(rule)), expected: Some(text(rule)), observed: None }
+}
+
+fn common<T: Clone + PartialEq>(want: &[T], have: &[T]) -> Vec<T> {
+    want.iter().filter(|w| have.contains(w)).cloned().collect()
+}
+
+/// `counted` is what is taken for there, of the state that should be and the one that is.
+fn differences(
+    expected: &[NicState],
+    observed: &Snapshot,
+    counted: impl Fn(&NicState, NicState) -> NicState,
+) -> Vec<Drift> {
     let mut all = Vec::new();
     for state in expected {
         let name = &state.netdev.name;
@@ -218,6 +261,7 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
         all.extend(device_drift(&state.netdev, &now.netdev));
         now.netdev.device.clone_from(&state.netdev.device);
         let (want, have) = beside(state, &now);
+        let have = counted(&want, have);
         if want == have {
             continue;
         }

@@ -140,6 +140,7 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
     let alive = record.members.iter().any(|m| machine.is_alive(record, m));
     let stale = match record.boot_id == machine.boot_id() {
         false => Some(Stale::EarlierBoot),
+        true if record.is_back() => None,
         true if machine.is_abandoned(record) => Some(Stale::Abandoned),
         // A container that has joined a hold keeps the NICs when that ends.
         true if !alive && record.hold.is_none() => Some(Stale::Lingering),
@@ -148,7 +149,7 @@ fn trace(record: &Record, machine: &ThisMachine) -> Trace {
     };
     let (advice, id) = (advice(machine, record, &id, alive), short_id(&id).to_owned());
     let nics = record.names().map(ToString::to_string).collect();
-    let away = if stale == Some(Stale::EarlierBoot) { &[] } else { record.held.as_slice() };
+    let away = if stale == Some(Stale::EarlierBoot) || record.is_back() { &[] } else { record.held.as_slice() };
     let tables: BTreeSet<u32> = away.iter().flat_map(|h| &h.before.routes).map(|r| r.table).collect();
     let held_back = record.held_back.clone();
     Trace { id, nics, stale, advice, tables: tables.into_iter().collect(), held_back }

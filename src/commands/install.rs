@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rdma_model::error_class::{ErrorClass, WithClass};
+use rdma_model::snapshot::Netdev;
 
 use super::{homeward, say, store};
 use crate::cli::{Global, InstallArgs, TargetArgs, TreeArgs, UninstallArgs};
@@ -13,7 +14,7 @@ use crate::config::host::{Host, RUN, STATE};
 use crate::install::{self, Change, Command, InstallRequest, Installation, MANIFEST, Manifest, Nic, Target};
 use crate::kernel::host::host_tree::{HostTree, ReadTree};
 use crate::kernel::host::{crash_safe, files, runtime_users};
-use crate::kernel::link_managers;
+use crate::kernel::link_managers::{self, Managers};
 use crate::report::{self, Installed};
 
 struct Site {
@@ -147,6 +148,9 @@ pub(super) fn install(global: &Global, args: &InstallArgs) -> Result<()> {
         command: command(args)?,
         cdi: args.cdi,
     };
+    if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
+        have_no_manager(&wanted.nics)?;
+    }
     let mut installation = install::install(&wanted, &site.etc, &site.manifest)?;
     if wanted.targets.contains(&Target::NetworkManagers) && site.is_host {
         notes.extend(wanted.nics.iter().filter_map(managed));
@@ -300,6 +304,23 @@ fn nic(name: &str, is_host: bool) -> Result<Nic> {
     let name: rdma_model::ids::IfName = name.parse().class(ErrorClass::Usage, "--ifaces")?;
     let pci = is_host.then(|| link_managers::own_function(Path::new("/"), &name)).flatten();
     Ok(Nic { name, pci })
+}
+
+/// A NIC that a manager is kept off has no address after the next boot, where that manager gave it.
+fn have_no_manager(nics: &[Nic]) -> Result<()> {
+    let root = Path::new("/");
+    let mut managers = Managers::of(root);
+    for nic in nics {
+        let Some(index) = link_managers::index(root, &nic.name) else { continue };
+        if let Some(by) = managers.configured_by(&Netdev::new(nic.name.clone(), index)) {
+            let (name, by) = (&nic.name, by.name());
+            return Err(ErrorClass::Refused.error(format!(
+                "{by} gives {name} its addresses, and would not after the next boot: leave {name} out of --ifaces; rdmaprep leaves \
+                 to {by} what is its own"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn managed(nic: &Nic) -> Option<String> {

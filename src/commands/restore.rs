@@ -183,7 +183,7 @@ fn foretell(machine: &ThisMachine, records: &Records, args: &RestoreArgs, found:
     found.past.iter().try_for_each(|(_, r)| unrestorable::foretell(r, args.how.after_reboot))?;
     for record in found.now.iter().filter_map(|path| records.at(path)?.as_ref().ok()) {
         let mut world = machine.open(record, &records.store().pin(record.netns))?;
-        let plan = run::preview(&mut *world, records, record)?;
+        let plan = run::preview(machine, &mut *world, records, record)?;
         plan.stuck.iter().try_for_each(|(dev, why)| say(&format!("{dev} {why}")))?;
         plan.steps.iter().try_for_each(|step| say(&step.to_string()))?;
     }

@@ -68,6 +68,7 @@ fn holder(machine: &ThisMachine, store: &Store, record: &Record) -> Result<Holde
         nics: record.names().map(ToString::to_string).collect(),
         last,
         held_back: record.held_back.clone(),
+        awaits: record.awaits.clone(),
         advice,
     })
 }
@@ -80,6 +81,9 @@ pub(super) fn advice(machine: &ThisMachine, record: &Record, id: &str, alive: bo
             "nothing: since the reboot none is away; {restore} archives the record, {restore} --after-reboot also adds what the \
              system has not configured"
         );
+    }
+    if record.is_back() {
+        return "nothing: the timer looks again, as does rdmaprep restore --all; a container may have it".to_owned();
     }
     let keeper =
         record.members.first().filter(|m| record.hold.as_ref().is_some_and(|h| Path::new(&m.bundle) == h.path));

@@ -20,7 +20,7 @@ use crate::plan::rdma_mode;
 use crate::report::Report;
 use crate::restore::SETTLE;
 use crate::restore::after_reboot::{RebootPlan, plan_after_reboot};
-use crate::restore::plan::{RestorePlan, plan_restore};
+use crate::restore::plan::{Goal, RestorePlan, plan_restore};
 use crate::restore::run;
 
 const ARPHRD_ETHER: u16 = 1;
@@ -99,7 +99,7 @@ pub(super) fn forget(
     let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
     // The host's /sys shows cards whatever namespace their netdevs are in.
     let host = world.observe(Side::Host, &Scope { sysfs: true, ..Scope::links() })?;
-    let way = plan_restore(&record.held, &host, inside.as_ref());
+    let way = plan_restore(&record.held, &host, inside.as_ref(), Goal::Exact);
     let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
     let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
     let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));

@@ -7,13 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use rdma_model::ids::{BusId, IfName};
-use rdma_model::snapshot::{CharDevice, Snapshot};
+use rdma_model::snapshot::{CharDevice, Rule, Snapshot};
+use rdma_model::step::NicState;
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::cdi;
 use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
-use crate::kernel::link_managers;
+use crate::kernel::link_managers::{self, Manager, Managers};
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
 use crate::kernel::process::pidfd;
@@ -121,7 +122,20 @@ fn managing(snapshot: &Snapshot) -> Vec<Managing> {
         let spared = snapshot.netdevs.iter().filter(|n| !link_managers::manages(root, manager, n.ifindex));
         spared.map(|n| n.name.clone()).collect()
     };
-    link_managers::present(root).into_iter().map(|manager| Managing { manager, spares: spares(manager) }).collect()
+    let mut managers = Managers::of(root);
+    let states = snapshot.netdevs.iter().filter_map(|n| NicState::of(snapshot, &n.name));
+    let managed: Vec<(IfName, Manager)> =
+        states.filter_map(|s| Some((s.netdev.name.clone(), managers.managed(&s)?.by))).collect();
+    let is_foreign = |rule: &Rule| !rule.is_of_kernel() && !rule.is_static();
+    let deletes_rules =
+        managers.may_delete_rules() && !link_managers::spares_rules(root) && snapshot.rules.iter().any(is_foreign);
+    let one = |manager| Managing {
+        manager,
+        spares: spares(manager),
+        configures: managed.iter().filter(|(_, by)| *by == manager).map(|(name, _)| name.clone()).collect(),
+        deletes_rules: manager == Manager::Networkd && deletes_rules,
+    };
+    link_managers::present(root).into_iter().map(one).collect()
 }
 
 /// Where NCCL looks for a module that gives NICs the memory of GPUs (src/transport/net_ib/gdr.cc).

@@ -93,6 +93,12 @@ pub struct Managing {
     pub manager: crate::kernel::link_managers::Manager,
     /// NICs of which the program does not say that it manages them.
     pub spares: Vec<IfName>,
+    /// NICs that have their addresses from it: it gives them again to one that is back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub configures: Vec<IfName>,
+    /// Whether it deletes rules of others when a link appears, and there are any.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deletes_rules: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -162,7 +162,8 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
         all.extend((!all.contains(&name)).then_some(name));
     }
     let one = |m: &super::facts::Managing| {
-        let present = Present { manager: m.manager, spares: m.spares.clone() };
+        let spares = m.spares.iter().chain(&m.configures).cloned().collect();
+        let present = Present { manager: m.manager, spares };
         let (who, its, _) = advice::kept_off(&present, &names)?;
         let seen = format!("{who} manages {}", join(&its));
         let why = "it configures and renames a NIC the moment that it is restored, or brings an address of its own into the way";
@@ -171,5 +172,16 @@ pub(super) fn managers(context: &CheckContext) -> Vec<Finding> {
         let found = Finding::new(Check::RenameFights, Severity::Warning, seen, why, fix);
         Some(Finding { run: advice::keep_off(m.manager, &all), ..found })
     };
-    machine.managers.iter().filter_map(one).collect()
+    let deletes_rules = !names.is_empty() && machine.managers.iter().any(|m| m.deletes_rules);
+    machine.managers.iter().filter_map(one).chain(deletes_rules.then(lost_rules)).collect()
+}
+
+/// ManageForeignRoutingPolicyRules= in networkd.conf(5).
+fn lost_rules() -> Finding {
+    let seen = "systemd-networkd deletes routing rules that it has not made, of any NIC, whenever a link appears";
+    let why = "each end of a container returns NICs: until the stop hook has put the rules back, traffic goes by other tables";
+    let fix = "have it leave them alone: `rdmaprep install` writes a file of two lines";
+    let found = Finding::new(Check::RenameFights, Severity::Warning, seen.to_owned(), why, fix);
+    let install = "rdmaprep install --network-managers".to_owned();
+    Finding { run: vec![install, "systemctl try-restart systemd-networkd".to_owned()], ..found }
 }

@@ -7,9 +7,12 @@ use rdma_model::values::PlanName;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use rdma_model::effect::{compare_rules, missing_addresses, missing_routes};
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::snapshot::Snapshot;
-use rdma_model::step::{Side, Step};
+use rdma_model::ids::IfName;
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::{Address, Route, Rule, Snapshot};
+use rdma_model::step::{NicState, Side, Step};
 
 use crate::apply::apply;
 use crate::attach::{Attach, attach};
@@ -18,6 +21,7 @@ use crate::container::running_setup::RunningSetup;
 use crate::container::sandbox;
 use crate::container::setup::{SetupContext, SetupPlan, plan_setup};
 use crate::journal::{Member, Phase, Record, SCHEMA};
+use crate::kernel::link_managers::Managers;
 use crate::kernel::netns::pins;
 use crate::kernel::records::Records;
 use crate::kernel::{Container, Pin, Scope, World};
@@ -123,7 +127,13 @@ impl<'a> Create<'a> {
         let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;
         let plan = setup.as_ref().map(|setup| setup.container_plan(&plan)).unwrap_or(plan);
         self.outcome.notes.extend(setup.iter().flat_map(|s| s.nccl_pitfalls(&plan, &host, &within)));
-        let Attach { steps, held, notes } = attach(&plan, &host, &within)?;
+        let mut managers = Managers::of(hook.machine.root());
+        are_configured(&plan, &host, &mut managers)?;
+        let Attach { steps, mut held, notes } = attach(&plan, &host, &within)?;
+        for h in &mut held {
+            h.managed = managers.managed(&h.before);
+            take_over(&attempt.records, h, &host);
+        }
         self.outcome.notes.extend(notes);
         let same_host = attempt.records.readable().filter(|r| r.host_netns == attempt.host_netns);
         let others: Vec<Precedence> = same_host.map(|r| r.precedence.clone()).collect();
@@ -141,6 +151,8 @@ impl<'a> Create<'a> {
             given: Some(given),
             given_sysfs,
             held_back: Vec::new(),
+            awaits: Vec::new(),
+            host_rules: Vec::new(),
             hold: hook.keeper.map(|keeper| keeper.hold.clone()),
             held,
             precedence,
@@ -198,6 +210,7 @@ impl<'a> Create<'a> {
             let _ = attempt.records.forget(&record);
             return Err(e);
         }
+        self.outcome.notes.extend(replace_returned(&mut attempt.records, &record)?);
         let result = self.move_and_copy(&mut attempt, &mut record, steps, setup);
         self.outcome.watch.lap(PhaseName::Journal);
         let Err(e) = result else { return Ok(()) };
@@ -263,6 +276,60 @@ impl<'a> Create<'a> {
         }
         Ok(())
     }
+}
+
+/// That every planned address is there, where a manager has yet to configure its NIC; [`ErrorClass::Locked`] says which one.
+fn are_configured(plan: &Plan, host: &Snapshot, managers: &mut Managers) -> Result<()> {
+    for nic in &plan.nics {
+        let Some(state) = NicState::of(host, &nic.identity.name) else { continue };
+        let [missing, ..] = missing_addresses(&nic.addresses, &state.netdev.addresses)[..] else { continue };
+        if let Some(by) = managers.at_work(&state.netdev) {
+            let (name, address, prefix) = (&nic.identity.name, missing.address, missing.prefix);
+            let text = format!("{name} has no {address}/{prefix} yet: {} is still configuring it", by.name());
+            return Err(ErrorClass::Locked.error(text));
+        }
+    }
+    Ok(())
+}
+
+/// Takes over what an earlier restore has yet to add to a NIC.
+fn take_over(records: &Records, held: &mut MovedNic, host: &Snapshot) {
+    let name = &held.nic.identity.name;
+    let state = &mut held.before;
+    let earlier = records.current().filter(|r| r.is_back()).flat_map(|r| &r.held);
+    for earlier in earlier.filter(|h| h.nic.identity.name == *name) {
+        let Some(managed) = &earlier.managed else { continue };
+        let was = &earlier.before;
+        let addresses = missing_addresses(&was.netdev.addresses, &state.netdev.addresses).into_iter();
+        let addresses: Vec<Address> = addresses.filter(|a| !managed.owns_address(a)).cloned().collect();
+        let routes = missing_routes(&was.routes, &state.routes).into_iter();
+        let routes: Vec<Route> = routes.filter(|r| !managed.owns_route(r)).cloned().collect();
+        let rules = compare_rules(&was.rules, &host.rules).missing.into_iter();
+        let rules: Vec<Rule> = rules.filter(|r| !managed.owns_rule(r)).cloned().collect();
+        if let Some(foreign) = held.managed.as_mut().and_then(|m| m.foreign.as_mut()) {
+            foreign.addresses.extend(addresses.iter().cloned());
+            foreign.routes.extend(routes.iter().cloned());
+            foreign.rules.extend(rules.iter().cloned());
+        }
+        state.netdev.addresses.extend(addresses);
+        state.routes.extend(routes);
+        state.rules.extend(rules);
+    }
+}
+
+/// The record of these NICs replaces those of earlier restores.
+fn replace_returned(records: &mut Records, record: &Record) -> Result<Vec<String>> {
+    let mut unsaved = Vec::new();
+    let back: Vec<Record> = records.current().filter(|r| r.is_back()).cloned().collect();
+    for earlier in back {
+        let rest: Vec<IfName> = earlier.names().filter(|name| !record.names().any(|n| n == *name)).cloned().collect();
+        if rest.len() == earlier.held.len() {
+            continue;
+        }
+        let smaller = earlier.waiting(&rest, earlier.awaits.clone());
+        unsaved.extend(if rest.is_empty() { records.forget(&earlier)? } else { records.save_later(&smaller)? });
+    }
+    Ok(unsaved)
 }
 
 impl Create<'_> {

@@ -64,6 +64,9 @@ pub trait Namespaces {
     /// Whether a record's containers have all died, and no process is left in the namespace that may use NICs: before the record
     /// says that they are attached, none was promised any.
     fn is_abandoned(&self, record: &Record) -> bool {
+        if record.is_back() {
+            return true;
+        }
         let is_used = || record.phase != Phase::Attaching && self.occupant(record.netns, None).is_some();
         !record.members.iter().any(|m| self.is_alive(record, m)) && !is_used()
     }

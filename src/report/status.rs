@@ -74,6 +74,9 @@ pub struct Holder {
     pub last: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_back: Vec<String>,
+    /// What is still awaited of NICs that are back on the host.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub awaits: Vec<String>,
     pub advice: String,
 }
 
@@ -105,9 +108,16 @@ pub fn status_table(status: &Status) -> String {
         ));
         format!("{head}{notes}{}", printable_lines(&format!("  to get back {}", h.advice)))
     };
+    let block = |h: &Holder| if h.awaits.is_empty() { block(h) } else { returned(h) };
     let none = status.holders.is_empty().then(|| "No container holds a NIC.".to_owned());
     let lines = none.into_iter().chain(status.holders.iter().map(block)).chain(status.failures.iter().map(failed));
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// NICs that wait for their manager.
+fn returned(h: &Holder) -> String {
+    let awaits = h.awaits.iter().map(|why| wrapped("state", why) + "\n").collect::<String>();
+    printable_lines(&format!("{}\n{awaits}{}", h.nics.join(" "), wrapped("to do", &h.advice)))
 }
 
 fn failed(f: &Failed) -> String {

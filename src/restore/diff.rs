@@ -2,10 +2,27 @@
 
 use std::collections::BTreeSet;
 
-use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Program, ProgramHook, Qdisc, Route, Snapshot};
-use rdma_model::step::{NicState, Settings, Side, Step, configure, connect, derived, kernel_address, kernel_made};
+use rdma_model::effect::{compare_rules, missing_routes, same_address};
+use rdma_model::manager::is_daemon;
+use rdma_model::snapshot::{Address, Neighbour, Netdev, Nexthop, Program, ProgramHook, Qdisc, Route, Rule, Snapshot};
+use rdma_model::step::{
+    NicState, Settings, Side, Step, configure, connect, derived, generated, is_temporary, kernel_address, kernel_made,
+    prefix_route,
+};
 
 use crate::{precedence, verify};
+
+/// How much of a difference is undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// All of it.
+    Exact,
+    /// What is missing in effect is added, and what the kernel made of it goes where that was not there, as do rules that
+    /// are there twice. What another program has added or changed stays.
+    Effect,
+    /// The same for a NIC that a manager configures: the kernel's is that one's, too.
+    Managed,
+}
 
 /// The differences between what NICs are and what they should be, as steps: routes come when all NICs have their addresses,
 /// since a route may have legs over several.
@@ -14,7 +31,8 @@ pub(super) fn differences<'a>(
     wanted: impl Iterator<Item = &'a NicState>,
     observed: &Snapshot,
 ) -> Vec<Step> {
-    let (steps, missing): (Vec<_>, Vec<_>) = wanted.filter_map(|state| difference(side, state, observed)).unzip();
+    let one = |state| difference(side, state, observed, Goal::Exact);
+    let (steps, missing): (Vec<_>, Vec<_>) = wanted.filter_map(one).unzip();
     let mut steps: Vec<Step> = steps.into_iter().flatten().collect();
     steps.extend(connect(side, &missing.iter().collect::<Vec<_>>()));
     steps
@@ -22,7 +40,12 @@ pub(super) fn differences<'a>(
 
 /// The difference between what a NIC is and what it should be: steps of its own, then what [`connect`] has to add; a NIC
 /// that is not there has none.
-pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> Option<(Vec<Step>, NicState)> {
+pub(super) fn difference(
+    side: Side,
+    wanted: &NicState,
+    observed: &Snapshot,
+    goal: Goal,
+) -> Option<(Vec<Step>, NicState)> {
     let now = NicState::of(observed, &wanted.netdev.name)?;
     let (want, have) = verify::beside(wanted, &now);
     let (was, is) = (&wanted.netdev, &now.netdev);
@@ -34,14 +57,22 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
         steps.push(Step::Token { side, dev: dev.clone(), token: None });
     }
     let late = out_of_turn(was, is);
-    let shaken = shaken(&late, &want, &have, is);
+    // The kernel may have made one before the sysctl that forbids it was back.
+    let can_go = |a: &Address| goal == Goal::Exact || goal == Goal::Effect && generated(a);
+    let goes = |a: &&Address| !want.netdev.addresses.contains(a) && can_go(a);
+    let extra: Vec<Address> = have.netdev.addresses.iter().filter(goes).cloned().collect();
+    let going = [extra, late].concat();
+    let shaken = shaken(&going, &want, &have, is);
     steps.extend(shaken.iter().map(|r| Step::RouteDelete { side, route: r.clone() }));
-    let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a)).chain(&late);
-    steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
+    steps.extend(going.iter().map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
-    let there = |a: &Address| have.netdev.addresses.contains(a) && !late.contains(a);
+    let is_there = |a: &Address| match goal {
+        Goal::Exact => have.netdev.addresses.contains(a),
+        Goal::Effect | Goal::Managed => is.addresses.iter().any(|h| same_address(h, a)),
+    };
     let counts = |a: &Address| want.netdev.addresses.contains(&verify::address(a));
-    add.netdev.addresses.retain(|a| counts(a) && !there(&verify::address(a)));
+    let stays = |a: &Address| is_there(a) && !going.contains(a);
+    add.netdev.addresses.retain(|a| counts(a) && !stays(&verify::address(a)));
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
@@ -54,26 +85,53 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
         steps.push(Step::Link { side, dev: dev.clone(), up: false });
     }
     steps.extend(device_differences(side, was, is));
-    // Those to its subnets as well, which may have been deleted before. One with a leg over another NIC is not ours.
-    let ours = |r: &Route| r.hops.iter().all(|h| h.dev.as_ref() == Some(&dev));
-    let foreign = have.routes.iter().filter(|r| !want.routes.contains(r) && !derived(r) && ours(r));
-    let foreign = foreign.filter(|r| !precedence::stands_for_broadcast(r));
-    steps.extend(foreign.map(|r| Step::RouteDelete { side, route: r.clone() }));
+    let removed = removed(side, &want, &have, &going, goal);
+    steps.extend(removed);
+    add.routes = match goal {
+        Goal::Exact => want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect(),
+        Goal::Effect | Goal::Managed => {
+            let missing = missing_routes(&want.routes, &have.routes).into_iter();
+            missing.chain(&shaken).cloned().collect()
+        }
+    };
+    let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
+    steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
+    add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
+    if side == Side::Host {
+        let rules = compare_rules(&want.rules, &observed.rules);
+        steps.extend(rules.double.iter().map(|r| Step::RuleDelete { side, rule: Rule::clone(r) }));
+        add.rules = rules.missing.into_iter().cloned().collect();
+    } else {
+        add.rules.retain(|r| !observed.rules.contains(r));
+    }
+    add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
+    Some((steps, add))
+}
+
+/// What is on a NIC and should not be: all that it did not have, or only what is ours and was left by a crash.
+fn removed(side: Side, want: &NicState, have: &NicState, going: &[Address], goal: Goal) -> Vec<Step> {
+    let dev = &want.netdev.name;
+    let delete = |r: &Route| Step::RouteDelete { side, route: r.clone() };
+    // One with a leg over another NIC is not ours.
+    let own = have.routes.iter().filter(|r| r.hops.iter().all(|h| h.dev.as_ref() == Some(dev)));
+    let foreign = own.filter(|r| !want.routes.contains(r) && !precedence::stands_for_broadcast(r));
+    if goal != Goal::Exact {
+        let is_kernels = |r: &Route| goal == Goal::Effect && !derived(r) && kernel_made(r, &have.netdev);
+        return foreign.filter(|r| is_temporary(r) || is_kernels(r)).map(delete).collect();
+    }
+    // The kernel deletes an address's own route with it; a request without a metric would take another route.
+    let goes_along = |r: &Route| going.iter().any(|a| prefix_route(r, a));
+    let foreign = foreign.filter(|r| !derived(r) && !is_daemon(r.protocol) && !goes_along(r));
+    let mut steps: Vec<Step> = foreign.map(delete).collect();
     // Behind the routes: an object takes those along that lead through it, and leaves the groups that it is in.
-    let single = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(&dev);
+    let single = |n: &&Nexthop| n.group.is_empty() && n.dev.as_ref() == Some(dev) && !is_daemon(n.protocol);
     let extra = have.nexthops.iter().filter(single).filter(|n| !want.nexthops.iter().any(|w| w.id == n.id));
     steps.extend(extra.map(|n| Step::NexthopDelete { side, id: n.id }));
     // What a program learns is its own business, see `verify::drift`.
     let extra = |n: &&Neighbour| !n.extern_learn && !want.netdev.neighbours.contains(n);
     let gone = have.netdev.neighbours.iter().filter(extra);
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
-    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect();
-    let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
-    steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
-    add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
-    add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
-    add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
-    Some((steps, add))
+    steps
 }
 
 /// Addresses that have to go and come again because one before them is missing: the kernel puts a new one behind those that
@@ -99,8 +157,8 @@ fn out_of_turn(was: &Netdev, is: &Netdev) -> Vec<Address> {
 
 /// Routes that go with such addresses or lose their source with them (fib_del_ifaddr and inetaddr_event in
 /// net/ipv4/fib_frontend.c, fib6_remove_prefsrc), some of them on some kernels: all of them come again.
-fn shaken(late: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> Vec<Route> {
-    let family = |r: &Route| late.iter().any(|a| a.address.is_ipv4() == r.destination.addr().is_ipv4());
+fn shaken(going: &[Address], want: &NicState, have: &NicState, is: &Netdev) -> Vec<Route> {
+    let family = |r: &Route| going.iter().any(|a| a.address.is_ipv4() == r.destination.addr().is_ipv4());
     want.routes.iter().filter(|r| family(r) && have.routes.contains(r) && !kernel_made(r, is)).cloned().collect()
 }
 

@@ -6,6 +6,7 @@ mod children;
 mod diff;
 mod legs;
 mod locate;
+pub mod owed;
 pub mod plan;
 pub mod run;
 mod search_netns;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::plan::uverbs_minors::uverbs_number;
 use crate::plan::{rails, rdma_mode};
+pub use crate::restore::diff::Goal;
 use crate::restore::diff::{
     device_differences, difference, differences, foreign, foreign_programs, foreign_xdp, link_settings, lost_programs,
     remnants,
@@ -62,8 +63,9 @@ fn spare(connections: &mut [NicState], host: &Snapshot) -> Vec<(IfName, String)>
 type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
 /// Plans a restore. `inside` is absent when the NICs' namespace has ended: then the kernel has returned the physical
-/// ones to the initial namespace, down and naked, and destroyed the virtual ones.
-pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>) -> RestorePlan {
+/// ones to the initial namespace, down and naked, and destroyed the virtual ones. The goal is for NICs that are on the host
+/// already and that nobody else configures.
+pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>, goal: Goal) -> RestorePlan {
     let mut restore = RestorePlan::default();
     let gone = |h: &MovedNic| upper_lower::virtual_link(h, held, host).map(Place::Gone);
     let placed: Vec<(&MovedNic, Option<Place>)> =
@@ -104,7 +106,8 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
                 restore.steps.extend(there.map(|dev| Step::Delete { side: Side::Inside, dev }));
                 restore.notes.extend(notes(&h.before.netdev, dev));
                 settings.extend(upper_lower::enslave_members(Side::Host, h, host));
-                if let Some((steps, missing)) = difference(Side::Host, &h.before, &named) {
+                let goal = if h.managed.is_some() { Goal::Managed } else { goal };
+                if let Some((steps, missing)) = difference(Side::Host, &h.before, &named, goal) {
                     settings.extend(steps);
                     connections.push(missing);
                 }

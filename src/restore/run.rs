@@ -3,37 +3,45 @@
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
+use rdma_model::effect::same_rule;
 use rdma_model::error_class::{ErrorClass, WithClass};
-use rdma_model::ids::HcaName;
+use rdma_model::ids::{HcaName, IfName};
+use rdma_model::snapshot::{Rule, Snapshot};
 use rdma_model::step::Side;
 
 use crate::apply::apply_all;
 use crate::journal::{Phase, Record};
 use crate::kernel::host::files;
+use crate::kernel::link_managers::Managers;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::plan::rdma_mode;
-use crate::restore::plan::{AbsentNics, RestorePlan, plan_restore};
+use crate::restore::owed::owed;
+use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore};
 use crate::restore::{SETTLE, nic_names};
 use crate::verify;
 
 use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
-use crate::restore::settle::{Settled, settle};
+use crate::restore::settle::{Returned, Settled, Waiting, settle};
 
 /// What a NIC's move may take beside [`SETTLE`], which the steps that wait need for themselves.
 const EACH: Duration = Duration::from_millis(100);
+/// The kernel marks files with the time of its last tick, which may be 10 ms old (`CONFIG_HZ_100`).
+const CLOCK: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub struct Restored {
     pub steps: usize,
     /// Remarks: what a container had done to its NICs, and what was done to them when they were back.
     pub notes: Vec<String>,
+    /// NICs whose manager has still to configure them, a sentence for each.
+    pub awaits: Vec<String>,
 }
 
 /// Opens both namespaces of a record and restores its NICs.
@@ -88,15 +96,21 @@ fn restore_all(
     mut record: Record,
     patience: Duration,
 ) -> Result<Restored> {
+    let begun = SystemTime::now().checked_sub(CLOCK).unwrap_or(SystemTime::UNIX_EPOCH);
     let unheard = records.store().unheard(&record).unwrap_or_default();
+    let mut managers = Managers::of(machine.root());
     // Before it was attached, no program of the container has run.
     let first = record.phase == Phase::Attached;
     record.phase = Phase::Restoring;
+    if managers.may_delete_rules() && record.host_rules.is_empty() && !record.is_back() {
+        record.host_rules = host_rules(&record, &world.observe(Side::Host, &Scope::links())?);
+    }
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save_first(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
-    let (mut restore_plan, notes) = plan_when_back(machine, world, &absent.view(&record), patience)?;
+    let Planned { plan: mut restore_plan, notes, moved } =
+        plan_when_back(machine, world, &mut managers, &absent.view(&record), patience)?;
     let deadline = Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
     let mut errors = apply_all(&restore_plan.steps, world, deadline);
     // Of 512 NICs there are many, and none is done again.
@@ -106,21 +120,23 @@ fn restore_all(
     errors.extend(arranged.errors);
     let is_stuck = |h: &MovedNic| restore_plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !is_stuck(h)).collect();
-    let owned = children::links_owners(&done, &record.held, first);
-    let Children { notes: deleted, remaining } = children::delete(world, &here, &owned)?;
-    let Settled { mut drift, fought, notes: mended } =
-        settle(world, machine.root(), &here, &view.precedence, patience)?;
+    let Children { notes: deleted, remaining } = match record.is_back() {
+        true => Children::default(),
+        false => children::delete(world, &here, &children::links_owners(&done, &record.held, first))?,
+    };
+    let back = Returned { held: &here, order: &view.precedence, rules: &record.host_rules, moved: &moved, begun };
+    let Settled { mut drift, fought, notes: mended, waiting } = settle(world, &mut managers, back, patience)?;
     drift.extend(bare_drift(world, &record)?);
     // Where steps failed, a link manager need not be the reason.
     let fought = fought.filter(|_| errors.is_empty());
     if restore_plan.stuck.is_empty() && drift.is_empty() && remaining.is_empty() {
         let mut unsaved = hand_over(records, &absent, &record, others)?;
-        release_netns(machine, records.store(), &record)?;
-        unsaved.extend(records.forget(&record)?);
+        let awaits: Vec<String> = waiting.iter().map(|w| w.why.clone()).collect();
+        unsaved.extend(await_managers(machine, records, &record, &waiting)?);
         let made = restore_plan.notes.into_iter().chain(deleted).chain(mended);
-        let notes =
-            notes.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).chain(unsaved).collect();
-        return Ok(Restored { steps: done.len() + arranged.steps, notes });
+        let made = notes.into_iter().chain(made).chain(fought).chain(unknown_fields(&unheard)).chain(unsaved);
+        let notes = made.chain(awaits.iter().cloned()).collect();
+        return Ok(Restored { steps: done.len() + arranged.steps, notes, awaits });
     }
     let mut what: Vec<String> = restore_plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
@@ -141,6 +157,35 @@ fn restore_all(
     let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
     Err(ErrorClass::Incomplete
         .error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+}
+
+/// Forgets a record whose NICs are back, but for those that wait for their managers.
+fn await_managers(
+    machine: &dyn Namespaces,
+    records: &mut Records,
+    record: &Record,
+    waiting: &[Waiting],
+) -> Result<Vec<String>> {
+    let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
+    let rest = record.waiting(&nics, waiting.iter().map(|w| w.why.clone()).collect());
+    let mut unsaved = Vec::new();
+    if !nics.is_empty() && rest != *record {
+        unsaved.extend(records.save_later(&rest)?);
+    }
+    if !record.is_back() {
+        release_netns(machine, records.store(), record)?;
+    }
+    if nics.is_empty() || !record.is_back() {
+        unsaved.extend(records.forget(record)?);
+    }
+    Ok(unsaved)
+}
+
+/// Rules that networkd may take for foreign: all but the kernel's, its own and those of the record's NICs.
+fn host_rules(record: &Record, host: &Snapshot) -> Vec<Rule> {
+    let of_nics = |rule: &Rule| record.held.iter().flat_map(|h| &h.before.rules).any(|r| same_rule(r, rule));
+    let others = host.rules.iter().filter(|rule| !rule.is_of_kernel() && !rule.is_static() && !of_nics(rule));
+    others.cloned().collect()
 }
 
 /// The records of other containers that have NICs of this host; of one that cannot be read, nothing is known.
@@ -227,22 +272,31 @@ fn bare(record: &Record) -> &[HcaName] {
     record.given.as_ref().filter(|plan| plan.exclusive).map(|plan| plan.ib.as_slice()).unwrap_or_default()
 }
 
+struct Planned {
+    plan: RestorePlan,
+    /// A sentence for each NIC that was found in a further namespace.
+    notes: Vec<String>,
+    /// NICs that the host lacked.
+    moved: Vec<IfName>,
+}
+
 /// The plan, once all NICs have been found or `patience` is over: a namespace that has ended, the container's or one that it made,
-/// returns its physical NICs some time later. With it, a sentence for each NIC that was found in a further namespace.
+/// returns its physical NICs some time later.
 fn plan_when_back(
     machine: &dyn Namespaces,
     world: &mut dyn World,
+    managers: &mut Managers,
     record: &Record,
     patience: Duration,
-) -> Result<(RestorePlan, Vec<String>)> {
+) -> Result<Planned> {
     let deadline = Instant::now() + patience;
     let mut notes = Vec::new();
     let mut searched = false;
     loop {
-        let plan = plan_now(world, record)?;
+        let (plan, moved) = plan_now(world, managers, record)?;
         let over = Instant::now() >= deadline;
         if plan.missing == 0 || over && (searched || patience.is_zero()) {
-            return Ok((plan, notes));
+            return Ok(Planned { plan, notes, moved });
         }
         // Every namespace of the machine is looked into: once.
         if !searched && !patience.is_zero() {
@@ -250,7 +304,7 @@ fn plan_when_back(
             let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                notes.extend(search_netns::fetch(machine, record, &missing));
+                notes.extend(search_netns::fetch(machine, record, &owed(&missing, &managers.words_to_come(&missing))));
                 continue;
             }
         }
@@ -259,16 +313,27 @@ fn plan_when_back(
 }
 
 /// What a restore would do now, while other containers have their NICs.
-pub fn preview(world: &mut dyn World, records: &Records, record: &Record) -> Result<RestorePlan> {
+pub fn preview(
+    machine: &dyn Namespaces,
+    world: &mut dyn World,
+    records: &Records,
+    record: &Record,
+) -> Result<RestorePlan> {
     let absent = absent_nics(world, &other_records(records, record))?;
-    plan_now(world, &absent.view(record))
+    let mut managers = Managers::of(machine.root());
+    Ok(plan_now(world, &mut managers, &absent.view(record))?.0)
 }
 
-/// The plan by what is there now, of HCAs without a NIC, too.
-fn plan_now(world: &mut dyn World, record: &Record) -> Result<RestorePlan> {
+/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks.
+fn plan_now(world: &mut dyn World, managers: &mut Managers, record: &Record) -> Result<(RestorePlan, Vec<IfName>)> {
     let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
     let host = world.observe(Side::Host, &Scope::links())?;
-    let mut restore_plan = plan_restore(&record.held, &host, inside.as_ref());
+    let here = Returned::earlier(&record.held, &record.precedence);
+    let is_away = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none();
+    let away: Vec<MovedNic> = record.held.iter().filter(is_away).cloned().collect();
+    let mut words = here.words(managers, &host);
+    words.extend(managers.words_to_come(&away));
+    let mut restore_plan = plan_restore(&owed(&record.held, &words), &host, inside.as_ref(), Goal::Exact);
     let bare = bare(record);
     restore_plan.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));
     let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());
@@ -276,7 +341,7 @@ fn plan_now(world: &mut dyn World, record: &Record) -> Result<RestorePlan> {
     restore_plan
         .notes
         .extend(lost.iter().map(|name| format!("{name} is neither in the container's namespace nor on the host")));
-    Ok(restore_plan)
+    Ok((restore_plan, nic_names(&away)))
 }
 
 /// Restores the NICs of containers that have died without a stop hook, except of records to `spare`; and drops pins without a
@@ -315,10 +380,12 @@ pub fn reclaim(
         }
         let nics = nic_names(&record.held).iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         let record = record.clone();
-        notes.push(match restore_again(machine, records, record) {
-            Ok(_) => format!("restored {nics}: their container has died"),
-            Err(e) => format!("{nics}: {e:#}"),
-        });
+        let was_back = record.is_back();
+        match restore_again(machine, records, record) {
+            Ok(done) if was_back => notes.extend(done.awaits.is_empty().then(|| format!("{nics}: configured again"))),
+            Ok(_) => notes.push(format!("restored {nics}: their container has died")),
+            Err(e) => notes.push(format!("{nics}: {e:#}")),
+        }
     }
     notes.extend(store.sweep());
     for netns in store.all_pins()?.into_iter().filter(|p| !known.contains(p)) {

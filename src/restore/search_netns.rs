@@ -11,7 +11,7 @@ use super::SETTLE;
 use crate::apply::apply_all;
 use crate::journal::Record;
 use crate::kernel::{Namespaces, Scope, World};
-use crate::restore::plan::{is_surely_in, plan_restore};
+use crate::restore::plan::{Goal, is_surely_in, plan_restore};
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,7 +42,7 @@ fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>
     if strays.is_empty() {
         return Ok(Vec::new());
     }
-    let plan = plan_restore(&strays, &world.observe(Side::Host, &Scope::links())?, Some(&there));
+    let plan = plan_restore(&strays, &world.observe(Side::Host, &Scope::links())?, Some(&there), Goal::Effect);
     let errors = apply_all(&plan.steps, world, Instant::now() + SETTLE);
     let what = |h: &MovedNic| format!("{} had been moved on to network namespace {inode}", h.nic.identity.name);
     let mut notes: Vec<String> = strays.iter().map(what).collect();

@@ -1,22 +1,27 @@
-//! After a restore: a link manager of this host sees NICs appear, and may configure them its own way.
+//! After a restore: a network manager of this host sees NICs appear, and configures them. What is its own it makes again;
+//! what is not comes when it has begun, since before that it deletes what it finds.
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
+use rdma_model::effect::compare_rules;
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::Snapshot;
-use rdma_model::step::{NicState, Side};
+use rdma_model::manager::Manager;
+use rdma_model::snapshot::{Netdev, Rule, Snapshot};
+use rdma_model::step::{NicState, Side, Step};
 
 use super::arrange::arrange;
+use super::owed::{Words, has_its_own, order_of, owed};
 use super::{SETTLE, nic_names};
 use crate::apply::apply_all;
 use crate::kernel::link_managers::advice::{Outcome, Present, sentence};
-use crate::kernel::{Defaults, Scope, World, link_managers};
+use crate::kernel::link_managers::{self, Managers, Word};
+use crate::kernel::{Defaults, Scope, World};
 use crate::precedence::Precedence;
-use crate::restore::plan::{devices, plan_restore};
+use crate::restore::plan::{Goal, devices, plan_restore};
 use crate::verify;
 
 /// Between two observations that must be equal, where a link manager may be about to change what was restored. A restore that
@@ -26,174 +31,341 @@ const MOMENT: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(20);
 /// udev's events may be of anything: what it does to our NICs comes first.
 const UDEV: Duration = Duration::from_millis(500);
-/// networkd waits for a carrier with some of what it does.
+/// networkd may take a link of which it has said nothing yet.
 const NETWORKD: Duration = Duration::from_secs(1);
+/// Scripts that a manager runs when it is done, and its next NIC, come within this time.
+const QUIET: Duration = Duration::from_millis(250);
+/// How long a manager's own is awaited. What takes longer, such as a lease, comes after the stop.
+const OWN: Duration = Duration::from_secs(3);
+/// The same without a carrier, which a link has only some time after it goes up.
+const NO_CARRIER: Duration = Duration::from_millis(300);
+/// How often what is missing is put back, if all of it was taken again.
+const TRIES: usize = 3;
+
+/// NICs that have come to the host.
+#[derive(Clone, Copy)]
+pub struct Returned<'a> {
+    pub held: &'a [MovedNic],
+    pub order: &'a Precedence,
+    /// Rules of the host that are no NIC's: networkd deletes those of others when a link appears.
+    pub rules: &'a [Rule],
+    /// Those that came by this restore, and when it began; the others were here before.
+    pub moved: &'a [IfName],
+    pub begun: SystemTime,
+}
 
 /// NICs that do not change any more.
 #[derive(Debug, Default)]
 pub struct Settled {
-    /// Where they are not what they were.
+    /// What they lack.
     pub drift: Vec<Drift>,
     /// What a link manager changed meanwhile, and which one.
     pub fought: Option<String>,
     /// Which device settings had been changed, a sentence for each NIC.
     pub notes: Vec<String>,
+    /// NICs whose manager is not done.
+    pub waiting: Vec<Waiting>,
 }
 
-/// Waits until NICs do not change any more. `root` has the files of link managers.
-pub fn settle(
-    world: &mut dyn World,
-    root: &Path,
-    held: &[MovedNic],
-    order: &Precedence,
-    patience: Duration,
-) -> Result<Settled> {
-    let mut restored = None;
-    let settled = wait_until_stable(world, root, held, order, patience, &mut restored)?;
-    Ok(Settled { notes: restored.unwrap_or_default(), ..settled })
+/// A NIC that is on the host, and what it waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub nic: IfName,
+    pub why: String,
 }
 
-/// At the first observation of devices, sets back what was set on them: that takes no waiting.
-fn restore_devices(
-    world: &mut dyn World,
-    held: &[MovedNic],
-    host: &Snapshot,
-    restored: &mut Option<Vec<String>>,
-) -> bool {
-    if restored.is_some() {
-        return false;
+impl<'a> Returned<'a> {
+    /// NICs that were on the host before.
+    pub fn earlier(held: &'a [MovedNic], order: &'a Precedence) -> Returned<'a> {
+        Returned { held, order, rules: &[], moved: &[], begun: SystemTime::UNIX_EPOCH }
     }
-    let steps = devices(held, host);
-    let changed = |h: &MovedNic| {
-        let drift = verify::device_drift(&h.before.netdev, host.netdev(&h.nic.identity.name)?);
-        let fields = drift.iter().map(|d| d.field.as_str()).collect::<Vec<_>>().join(", ");
-        (!drift.is_empty()).then(|| format!("{} had other device settings: {fields}", h.nic.identity.name))
-    };
-    *restored = Some(held.iter().filter_map(changed).collect());
-    // What is refused stays drift.
-    apply_all(&steps, world, Instant::now() + SETTLE);
-    !steps.is_empty()
-}
 
-/// Observes until two observations in a row are equal (one will do without a link manager), restores once more what differs, and
-/// waits for what the kernel does by itself.
-fn wait_until_stable(
-    world: &mut dyn World,
-    root: &Path,
-    held: &[MovedNic],
-    order: &Precedence,
-    patience: Duration,
-    restored: &mut Option<Vec<String>>,
-) -> Result<Settled> {
-    let whole = Scope { defaults: Defaults::Unread, ..Scope::for_nics(nic_names(held)) };
-    // A device has five files for each queue to be read: no other part of an observation takes as long.
-    let brief = Scope { devices: Vec::new(), ..whole.clone() };
-    let states: Vec<NicState> = held.iter().map(|h| h.before.clone()).collect();
-    let begun = Instant::now();
-    let watched = !link_managers::present(root).is_empty();
-    let mut last: Option<Vec<Drift>> = None;
-    let (mut put_back, mut failed): (Option<Vec<Drift>>, bool) = (None, false);
-    // What there was nothing to do about.
-    let mut idle: Option<Vec<Drift>> = None;
-    loop {
-        // Where there are two observations at least, the second one finds what a manager has set on devices, too.
-        let is_brief = watched && restored.is_none() && last.is_none() && begun.elapsed() < patience;
-        let host = world.observe(Side::Host, if is_brief { &brief } else { &whole })?;
-        if !is_brief && restore_devices(world, held, &host, restored) {
-            continue;
+    /// What the managers of these NICs say now. A manager whose own is there has begun, whatever it still waits for.
+    pub fn words(&self, managers: &mut Managers, host: &Snapshot) -> Words {
+        let mut words = Words::new();
+        for held in self.held {
+            let name = &held.nic.identity.name;
+            let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else { continue };
+            let since = if self.moved.contains(name) { self.begun } else { SystemTime::UNIX_EPOCH };
+            let word = match managers.word(managed.by, link, since) {
+                Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Done,
+                word => word,
+            };
+            words.insert(name.clone(), word);
         }
-        let mut drift = verify::drift(&states, &host);
-        drift.extend(verify::rdma_drift(held, &host));
-        drift.extend(order.drift(&host));
-        let over = begun.elapsed() >= patience;
-        let waited = begun.elapsed();
-        let busy = watched
-            && (waited < UDEV && link_managers::busy(root)
-                || waited < NETWORKD && link_managers::configures(root, &indices(held, &host)));
-        let still = !is_brief && (over || !watched || (last.as_ref() == Some(&drift) && !busy));
-        match &put_back {
-            // A namespace that has yet to end may keep what a step needs: what fails is tried again.
-            None if over && idle.as_ref() == Some(&drift) => return Ok(Settled { drift, ..Settled::default() }),
-            first
-                if still
-                    && idle.as_ref() != Some(&drift)
-                    && !drift.is_empty()
-                    && (first.is_none() || failed && !over) =>
-            {
-                std::thread::sleep(if failed { PAUSE } else { Duration::ZERO });
-                let had_steps;
-                (had_steps, failed) = restore_once_more(world, held, order, &host);
-                // Without steps, what lacks is still to come from the kernel; a manager may change something yet.
-                if had_steps {
-                    put_back.get_or_insert(drift);
-                    last = None;
-                    continue;
-                }
-                if over {
-                    return Ok(Settled { drift, ..Settled::default() });
-                }
-                idle = (!failed).then(|| drift.clone());
-            }
-            Some(first) if over && !drift.is_empty() => {
-                let fought =
-                    if first.is_empty() { None } else { describe_changes(&drift, Outcome::Lost, root, held, &host) };
-                return Ok(Settled { drift, fought, ..Settled::default() });
-            }
-            _ if still && drift.is_empty() => {
-                let first = put_back.unwrap_or_default();
-                let fought = describe_changes(&first, Outcome::PutBack, root, held, &host);
-                return Ok(Settled { drift, fought, ..Settled::default() });
-            }
-            _ => {}
-        }
-        last = Some(drift);
-        std::thread::sleep(if watched { MOMENT } else { PAUSE });
+        words
     }
 }
 
-/// Plans the restore again from what is there, and does it. Returns whether there was something to do (what is still to come from
-/// the kernel has no steps), and whether any step failed, as where a manager removes what the next one needs.
-fn restore_once_more(world: &mut dyn World, held: &[MovedNic], order: &Precedence, host: &Snapshot) -> (bool, bool) {
-    // What a failed step left there is not created again here.
-    let inside = match world.has_inside().then(|| world.observe(Side::Inside, &Scope::links())) {
-        Some(Ok(inside)) => Some(inside),
-        // Root there can make it hard to observe: nothing is taken for gone that may still be there.
-        Some(Err(_)) => return (false, true),
-        None => None,
+/// Waits until NICs do not change any more, and puts back what is missing.
+pub fn settle(world: &mut dyn World, managers: &mut Managers, back: Returned, patience: Duration) -> Result<Settled> {
+    let watched = managers.are_present();
+    let settling = Settling {
+        world,
+        managers,
+        back,
+        patience,
+        watched,
+        begun: Instant::now(),
+        last: None,
+        looks: 0,
+        device_notes: None,
+        lacked: None,
+        tries: 0,
+        failed: false,
+        tried_late: false,
     };
-    let steps = plan_restore(held, host, inside.as_ref()).steps;
-    let failed = apply_all(&steps, world, Instant::now() + SETTLE);
-    if order.is_empty() {
-        return (!steps.is_empty(), !failed.is_empty());
-    }
-    let arranged = world.observe(Side::Host, &Scope::links()).and_then(|now| arrange(world, Side::Host, order, &now));
-    let Ok(arranged) = arranged else { return (!steps.is_empty(), true) };
-    (steps.len() + arranged.steps > 0, !failed.is_empty() || !arranged.errors.is_empty())
+    settling.run()
 }
 
-/// The indices of our links by now.
-fn indices(held: &[MovedNic], host: &Snapshot) -> Vec<u32> {
-    let index = |h: &MovedNic| host.netdev(&h.nic.identity.name).map_or(h.before.netdev.ifindex, |dev| dev.ifindex);
-    held.iter().map(index).collect()
+struct Settling<'a> {
+    world: &'a mut dyn World,
+    managers: &'a mut Managers,
+    back: Returned<'a>,
+    patience: Duration,
+    watched: bool,
+    begun: Instant,
+    /// What the last look showed, and since when.
+    last: Option<(Look, Instant)>,
+    looks: usize,
+    /// Set when device settings have been put back.
+    device_notes: Option<Vec<String>>,
+    /// What was missing when it was first put back.
+    lacked: Option<Vec<Drift>>,
+    tries: usize,
+    /// Whether a step of the last try failed.
+    failed: bool,
+    /// Whether the last try, which comes when the time is over, has been.
+    tried_late: bool,
+}
+
+#[derive(PartialEq)]
+struct Look {
+    words: Words,
+    drift: Vec<Drift>,
+}
+
+/// How it goes on.
+enum Next {
+    Look,
+    End(Vec<Drift>),
+}
+
+impl Settling<'_> {
+    fn run(mut self) -> Result<Settled> {
+        loop {
+            let host = self.observe()?;
+            if self.restore_devices(&host) {
+                continue;
+            }
+            let words = self.words(&host);
+            let still = self.is_still(&host, &words);
+            if still && let Next::End(drift) = self.put_back(&host, &words)? {
+                return Ok(self.end(drift, &words, &host));
+            }
+            std::thread::sleep(if self.watched { MOMENT } else { PAUSE });
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.begun.elapsed() >= self.patience
+    }
+
+    /// A device has five files for each queue to be read: no other part of an observation takes as long. Where there are
+    /// two observations at least, the second one finds what a manager has set on devices, too.
+    fn is_brief(&self) -> bool {
+        self.watched && self.device_notes.is_none() && self.looks == 1 && !self.is_over()
+    }
+
+    fn observe(&mut self) -> Result<Snapshot> {
+        self.looks += 1;
+        let whole = Scope { defaults: Defaults::Unread, ..Scope::for_nics(nic_names(self.back.held)) };
+        let brief = Scope { devices: Vec::new(), ..whole.clone() };
+        let scope = if self.is_brief() { &brief } else { &whole };
+        self.world.observe(Side::Host, scope)
+    }
+
+    /// At the first observation of devices, sets back what was set on them: that takes no waiting. Whether there was
+    /// anything.
+    fn restore_devices(&mut self, host: &Snapshot) -> bool {
+        if self.device_notes.is_some() || self.is_brief() {
+            return false;
+        }
+        let held = self.back.held;
+        self.device_notes = Some(held.iter().filter_map(|h| changed_device(h, host)).collect());
+        let steps = devices(held, host);
+        // What is refused stays drift.
+        apply_all(&steps, self.world, Instant::now() + SETTLE);
+        !steps.is_empty()
+    }
+
+    fn words(&mut self, host: &Snapshot) -> Words {
+        let mut words = self.back.words(self.managers, host);
+        if self.is_over() || self.begun.elapsed() >= OWN {
+            let can_be_asked = self.managers.can_be_asked();
+            words.values_mut().for_each(|word| *word = last_word(*word, can_be_asked));
+        }
+        words
+    }
+
+    /// Whether nothing changes, and nothing is awaited.
+    fn is_still(&mut self, host: &Snapshot, words: &Words) -> bool {
+        let states: Vec<NicState> = self.back.held.iter().map(|h| h.before.clone()).collect();
+        let look = Look { words: words.clone(), drift: verify::drift(&states, host) };
+        let since = match &self.last {
+            Some((last, since)) if *last == look => Some(*since),
+            _ => None,
+        };
+        self.last = Some((look, since.unwrap_or_else(Instant::now)));
+        if self.is_brief() {
+            return false;
+        }
+        if self.is_over() || !self.watched {
+            return true;
+        }
+        let at_work = words.values().any(|word| *word != Word::Absent);
+        let quiet = if at_work { QUIET } else { Duration::ZERO };
+        since.is_some_and(|since| since.elapsed() >= quiet) && !self.is_busy(host) && !self.is_awaited(host, words)
+    }
+
+    /// Whether udev or networkd may yet take a NIC that no manager had.
+    fn is_busy(&self, host: &Snapshot) -> bool {
+        let (root, waited) = (self.managers.root(), self.begun.elapsed());
+        let free = self.back.held.iter().filter(|h| h.managed.is_none()).map(|h| index(h, host));
+        let free: Vec<u32> = free.collect();
+        waited < UDEV && link_managers::busy(root)
+            || waited < NETWORKD && !free.is_empty() && link_managers::may_configure(root, &free)
+    }
+
+    fn is_awaited(&self, host: &Snapshot, words: &Words) -> bool {
+        let waited = self.begun.elapsed();
+        let limit = |name: &IfName| if has_carrier(host, name) { OWN } else { NO_CARRIER };
+        words.iter().any(|(name, word)| !is_settled(*word) && waited < limit(name))
+    }
+
+    fn put_back(&mut self, host: &Snapshot, words: &Words) -> Result<Next> {
+        let owed = owed(self.back.held, words);
+        let order = order_of(self.back.order, self.back.held, &owed);
+        let lacking = self.lacking(&owed, &order, host);
+        let is_double = |h: &MovedNic| !compare_rules(&h.before.rules, &host.rules).double.is_empty();
+        if lacking.is_empty() && !owed.iter().any(is_double) {
+            return Ok(Next::End(lacking));
+        }
+        let over = self.is_over();
+        let may_try = if over { !self.tried_late } else { self.failed || self.tries < TRIES };
+        if may_try {
+            self.tried_late = over;
+            if self.restore_once_more(&owed, &order, host)? {
+                self.tries += 1;
+                self.lacked.get_or_insert(lacking);
+                self.last = None;
+                return Ok(Next::Look);
+            }
+        }
+        // What lacks may still come from the kernel.
+        Ok(if over { Next::End(lacking) } else { Next::Look })
+    }
+
+    fn lacking(&self, owed: &[MovedNic], order: &Precedence, host: &Snapshot) -> Vec<Drift> {
+        let mut lacking = verify::lacking(owed, host);
+        lacking.extend(verify::rdma_drift(self.back.held, host));
+        lacking.extend(order.drift(host));
+        let missing = compare_rules(self.back.rules, &host.rules).missing;
+        lacking.extend(missing.into_iter().map(|rule| verify::missing_rule("host", rule)));
+        lacking
+    }
+
+    /// Plans the restore again from what is there, and does it. Returns whether there was something to do.
+    fn restore_once_more(&mut self, owed: &[MovedNic], order: &Precedence, host: &Snapshot) -> Result<bool> {
+        // What a failed step left there is not created again here.
+        let inside = match self.world.has_inside().then(|| self.world.observe(Side::Inside, &Scope::links())) {
+            Some(Ok(inside)) => Some(inside),
+            // Root there can make it hard to observe: nothing is taken for gone that may still be there.
+            Some(Err(_)) => {
+                self.failed = true;
+                return Ok(false);
+            }
+            None => None,
+        };
+        let mut steps = plan_restore(owed, host, inside.as_ref(), Goal::Effect).steps;
+        let missing = compare_rules(self.back.rules, &host.rules).missing;
+        steps.extend(missing.into_iter().map(|rule| Step::RuleAdd { side: Side::Host, rule: rule.clone() }));
+        self.failed = !apply_all(&steps, self.world, Instant::now() + SETTLE).is_empty();
+        if order.is_empty() {
+            return Ok(!steps.is_empty());
+        }
+        let now = self.world.observe(Side::Host, &Scope::links());
+        let Ok(arranged) = now.and_then(|now| arrange(self.world, Side::Host, order, &now)) else {
+            self.failed = true;
+            return Ok(!steps.is_empty());
+        };
+        self.failed |= !arranged.errors.is_empty();
+        Ok(steps.len() + arranged.steps > 0)
+    }
+
+    fn end(self, drift: Vec<Drift>, words: &Words, host: &Snapshot) -> Settled {
+        let links: BTreeMap<IfName, u32> =
+            self.back.held.iter().map(|h| (h.nic.identity.name.clone(), index(h, host))).collect();
+        let fought = match (&self.lacked, drift.is_empty()) {
+            (Some(lacked), true) => describe_changes(lacked, Outcome::PutBack, self.managers, &links),
+            (Some(lacked), false) if !lacked.is_empty() => {
+                describe_changes(&drift, Outcome::Lost, self.managers, &links)
+            }
+            _ => None,
+        };
+        let unsettled = words.iter().filter(|(_, word)| !is_settled(**word));
+        let by = |name: &IfName| self.back.held.iter().find(|h| h.nic.identity.name == *name)?.managed.as_ref();
+        let waiting = unsettled.filter_map(|(name, _)| Some(waiting(name, by(name)?.by, host)));
+        Settled { drift, fought, waiting: waiting.collect(), notes: self.device_notes.unwrap_or_default() }
+    }
+}
+
+/// What a word means when it is not waited for any longer: a manager that cannot be asked and says nothing does not run.
+fn last_word(word: Word, can_be_asked: bool) -> Word {
+    match word {
+        Word::Unseen if !can_be_asked => Word::Absent,
+        Word::Idle => Word::GivenUp,
+        word => word,
+    }
+}
+
+fn is_settled(word: Word) -> bool {
+    matches!(word, Word::Done | Word::GivenUp | Word::Absent)
+}
+
+fn waiting(name: &IfName, by: Manager, host: &Snapshot) -> Waiting {
+    let carrier = if has_carrier(host, name) { "" } else { ", which has no carrier" };
+    Waiting { nic: name.clone(), why: format!("{name} is back; {} is configuring it{carrier}", by.name()) }
+}
+
+fn has_carrier(host: &Snapshot, name: &IfName) -> bool {
+    host.netdev(name).is_some_and(|dev: &Netdev| dev.running)
+}
+
+fn changed_device(held: &MovedNic, host: &Snapshot) -> Option<String> {
+    let name = &held.nic.identity.name;
+    let drift = verify::device_drift(&held.before.netdev, host.netdev(name)?);
+    let fields = drift.iter().map(|d| d.field.as_str()).collect::<Vec<_>>().join(", ");
+    (!drift.is_empty()).then(|| format!("{name} had other device settings: {fields}"))
+}
+
+/// The index of a link by now.
+fn index(held: &MovedNic, host: &Snapshot) -> u32 {
+    host.netdev(&held.nic.identity.name).map_or(held.before.netdev.ifindex, |dev| dev.ifindex)
 }
 
 fn describe_changes(
     changed: &[Drift],
     outcome: Outcome,
-    root: &Path,
-    held: &[MovedNic],
-    host: &Snapshot,
+    managers: &Managers,
+    links: &BTreeMap<IfName, u32>,
 ) -> Option<String> {
-    let names = held.iter().map(|h| h.nic.identity.name.clone());
-    let links: Vec<(IfName, u32)> = names.zip(indices(held, host)).collect();
-    let present = |manager| Present {
-        manager,
-        spares: links
-            .iter()
-            .filter(|(_, i)| link_managers::spares(root, manager, *i))
-            .map(|(n, _)| n.clone())
-            .collect(),
+    let root = managers.root();
+    let spared = |manager| {
+        let spared = links.iter().filter(|(_, index)| link_managers::spares(root, manager, **index));
+        spared.map(|(name, _)| name.clone()).collect()
     };
+    let present = |manager| Present { manager, spares: spared(manager) };
     let all: Vec<Present> = link_managers::present(root).into_iter().map(present).collect();
     sentence(changed, outcome, &all)
 }

@@ -320,6 +320,9 @@ fn ordinary_differences_are_no_findings() {
     // Or those that are in no plan.
     let managers = json!([{ "manager": "network_manager", "spares": ["rdma0", "rdma1"] }]);
     healthy(json!({ "machine": { "/managers": managers }, "plans": plans }), "");
+    // Or that have their addresses from one.
+    let managers = json!([{ "manager": "networkd", "spares": [], "configures": ["rdma0", "rdma1"] }]);
+    healthy(json!({ "machine": { "/managers": managers }, "plans": plans }), "");
     // NCCL's list of one plan's HCAs, beside a NIC for storage; or of one of two plans'; or with what is in none.
     let (a, two) =
         (json!({ "a": { "ifaces": "rdma0" } }), json!({ "a": { "ifaces": "rdma0" }, "b": { "ifaces": "rdma1" } }));

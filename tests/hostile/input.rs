@@ -22,7 +22,7 @@ use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::oci::bundle::Bundle;
 use rdmaprep::oci::edit::{self, Edit};
 use rdmaprep::oci::state::State;
-use rdmaprep::restore::plan::{plan_restore, reassert};
+use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::select::judge;
 use rdmaprep::verify::drift;
 use serde_json::json;
@@ -198,7 +198,7 @@ fn a_namespace_that_its_root_has_filled() {
     in_proportion("the way home", 10_000, |count| {
         let inside = crowded(count, &held);
         let held = &held;
-        move || drop(black_box(plan_restore(held, &Snapshot::default(), Some(&inside))))
+        move || drop(black_box(plan_restore(held, &Snapshot::default(), Some(&inside), Goal::Exact)))
     });
     in_proportion("what a runtime took away", 2_000, |count| {
         let inside = crowded(count, &held);

@@ -133,7 +133,7 @@ fn a_plan_that_is_out_of_date_is_refused_with_its_cure() {
             host.is_clean();
         };
         host.ip("address add 10.1.0.7/24 dev r1");
-        stale("r1 has other addresses now");
+        stale("r1 has 10.1.0.7/24 now");
         host.ip("address delete 10.1.0.7/24 dev r1\nlink set r1 name else");
         stale("r1 is not on the host");
         host.ip("link set else name r1");

@@ -11,12 +11,12 @@ use rdma_model::snapshot::{HostPaths, JobAddresses, Snapshot};
 use rdma_model::step::{Side, Step};
 use rdmaprep::attach::attach;
 use rdmaprep::kernel::link_managers::advice::{Outcome, Present, sentence};
-use rdmaprep::kernel::link_managers::{self, Manager};
+use rdmaprep::kernel::link_managers::{self, Manager, Managers};
 use rdmaprep::kernel::netns::search::Search;
 use rdmaprep::kernel::sysfs::Survey;
 use rdmaprep::kernel::{Pin, Scope, World};
 use rdmaprep::precedence::Precedence;
-use rdmaprep::restore::settle::settle;
+use rdmaprep::restore::settle::{Returned, Settled, settle};
 use testkit::fake_kernel::Kernel;
 use testkit::fake_kernel::hosts::{name, plan_for, three};
 
@@ -82,12 +82,17 @@ fn held(kernel: &Kernel) -> Vec<MovedNic> {
     attach(&plan_for(kernel, &[0, 1, 2]), &kernel.see(Side::Host), &kernel.see(Side::Inside)).unwrap().held
 }
 
+fn settle_there(world: &mut Fight, root: &Path, held: &[MovedNic], patience: Duration) -> Settled {
+    let (mut managers, order) = (Managers::of(root), Precedence::default());
+    settle(world, &mut managers, Returned::earlier(held, &order), patience).unwrap()
+}
+
 /// How many looks it took, what differs in the end, and the note about it.
 fn settled(root: &Path, before: fn(usize) -> Vec<Step>, patience: Duration) -> (usize, usize, Option<String>) {
     let kernel = three();
     let held = held(&kernel);
     let mut world = Fight { kernel, looks: 0, at_devices: 0, before };
-    let settled = settle(&mut world, root, &held, &Precedence::default(), patience).unwrap();
+    let settled = settle_there(&mut world, root, &held, patience);
     (world.looks, settled.drift.len(), settled.fought)
 }
 
@@ -96,7 +101,7 @@ fn quiet(root: &Path, patience: Duration) -> (usize, usize) {
     let kernel = three();
     let held = held(&kernel);
     let mut world = Fight { kernel, looks: 0, at_devices: 0, before: |_| vec![] };
-    settle(&mut world, root, &held, &Precedence::default(), patience).unwrap();
+    settle_there(&mut world, root, &held, patience);
     (world.looks, world.at_devices)
 }
 
@@ -201,7 +206,7 @@ fn managers_are_known_by_what_they_keep() {
     let root = files.path();
     fs::create_dir_all(root.join("run/systemd/netif/links")).unwrap();
     assert_eq!(link_managers::present(root), [Manager::NetworkManager]);
-    assert!(!link_managers::configures(root, &[7]), "networkd is stopped");
+    assert!(!link_managers::may_configure(root, &[7]), "networkd is stopped");
     let all = [7, 8, 9, 10, 11, 12];
     let manages = |manager| all.map(|index| link_managers::manages(root, manager, index));
     let spares = |manager| all.map(|index| link_managers::spares(root, manager, index));
@@ -220,10 +225,10 @@ fn managers_are_known_by_what_they_keep() {
     assert_eq!(manages(Manager::Networkd), [false, true, false, false, true, false]);
     assert_eq!(spares(Manager::Networkd), [true, false, false, false, false, false]);
     assert_eq!((manages(Manager::Udev), spares(Manager::Udev)), ([false; 6], [false; 6]));
-    assert!(!link_managers::configures(root, &[7, 8]) && !link_managers::busy(root));
-    assert!(link_managers::configures(root, &[7, 12]), "of which networkd has not heard");
+    assert!(!link_managers::may_configure(root, &[7, 8]) && !link_managers::busy(root));
+    assert!(link_managers::may_configure(root, &[7, 12]), "of which networkd has not heard");
     assert!(
-        [9, 10, 11].iter().all(|index| link_managers::configures(root, &[7, *index])),
+        [9, 10, 11].iter().all(|index| link_managers::may_configure(root, &[7, *index])),
         "with which networkd is not done"
     );
     fs::write(root.join("run/udev/queue"), "").unwrap();

@@ -3,9 +3,11 @@
 
 pub mod arp;
 pub mod drift;
+pub mod effect;
 pub mod error_class;
 pub mod escape;
 pub mod ids;
+pub mod manager;
 pub mod moved_nic;
 pub mod natural;
 mod newtype;

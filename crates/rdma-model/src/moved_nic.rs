@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::manager::Managed;
 use crate::nic::Nic;
 use crate::snapshot::{CharDevice, Route};
 use crate::step::NicState;
@@ -21,6 +22,9 @@ pub struct MovedNic {
     /// What the host has in place of routes with a leg over it, from another record whose NICs returned first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_ins: Vec<Route>,
+    /// The program that configures it on the host; absent where none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed: Option<Managed>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues};
-pub use gateways::links_to_gateways;
+pub use gateways::{is_temporary, links_to_gateways};
 pub use implicit::{
     derived, generated, hears_routers, kernel_address, kernel_made, learned_from_router, of_generated, prefix_route,
 };

@@ -1,22 +1,23 @@
-//! Which programs configure links on this host, by what they keep under /run: a hook has no time to ask them.
+//! Which programs configure links on this host, and what they say of a link: by what they keep under /run, and over D-Bus.
 
 pub mod advice;
+mod bus;
+mod network_manager;
+mod networkd;
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rdma_model::ids::IfName;
-use serde::{Deserialize, Serialize};
+pub use rdma_model::manager::Manager;
+use rdma_model::manager::{Foreign, Managed};
+use rdma_model::moved_nic::MovedNic;
+use rdma_model::snapshot::Netdev;
+use rdma_model::step::NicState;
 
 use crate::kernel::host::files;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Manager {
-    NetworkManager,
-    Networkd,
-    Udev,
-}
 
 /// What udev records of a link (udev_device_db in systemd: `n` and the link's number).
 const UDEV: &str = "run/udev/data/n";
@@ -49,9 +50,8 @@ fn says(root: &Path, manager: Manager, ifindex: u32) -> Option<bool> {
             None => read(&format!("{UDEV}{ifindex}")).filter(|text| has(text, "E:NM_UNMANAGED=1")).map(|_| false),
         },
         Manager::Networkd => {
-            let text = read(&format!("run/systemd/netif/links/{ifindex}"))?;
-            let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="))?;
-            (!NOT_BEGUN.contains(&state)).then_some(state != "unmanaged")
+            let state = networkd::state(root, ifindex)?;
+            (!NOT_BEGUN.contains(&state.as_str())).then_some(state != "unmanaged")
         }
         Manager::Udev => None,
     }
@@ -72,15 +72,10 @@ pub fn spares(root: &Path, manager: Manager, ifindex: u32) -> bool {
 /// The manager that gives that link its addresses, as far as it can be known. Never udev: it names links, and sets hardware.
 pub fn manager_of(root: &Path, dev: &IfName, ifindex: u32) -> Option<&'static str> {
     let by = |m: &Manager| *m != Manager::Udev && !spares(root, *m, ifindex);
-    let word = |m| match m {
-        Manager::NetworkManager => "NetworkManager",
-        Manager::Networkd => "systemd-networkd",
-        Manager::Udev => "udev",
-    };
     // What ifup(8) of ifupdown has raised: `eth0=eth0`.
     let raised = files::read_through(&root.join("run/network/ifstate")).ok().flatten().unwrap_or_default();
     let ifupdown = raised.lines().any(|l| l.split('=').next() == Some(dev.as_str())).then_some("ifupdown");
-    present(root).into_iter().find(by).map(word).or(ifupdown)
+    present(root).into_iter().find(by).map(Manager::name).or(ifupdown)
 }
 
 /// Whether udev is at work on events: `udevadm settle` waits for this file to go (event_queue_insert() in systemd's
@@ -89,18 +84,160 @@ pub fn busy(root: &Path) -> bool {
     root.join("run/udev/queue").exists()
 }
 
-/// Whether networkd has still to configure links of these numbers. It notes each link first as one that it has not begun with
-/// (link_save() in networkd-state-file.c, `link_state_table` in networkd-link.c): what it takes for foreign goes at some time
-/// before it is done.
-pub fn configures(root: &Path, links: &[u32]) -> bool {
-    let done = |index: &u32| {
-        let file = root.join("run/systemd/netif/links").join(index.to_string());
-        let text = files::read_through(&file).ok().flatten().unwrap_or_default();
-        let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
-        state.is_some_and(|state| !["pending", "initialized", "configuring"].contains(&state))
-    };
-    present(root).contains(&Manager::Networkd) && !links.iter().all(done)
+/// What a manager says of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// It has configured the link.
+    Done,
+    /// It has begun: what it took for foreign is deleted, what it found on the link is its own or gone.
+    Configuring,
+    /// It has not begun with the link, and may yet.
+    Unseen,
+    /// It would take the link, and has no profile that it activates by itself.
+    Idle,
+    /// It leaves the link to others.
+    GivenUp,
+    /// It does not run.
+    Absent,
 }
+
+/// The managers of a host, asked by their files and on its bus.
+pub struct Managers {
+    root: PathBuf,
+    bus: Option<bus::Bus>,
+}
+
+impl Managers {
+    /// Connects to the bus only where a manager has left something below /run.
+    pub fn of(root: &Path) -> Managers {
+        let has_manager = present(root).iter().any(|m| *m != Manager::Udev);
+        let socket = root.join("run/dbus/system_bus_socket");
+        let bus = has_manager.then(|| bus::Bus::connect(&socket).ok()).flatten();
+        Managers { root: root.to_owned(), bus }
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether there is a bus: else a manager is only heard by its files.
+    pub fn can_be_asked(&self) -> bool {
+        self.bus.is_some()
+    }
+
+    pub fn are_present(&self) -> bool {
+        !present(&self.root).is_empty()
+    }
+
+    /// Who configures this link, and what of its state is not that one's.
+    pub fn managed(&mut self, state: &NicState) -> Option<Managed> {
+        let by = self.configured_by(&state.netdev)?;
+        Some(Managed { by, foreign: self.foreign(by, state) })
+    }
+
+    /// Who gives this link its addresses; of the link, its name and index count.
+    pub fn configured_by(&mut self, link: &Netdev) -> Option<Manager> {
+        let all = [Manager::Networkd, Manager::NetworkManager];
+        all.into_iter().find(|by| self.configures(*by, link))
+    }
+
+    fn configures(&mut self, by: Manager, link: &Netdev) -> bool {
+        if !manages(&self.root, by, link.ifindex) || self.is_running(by) == Some(false) {
+            return false;
+        }
+        match (by, &mut self.bus) {
+            (Manager::NetworkManager, Some(bus)) => network_manager::configures(bus, link),
+            _ => true,
+        }
+    }
+
+    fn foreign(&mut self, by: Manager, state: &NicState) -> Option<Foreign> {
+        let bus = self.bus.as_mut()?;
+        let foreign = match by {
+            Manager::Networkd => networkd::foreign(bus, state),
+            Manager::NetworkManager => network_manager::foreign(bus, state),
+            Manager::Udev => return None,
+        };
+        foreign.ok()
+    }
+
+    /// Nothing where there is no bus to ask.
+    fn is_running(&mut self, manager: Manager) -> Option<bool> {
+        let name = match manager {
+            Manager::Networkd => networkd::NAME,
+            Manager::NetworkManager => network_manager::NAME,
+            Manager::Udev => return None,
+        };
+        self.bus.as_mut()?.has(name).ok()
+    }
+
+    /// Who has still to configure a link.
+    pub fn at_work(&mut self, link: &Netdev) -> Option<Manager> {
+        let is_at_work = |by: &Manager| match self.word(*by, link, SystemTime::UNIX_EPOCH) {
+            Word::Configuring => true,
+            Word::Unseen => self.is_running(*by) == Some(true),
+            _ => false,
+        };
+        [Manager::Networkd, Manager::NetworkManager].into_iter().find(is_at_work)
+    }
+
+    /// Whether networkd runs, which deletes rules that it has not made (ManageForeignRoutingPolicyRules= in networkd.conf(5)).
+    pub fn may_delete_rules(&mut self) -> bool {
+        present(&self.root).contains(&Manager::Networkd) && self.is_running(Manager::Networkd) != Some(false)
+    }
+
+    /// What managers say of NICs that have yet to come to the host.
+    pub fn words_to_come(&mut self, away: &[MovedNic]) -> BTreeMap<IfName, Word> {
+        let mut words = BTreeMap::new();
+        for held in away {
+            let Some(managed) = &held.managed else { continue };
+            let runs = self.is_running(managed.by) != Some(false);
+            words.insert(held.nic.identity.name.clone(), if runs { Word::Unseen } else { Word::Absent });
+        }
+        words
+    }
+
+    /// What the manager says of a link that came to the host at `since`; [`Word::Unseen`], too, where it cannot be asked.
+    pub fn word(&mut self, by: Manager, link: &Netdev, since: SystemTime) -> Word {
+        if self.is_running(by) == Some(false) {
+            return Word::Absent;
+        }
+        match (by, &mut self.bus) {
+            (Manager::Networkd, _) => networkd::word(&self.root, link.ifindex, since),
+            (Manager::NetworkManager, Some(bus)) => network_manager::word(bus, link),
+            _ => Word::Unseen,
+        }
+    }
+}
+
+/// Whether networkd is configured to leave rules of others alone. Of several files the last one by name counts, and networkd.conf
+/// is the first (networkd.conf(5)).
+pub fn spares_rules(root: &Path) -> bool {
+    const FOLDERS: [&str; 3] = ["usr/lib/systemd", "run/systemd", "etc/systemd"];
+    let mut files: BTreeMap<std::ffi::OsString, PathBuf> = BTreeMap::new();
+    for folder in FOLDERS {
+        let drop_ins = fs::read_dir(root.join(folder).join("networkd.conf.d")).into_iter().flatten().flatten();
+        files.extend(drop_ins.map(|entry| (entry.file_name(), entry.path())));
+    }
+    let main = FOLDERS.iter().rev().map(|folder| root.join(folder).join("networkd.conf")).find(|path| path.exists());
+    let values = main.into_iter().chain(files.into_values()).filter_map(|path| fs::read_to_string(path).ok());
+    let values = values.filter_map(|text| {
+        let mut lines = text.lines().rev();
+        lines.find_map(|line| {
+            line.trim().strip_prefix("ManageForeignRoutingPolicyRules=").map(|v| v.trim().to_lowercase())
+        })
+    });
+    values.last().is_some_and(|value| ["no", "false", "0", "off"].contains(&value.as_str()))
+}
+
+/// Whether networkd is to be waited for: of a link that it does not know yet, it has not said that it leaves it alone.
+pub fn may_configure(root: &Path, links: &[u32]) -> bool {
+    let is_done = |index: &u32| networkd::state(root, *index).is_some_and(|state| !BUSY.contains(&state.as_str()));
+    present(root).contains(&Manager::Networkd) && !links.iter().all(is_done)
+}
+
+/// How networkd calls a link that it is not done with.
+const BUSY: [&str; 3] = ["pending", "initialized", "configuring"];
 
 pub fn index(root: &Path, dev: &IfName) -> Option<u32> {
     fs::read_to_string(root.join("sys/class/net").join(dev.as_str()).join("ifindex")).ok()?.trim().parse().ok()

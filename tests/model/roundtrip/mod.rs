@@ -26,12 +26,13 @@ use rdma_model::snapshot::{Address, LinkOptions, Program, ProgramHook, Qdisc, Ro
 use rdma_model::step::{NicState, Settings, Side, Step};
 use rdmaprep::apply::{apply, apply_all};
 use rdmaprep::attach::{Attach, attach};
+use rdmaprep::kernel::link_managers::Managers;
 use rdmaprep::kernel::{Scope, World};
 use rdmaprep::plan::{Plan, rails};
 use rdmaprep::precedence::Precedence;
 use rdmaprep::restore::arrange::arrange;
-use rdmaprep::restore::plan::{RestorePlan, plan_restore};
-use rdmaprep::restore::settle::settle;
+use rdmaprep::restore::plan::{Goal, RestorePlan, plan_restore};
+use rdmaprep::restore::settle::{Returned, settle};
 use rdmaprep::verify;
 use testkit::fake_kernel::hosts::{Host, host, name};
 use testkit::fake_kernel::{Kernel, plain, v4, v6};
@@ -80,15 +81,16 @@ fn names(held: &[MovedNic]) -> Vec<IfName> {
 /// What `restore::run::bring_with` does: one restore, the order of equals, and one more of what differs then.
 fn home(kernel: &mut Kernel, held: &[MovedNic], order: &Precedence) -> (RestorePlan, Vec<Drift>) {
     let inside = kernel.has_inside().then(|| kernel.observe(Side::Inside, &Scope::links()).unwrap());
-    let home = plan_restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref());
+    let home = plan_restore(held, &kernel.observe(Side::Host, &Scope::links()).unwrap(), inside.as_ref(), Goal::Exact);
     inside.iter().for_each(|inside| assert_sweeps(&home.steps, inside));
     apply_all(&home.steps, kernel, soon());
     let now = kernel.observe(Side::Host, &Scope::links()).unwrap();
     let order = order.met(&now);
     arrange(kernel, Side::Host, &order, &now).unwrap();
     // This path has no files of a network manager.
-    let no_managers = Path::new("/proc/self/fd/none");
-    (home, settle(kernel, no_managers, held, &order, Duration::ZERO).unwrap().drift)
+    let mut no_managers = Managers::of(Path::new("/proc/self/fd/none"));
+    let back = Returned::earlier(held, &order);
+    (home, settle(kernel, &mut no_managers, back, Duration::ZERO).unwrap().drift)
 }
 
 fn form(snapshot: &Snapshot) -> String {
@@ -285,7 +287,12 @@ fn a_restore_cut_off_anywhere() {
 }
 
 fn restore_plan(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
-    plan_restore(held, &kernel.see(Side::Host), kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref())
+    plan_restore(
+        held,
+        &kernel.see(Side::Host),
+        kernel.has_inside().then(|| kernel.see(Side::Inside)).as_ref(),
+        Goal::Exact,
+    )
 }
 
 #[test]
@@ -353,7 +360,7 @@ fn an_equal_host_needs_nothing() {
         // Without a look at the sysctls they are written again, which changes nothing.
         let mut kernel = case.kernel.clone();
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
-        let steps = plan_restore(held, &look, None).steps;
+        let steps = plan_restore(held, &look, None, Goal::Exact).steps;
         let same = |s: &Step| match s {
             // One of these values decides whether the kernel makes link-local addresses.
             Step::AddressAdd { address, .. } => address.scope == 253,

@@ -140,7 +140,7 @@ case_rails() {
   cured plans ip link set gone2 name v2
   args=(--ifaces "v1 v2")
   ip address add 198.51.100.33/24 dev v2
-  finds plans breaks "is out of date: v2 has other addresses now"
+  finds plans breaks "is out of date: v2 has 198.51.100.33/24 now"
   cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"
   ip address delete 198.51.100.33/24 dev v2
   cured plans rdmaprep prepare --plan doctor --ifaces "v1 v2"

@@ -126,3 +126,23 @@ pub struct Rule {
     #[serde(default)]
     pub other: BTreeMap<u16, Hex>,
 }
+
+/// FRA_PROTOCOL (include/uapi/linux/fib_rules.h).
+pub const FRA_PROTOCOL: u16 = 21;
+
+impl Rule {
+    /// RTPROT_*, as a route's; 0 where nobody said it.
+    pub fn protocol(&self) -> u8 {
+        self.other.get(&FRA_PROTOCOL).and_then(|Hex(bytes)| bytes.first().copied()).unwrap_or(0)
+    }
+
+    /// RTPROT_KERNEL.
+    pub fn is_of_kernel(&self) -> bool {
+        self.protocol() == 2
+    }
+
+    /// RTPROT_STATIC, which networkd and NetworkManager give to their own.
+    pub fn is_static(&self) -> bool {
+        self.protocol() == 4
+    }
+}

@@ -69,3 +69,8 @@ fn to_gateway(dev: &IfName, gateway: IpAddr, table: u32) -> Route {
         other: Default::default(),
     }
 }
+
+/// Whether it is such a route, which a crash has left.
+pub fn is_temporary(route: &Route) -> bool {
+    route.protocol == OURS
+}

@@ -1,0 +1,79 @@
+//! Programs that configure links, and what they own of a NIC's state.
+
+use serde::{Deserialize, Serialize};
+
+use crate::snapshot::{Address, Route, Rule};
+
+/// RTPROT_KERNEL, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
+const KERNEL: u8 = 2;
+const DHCP: u8 = 16;
+const RA: u8 = 9;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Manager {
+    NetworkManager,
+    Networkd,
+    Udev,
+}
+
+impl Manager {
+    pub fn name(self) -> &'static str {
+        match self {
+            Manager::NetworkManager => "NetworkManager",
+            Manager::Networkd => "systemd-networkd",
+            Manager::Udev => "udev",
+        }
+    }
+}
+
+/// The program that configures a NIC, and what of the NIC's state is not that program's. It makes its own again when the
+/// NIC is back, with a metric, a priority or a lease that it chooses then.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Managed {
+    pub by: Manager,
+    /// Absent where the program could not be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign: Option<Foreign>,
+}
+
+/// What somebody else put on the NIC.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Foreign {
+    pub addresses: Vec<Address>,
+    pub routes: Vec<Route>,
+    pub rules: Vec<Rule>,
+}
+
+impl Managed {
+    pub fn owns_address(&self, address: &Address) -> bool {
+        match &self.foreign {
+            Some(foreign) => !foreign.addresses.contains(address),
+            None => address.valid_lft.is_some(),
+        }
+    }
+
+    pub fn owns_route(&self, route: &Route) -> bool {
+        match &self.foreign {
+            Some(foreign) => !foreign.routes.contains(route),
+            None => is_dynamic(route),
+        }
+    }
+
+    pub fn owns_rule(&self, rule: &Rule) -> bool {
+        self.foreign.as_ref().is_some_and(|foreign| !foreign.rules.contains(rule))
+    }
+}
+
+/// Whether a route follows from an address, a lease or a router's advertisement: whoever gives a NIC its addresses brings
+/// these with them.
+pub fn is_dynamic(route: &Route) -> bool {
+    matches!(route.protocol, KERNEL | DHCP | RA)
+}
+
+/// Whether a routing daemon made what has this protocol: `mrt`, `zebra`, `bird`, `dnrouted`, `xorp`, `ntk`, `mrouted`,
+/// `keepalived`, `babel`, `openr`, `bgp`, `isis`, `ospf`, `rip` and `eigrp` of include/uapi/linux/rtnetlink.h. A daemon
+/// learns its routes again when the link is back, and withdraws only those that it knows.
+pub fn is_daemon(protocol: u8) -> bool {
+    matches!(protocol, 10..=15 | 17 | 18 | 42 | 99 | 186..=189 | 192)
+}
