@@ -30,7 +30,7 @@ use rdmaprep::journal::{Member, Phase, Record, SCHEMA};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::Plan;
 use rdmaprep::precedence::Precedence;
-use rdmaprep::restore::plan::plan_restore;
+use rdmaprep::restore::plan::{Goal, plan_restore};
 use rdmaprep::select::select;
 use rdmaprep::verify;
 use serde_json::{Value, json};
@@ -75,6 +75,8 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
         given: None,
         given_sysfs: None,
         held_back: Vec::new(),
+        awaits: Vec::new(),
+        host_rules: Vec::new(),
         hold: None,
         held: held.clone(),
         precedence: Precedence::default(),
@@ -98,7 +100,7 @@ fn stages(criterion: &mut Criterion, count: usize) -> Result<()> {
     measure("journal: print", &mut || drop(black_box(black_box(&record).print())));
     measure("journal: parse", &mut || drop(black_box(Record::parse(black_box(&stored)))));
     measure("verify", &mut || drop(black_box(verify::drift(black_box(&states), &host))));
-    measure("restore", &mut || drop(black_box(plan_restore(black_box(&held), &empty, Some(&host)))));
+    measure("restore", &mut || drop(black_box(plan_restore(black_box(&held), &empty, Some(&host), Goal::Exact))));
     Ok(())
 }
 

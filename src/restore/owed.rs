@@ -29,9 +29,17 @@ fn owed_of(held: &MovedNic, word: Option<Word>) -> MovedNic {
     before.routes.retain(|r| !is_daemon(r.protocol));
     before.nexthops.retain(|n| !is_daemon(n.protocol));
     let Some(managed) = &held.managed else { return owed };
-    match (managed.by, word) {
-        (_, None | Some(Word::Absent | Word::GivenUp)) => owed.managed = None,
-        (_, Some(Word::Done)) | (Manager::Networkd, Some(Word::Configuring)) => leave_own(before, managed),
+    if matches!(word, None | Some(Word::Absent | Word::GivenUp)) {
+        owed.managed = None;
+        return owed;
+    }
+    // NetworkManager would fail to add IPv6 addresses where another profile of its has none (seen of 1.52).
+    before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/disable_ipv6");
+    // networkd deletes nothing any more when it has begun; whose is whose has to be known then.
+    let has_begun = managed.by == Manager::Networkd && managed.foreign.is_some() && word == Some(Word::Configuring);
+    match word {
+        Some(Word::Done) => leave_own(before, managed),
+        _ if has_begun => leave_own(before, managed),
         _ => strip(before),
     }
     owed
@@ -50,6 +58,12 @@ fn strip(state: &mut NicState) {
     state.routes.clear();
     state.nexthops.clear();
     state.rules.clear();
+}
+
+/// Until a manager has begun nothing of its NIC is put back but link settings. One that restarts has no name on the bus.
+pub fn unseen(held: &[MovedNic]) -> Words {
+    let managed = held.iter().filter(|h| h.managed.is_some());
+    managed.map(|h| (h.nic.identity.name.clone(), Word::Unseen)).collect()
 }
 
 /// The order of what is put back, and of what other NICs have.

@@ -15,12 +15,12 @@ use rdma_model::step::Side;
 use crate::apply::apply_all;
 use crate::journal::{Phase, Record};
 use crate::kernel::host::files;
-use crate::kernel::link_managers::Managers;
+use crate::kernel::link_managers::{Managers, Word};
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::plan::rdma_mode;
-use crate::restore::owed::owed;
+use crate::restore::owed::{owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore};
 use crate::restore::{SETTLE, nic_names};
 use crate::verify;
@@ -276,7 +276,7 @@ struct Planned {
     plan: RestorePlan,
     /// A sentence for each NIC that was found in a further namespace.
     notes: Vec<String>,
-    /// NICs that the host lacked.
+    /// NICs that the host lacked, or had down.
     moved: Vec<IfName>,
 }
 
@@ -304,7 +304,7 @@ fn plan_when_back(
             let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                notes.extend(search_netns::fetch(machine, record, &owed(&missing, &managers.words_to_come(&missing))));
+                notes.extend(search_netns::fetch(machine, record, &owed(&missing, &unseen(&missing))));
                 continue;
             }
         }
@@ -324,15 +324,17 @@ pub fn preview(
     Ok(plan_now(world, &mut managers, &absent.view(record))?.0)
 }
 
-/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks.
+/// The plan by what is there now, of HCAs without a NIC, too; and which NICs the host lacks or has down.
 fn plan_now(world: &mut dyn World, managers: &mut Managers, record: &Record) -> Result<(RestorePlan, Vec<IfName>)> {
     let inside = if world.has_inside() { Some(world.observe(Side::Inside, &Scope::links())?) } else { None };
     let host = world.observe(Side::Host, &Scope::links())?;
     let here = Returned::earlier(&record.held, &record.precedence);
-    let is_away = |h: &&MovedNic| host.netdev(&h.nic.identity.name).is_none();
-    let away: Vec<MovedNic> = record.held.iter().filter(is_away).cloned().collect();
+    // One that was set down, and did not leave, is a new one for its manager as well.
+    let is_down = |h: &MovedNic| host.netdev(&h.nic.identity.name).is_none_or(|dev| !dev.up && h.before.netdev.up);
+    let away: Vec<MovedNic> = record.held.iter().filter(|h| is_down(h)).cloned().collect();
     let mut words = here.words(managers, &host);
-    words.extend(managers.words_to_come(&away));
+    words.values_mut().filter(|word| **word == Word::Absent).for_each(|word| *word = Word::Unseen);
+    words.extend(unseen(&away));
     let mut restore_plan = plan_restore(&owed(&record.held, &words), &host, inside.as_ref(), Goal::Exact);
     let bare = bare(record);
     restore_plan.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));

@@ -88,7 +88,7 @@ impl<'a> Returned<'a> {
             let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else { continue };
             let since = if self.moved.contains(name) { self.begun } else { SystemTime::UNIX_EPOCH };
             let word = match managers.word(managed.by, link, since) {
-                Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Done,
+                Word::Configuring | Word::Unseen | Word::Absent if has_its_own(held, host) => Word::Done,
                 word => word,
             };
             words.insert(name.clone(), word);
@@ -223,8 +223,7 @@ impl Settling<'_> {
         if self.is_over() || !self.watched {
             return true;
         }
-        let at_work = words.values().any(|word| *word != Word::Absent);
-        let quiet = if at_work { QUIET } else { Duration::ZERO };
+        let quiet = if words.is_empty() { Duration::ZERO } else { QUIET };
         since.is_some_and(|since| since.elapsed() >= quiet) && !self.is_busy(host) && !self.is_awaited(host, words)
     }
 
@@ -239,8 +238,14 @@ impl Settling<'_> {
 
     fn is_awaited(&self, host: &Snapshot, words: &Words) -> bool {
         let waited = self.begun.elapsed();
-        let limit = |name: &IfName| if has_carrier(host, name) { OWN } else { NO_CARRIER };
-        words.iter().any(|(name, word)| !is_settled(*word) && waited < limit(name))
+        let limit = |name: &IfName, word: Word| match word {
+            // It may be restarting.
+            Word::Absent => OWN,
+            word if is_settled(word) => Duration::ZERO,
+            _ if has_carrier(host, name) => OWN,
+            _ => NO_CARRIER,
+        };
+        words.iter().any(|(name, word)| waited < limit(name, *word))
     }
 
     fn put_back(&mut self, host: &Snapshot, words: &Words) -> Result<Next> {

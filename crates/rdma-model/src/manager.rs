@@ -55,7 +55,8 @@ impl Managed {
 
     pub fn owns_route(&self, route: &Route) -> bool {
         match &self.foreign {
-            Some(foreign) => !foreign.routes.contains(route),
+            // The kernel's come and go with an address, whoever gives that.
+            Some(foreign) => route.protocol == KERNEL || !foreign.routes.contains(route),
             None => is_dynamic(route),
         }
     }

@@ -13,7 +13,6 @@ use std::time::SystemTime;
 use rdma_model::ids::IfName;
 pub use rdma_model::manager::Manager;
 use rdma_model::manager::{Foreign, Managed};
-use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::Netdev;
 use rdma_model::step::NicState;
 
@@ -186,17 +185,6 @@ impl Managers {
         present(&self.root).contains(&Manager::Networkd) && self.is_running(Manager::Networkd) != Some(false)
     }
 
-    /// What managers say of NICs that have yet to come to the host.
-    pub fn words_to_come(&mut self, away: &[MovedNic]) -> BTreeMap<IfName, Word> {
-        let mut words = BTreeMap::new();
-        for held in away {
-            let Some(managed) = &held.managed else { continue };
-            let runs = self.is_running(managed.by) != Some(false);
-            words.insert(held.nic.identity.name.clone(), if runs { Word::Unseen } else { Word::Absent });
-        }
-        words
-    }
-
     /// What the manager says of a link that came to the host at `since`; [`Word::Unseen`], too, where it cannot be asked.
     pub fn word(&mut self, by: Manager, link: &Netdev, since: SystemTime) -> Word {
         if self.is_running(by) == Some(false) {
@@ -220,14 +208,11 @@ pub fn spares_rules(root: &Path) -> bool {
         files.extend(drop_ins.map(|entry| (entry.file_name(), entry.path())));
     }
     let main = FOLDERS.iter().rev().map(|folder| root.join(folder).join("networkd.conf")).find(|path| path.exists());
-    let values = main.into_iter().chain(files.into_values()).filter_map(|path| fs::read_to_string(path).ok());
-    let values = values.filter_map(|text| {
-        let mut lines = text.lines().rev();
-        lines.find_map(|line| {
-            line.trim().strip_prefix("ManageForeignRoutingPolicyRules=").map(|v| v.trim().to_lowercase())
-        })
-    });
-    values.last().is_some_and(|value| ["no", "false", "0", "off"].contains(&value.as_str()))
+    let texts = main.into_iter().chain(files.into_values()).filter_map(|path| fs::read_to_string(path).ok());
+    let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let mut values = lines.iter().filter_map(|line| line.trim().strip_prefix("ManageForeignRoutingPolicyRules="));
+    let value = values.next_back().map(|value| value.trim().to_lowercase());
+    value.is_some_and(|value| ["no", "false", "0", "off"].contains(&value.as_str()))
 }
 
 /// Whether networkd is to be waited for: of a link that it does not know yet, it has not said that it leaves it alone.
