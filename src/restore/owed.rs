@@ -1,5 +1,5 @@
 //! What a restore puts back itself, and when. A network manager makes its own addresses, routes and rules again when a NIC
-//! is back, and deletes what it finds there before it begins: what nobody else puts back comes after that. A routing daemon
+//! is back, and deletes what it finds there before it begins: what has no other owner comes after that. A routing daemon
 //! learns its routes again, or has lost them meanwhile.
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn leave_own(state: &mut NicState, managed: &Managed) {
     state.rules.retain(|r| !managed.owns_rule(r));
 }
 
-/// NetworkManager takes a NIC that has an address for one that somebody else configures; networkd deletes what it finds.
+/// NetworkManager takes a NIC that has an address for one that another program configures; networkd deletes what it finds.
 fn strip(state: &mut NicState) {
     state.netdev.addresses.clear();
     state.netdev.neighbours.clear();

@@ -64,7 +64,7 @@ type Seen<'a> = (&'a Snapshot, Option<&'a Snapshot>);
 
 /// Plans a restore. `inside` is absent when the NICs' namespace has ended: then the kernel has returned the physical
 /// ones to the initial namespace, down and naked, and destroyed the virtual ones. The goal is for NICs that are on the host
-/// already and that nobody else configures.
+/// already and that have no manager.
 pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot>, goal: Goal) -> RestorePlan {
     let mut restore = RestorePlan::default();
     let gone = |h: &MovedNic| upper_lower::virtual_link(h, held, host).map(Place::Gone);

@@ -37,7 +37,7 @@ pub struct Managed {
     pub foreign: Option<Foreign>,
 }
 
-/// What somebody else put on the NIC.
+/// What of a NIC's state its manager did not make.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Foreign {
     pub addresses: Vec<Address>,
@@ -55,7 +55,7 @@ impl Managed {
 
     pub fn owns_route(&self, route: &Route) -> bool {
         match &self.foreign {
-            // The kernel's come and go with an address, whoever gives that.
+            // The kernel's come and go with an address, and so with its owner.
             Some(foreign) => route.protocol == KERNEL || !foreign.routes.contains(route),
             None => is_dynamic(route),
         }
@@ -66,8 +66,8 @@ impl Managed {
     }
 }
 
-/// Whether a route follows from an address, a lease or a router's advertisement: whoever gives a NIC its addresses brings
-/// these with them.
+/// Whether a route follows from an address, a lease or a router's advertisement: the owner of a NIC's addresses owns
+/// these.
 pub fn is_dynamic(route: &Route) -> bool {
     matches!(route.protocol, KERNEL | DHCP | RA)
 }

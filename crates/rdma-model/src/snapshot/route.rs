@@ -131,7 +131,7 @@ pub struct Rule {
 pub const FRA_PROTOCOL: u16 = 21;
 
 impl Rule {
-    /// RTPROT_*, as a route's; 0 where nobody said it.
+    /// RTPROT_*, as a route's; 0 where it has none.
     pub fn protocol(&self) -> u8 {
         self.other.get(&FRA_PROTOCOL).and_then(|Hex(bytes)| bytes.first().copied()).unwrap_or(0)
     }
