@@ -17,7 +17,7 @@ use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysctl::Reported;
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Pin, Scope, World, host_paths};
+use crate::kernel::{Depth, Pin, Scope, World, host_paths};
 use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
@@ -198,8 +198,10 @@ impl World for Kernel {
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         let boot_id = self.boot_id.clone();
         let space = self.space(side)?;
-        let network =
-            space.route.network(side == Side::Host).with_context(|| format!("observing the network {side}"))?;
+        let network = space
+            .route
+            .network(scope.depth, side == Side::Host)
+            .with_context(|| format!("observing the network {side}"))?;
         let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
         let open = || match side {
             Side::Host => Survey::open(Path::new("/sys")),
@@ -234,6 +236,9 @@ impl World for Kernel {
         space.netns.visit(|| {
             reader.read_netdevs(&mut snapshot.netdevs, &scope.sysctls, &reported);
             snapshot.sysctls = reader.shared(scope.defaults, &reported);
+            if scope.depth == Depth::Links {
+                return Ok(());
+            }
             tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
         })?;
         let wanted: Vec<&mut Netdev> =

@@ -125,6 +125,7 @@ fn restore_all(
     let mut what: Vec<String> = restore_plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
     what.extend(remaining.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
+    what.extend(notes);
     if restore_plan.stuck.is_empty() && verify::lacks_program(&drift) {
         what.push("a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again".to_owned());
     }
