@@ -26,6 +26,8 @@ use rdma_netlink::neigh_parms::Tables;
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
 
+const GONE: &str = "the container's namespace has gone";
+
 pub struct Kernel {
     host: Space,
     inside: Option<Space>,
@@ -52,7 +54,7 @@ impl Kernel {
     fn space(&mut self, side: Side) -> Result<&mut Space> {
         match side {
             Side::Host => Ok(&mut self.host),
-            Side::Inside => self.inside.as_mut().context("the container's namespace has gone"),
+            Side::Inside => self.inside.as_mut().context(GONE),
         }
     }
 
@@ -72,7 +74,7 @@ impl Kernel {
     }
 
     fn both(&mut self, from: Side) -> Result<(&mut Space, &mut Space)> {
-        let inside = self.inside.as_mut().context("the container's namespace has gone")?;
+        let inside = self.inside.as_mut().context(GONE)?;
         Ok(match from {
             Side::Host => (&mut self.host, inside),
             Side::Inside => (inside, &mut self.host),
@@ -268,9 +270,15 @@ impl World for Kernel {
         }
     }
 
-    fn search(&self, on: &BTreeSet<u32>) -> Result<Search> {
-        let inside = self.inside.as_ref().map(|space| space.netns.again()).transpose()?;
-        Ok(Search::new(&self.host.netns, inside, search::PATIENCE, |index| on.contains(&index)))
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search> {
+        let (host, inside) = (&self.host.netns, self.inside.as_ref().map(|space| &space.netns));
+        let (home, more) = match side {
+            Side::Host => (host, inside.map(Netns::again).transpose()?),
+            Side::Inside => (inside.context(GONE)?, None),
+        };
+        let mut search = Search::new(home, more, search::PATIENCE, |index| on.contains(&index));
+        search.found.retain(|found| found.link.netns != host.inode());
+        Ok(search)
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {

@@ -140,6 +140,6 @@ pub trait World {
     fn survey(&mut self) -> Result<&Survey>;
     /// Keeps the container's namespace, so that its NICs can be taken out of it when all its processes have ended.
     fn pin(&mut self, pin: Pin) -> Result<()>;
-    /// Links of other namespaces, the container's first, that sit on the host's netdevs with these indices.
-    fn search(&self, on: &BTreeSet<u32>) -> Result<Search>;
+    /// Links of further namespaces, the container's first, that sit on netdevs of that side with these indices.
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search>;
 }

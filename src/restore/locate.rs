@@ -6,7 +6,7 @@ use rdma_model::nic::same_nic;
 use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::snapshot::{Netdev, Snapshot, Stranger};
 use rdma_model::step::{Side, Step, VirtualLink};
 
 use rdma_model::upper_lower;
@@ -46,6 +46,13 @@ pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot
     known(held, held.inside.netdev.ifindex, inside)
         .or_else(|| find(held, all, inside, Side::Inside))
         .filter(|_| is_made(held))
+}
+
+/// Whether a link on the device below is this NIC, which was moved on: another one of the same device has another name or index.
+pub(super) fn is_moved_on(held: &MovedNic, link: &Stranger) -> bool {
+    let was = &held.before.netdev;
+    let index = [was.ifindex, held.inside.netdev.ifindex].contains(&link.ifindex);
+    index && link.kind == was.kind && link.name == was.name
 }
 
 /// Whether it is not moved to the host, but re-created there.

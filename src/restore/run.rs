@@ -25,6 +25,7 @@ use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
 use crate::restore::settle::{Settled, settle};
+use crate::restore::siblings::{self, Siblings};
 
 /// What a NIC's move may take beside [`SETTLE`], which the steps that wait need for themselves.
 const EACH: Duration = Duration::from_millis(100);
@@ -91,12 +92,16 @@ fn restore_all(
     let unheard = records.store().unheard(&record).unwrap_or_default();
     // Before it was attached, no program of the container has run.
     let first = record.phase == Phase::Attached;
+    let had_tenant = record.phase != Phase::Attaching;
     record.phase = Phase::Restoring;
     // On a full disk the record stays as it was: in any phase it says all that a restore takes.
     let unsaved = records.save_first(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
-    let (mut restore_plan, notes) = plan_when_back(machine, world, &absent.view(&record), patience)?;
+    let siblings = if had_tenant { siblings::delete(world, &record, &others)? } else { Siblings::default() };
+    let (mut restore_plan, mut notes) = plan_when_back(machine, world, &absent.view(&record), patience)?;
+    siblings.correct(&mut restore_plan.notes);
+    notes.extend(siblings.notes);
     let deadline = Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
     let mut errors = apply_all(&restore_plan.steps, world, deadline);
     // Of 512 NICs there are many, and none is done again.
@@ -107,7 +112,8 @@ fn restore_all(
     let is_stuck = |h: &MovedNic| restore_plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !is_stuck(h)).collect();
     let owned = children::links_owners(&done, &record.held, first);
-    let Children { notes: deleted, remaining } = children::delete(world, &here, &owned)?;
+    let Children { notes: deleted, mut remaining } = children::delete(world, &here, &owned)?;
+    remaining.extend(siblings.remaining);
     let Settled { mut drift, fought, notes: mended } =
         settle(world, machine.root(), &here, &view.precedence, patience)?;
     drift.extend(bare_drift(world, &record)?);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::nic::Nic;
-use crate::snapshot::{CharDevice, Route};
+use crate::snapshot::{CharDevice, Route, Stranger};
 use crate::step::NicState;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +21,9 @@ pub struct MovedNic {
     /// What the host has in place of routes with a leg over it, from another record whose NICs returned first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_ins: Vec<Route>,
+    /// Links of other namespaces that sat on the device below it before its container did anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Stranger>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

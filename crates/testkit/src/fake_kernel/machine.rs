@@ -164,8 +164,8 @@ impl World for Machine {
         })
     }
 
-    fn search(&self, on: &BTreeSet<u32>) -> Result<Search> {
-        self.state.borrow().kernel.search(on)
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search> {
+        self.state.borrow().kernel.search(side, on)
     }
 }
 

@@ -385,7 +385,7 @@ impl World for Kernel {
         Ok(())
     }
 
-    fn search(&self, _: &BTreeSet<u32>) -> Result<Search> {
+    fn search(&self, _: Side, _: &BTreeSet<u32>) -> Result<Search> {
         Ok(Search::default())
     }
 }
