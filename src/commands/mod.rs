@@ -306,7 +306,9 @@ fn keep(report: &Report, host: &Host, store: &Store) {
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
     let id = report.container.as_deref();
     let report = report.with_notes_of(|| store.report(id?).ok()?);
-    let kept = store.prepare().and_then(|()| store.save_report(id, &report::json(&report)?));
+    let save = || store.prepare().and_then(|()| store.save_report(id, &report::json(&report)?));
+    // Where that is the reason of a failure, the message says so.
+    let kept = if store.is_read_only() { Ok(()) } else { save() };
     for e in [logged.err(), kept.err()].into_iter().flatten() {
         warn(&[format!("{e:#}")]);
     }

@@ -31,9 +31,11 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
         return foretell(&machine, &records, args, &found);
     }
     // A timer that finds no record does not wait for the lock. It only removes the settings of gVisor's containers that have ended.
-    if args.how.stale && found.is_empty() {
-        warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
-        return if args.output.json { say("[]") } else { Ok(()) };
+    if found.is_empty() && (args.how.stale || store.is_read_only()) {
+        if !store.is_read_only() {
+            warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
+        }
+        return nothing(args);
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
@@ -44,16 +46,23 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     let done = act(&machine, &mut records, args, found);
     if args.output.json {
         say(&report::json(&done.reports)?)?;
-    } else if done.reports.is_empty() && !args.how.stale {
-        say(&match &args.plan {
-            _ if args.how.after_reboot => "No record is of an earlier boot.".to_owned(),
-            Some(plan) => format!("No container of plan {plan} holds a NIC."),
-            None => "No container holds a NIC.".to_owned(),
-        })?;
+    } else if done.reports.is_empty() {
+        nothing(args)?;
     } else {
         done.reports.iter().try_for_each(|r| say(&r.line()))?;
     }
     done.result()
+}
+
+/// What it says where there is no record.
+fn nothing(args: &RestoreArgs) -> Result<()> {
+    match &args.plan {
+        _ if args.output.json => say("[]"),
+        _ if args.how.stale => Ok(()),
+        _ if args.how.after_reboot => say("No record is of an earlier boot."),
+        Some(plan) => say(&format!("No container of plan {plan} holds a NIC.")),
+        None => say("No container holds a NIC."),
+    }
 }
 
 #[derive(Default)]
