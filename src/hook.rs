@@ -251,7 +251,7 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     let records = hook.records()?;
     if hook.own(&records).is_none() {
         // It may be the one of this very container.
-        outcome.notes.extend(records.damaged().map(|(_, e)| format!("{e:#}")));
+        outcome.notes.extend(records.damaged().map(|(path, e)| hook.store.unreadable(path, e)));
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;

@@ -5,7 +5,6 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::container_id::whole_id;
-use super::status::unreadable;
 use super::{homeward, say, store, unrestorable, warn};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
@@ -158,7 +157,7 @@ impl Found {
                 // With --plan, a damaged record counts only if it names that plan: an epilogue must not fail for another job's.
                 Err(_) if args.plan.as_ref().is_some_and(|plan| !store.remains(path).plans.contains(plan)) => {}
                 Err(e) if asked(&|id| store.remains(path).ids.contains(id)) => {
-                    found.damaged.push((path.to_owned(), unreadable(store, path, e)));
+                    found.damaged.push((path.to_owned(), store.unreadable(path, e)));
                 }
                 Err(_) => {}
             }

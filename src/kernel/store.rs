@@ -4,6 +4,7 @@
 //! were away. It is written beside the moves.
 
 mod cleanup;
+mod damaged;
 mod late_conf;
 
 use std::collections::BTreeMap;
@@ -229,9 +230,8 @@ impl Store {
         Ok(paths
             .into_values()
             .filter_map(|path| {
-                let text = files::read(&path).transpose()?;
-                let record =
-                    text.and_then(|t| Record::parse(&t)).with_context(|| format!("reading {}", path.display()));
+                let record = self.parsed(&path, files::read(&path).transpose()?);
+                let record = record.with_context(|| format!("reading {}", path.display()));
                 Some((path, record))
             })
             .collect())
