@@ -374,7 +374,9 @@ fn what_cannot_be_held_is_refused_and_changes_nothing() {
             (&["--name", ""], 2, "--name"),
             (&["--plan", ""], 2, "--plan"),
             (&["--deadline", "0"], 2, "--deadline"),
-            (&["--plan", "other", "--ifaces", "nope"], 2, "there is no nope"),
+            (&["--plan", "auto", "--ifaces", "nope"], 2, "there is no nope"),
+            // A misspelt name is no plan of all NICs.
+            (&["--plan", "other"], 3, "plan other is not stored: stored are default"),
         ] {
             host.rdmaprep(&[&["hold"], args].concat()).fails(code, &[word]);
             whole(host, &before);
