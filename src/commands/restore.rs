@@ -11,6 +11,7 @@ use crate::config::host::Host;
 use crate::journal::Record;
 use crate::kernel::process::capabilities;
 use crate::kernel::records::Records;
+use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, PhaseName, Report, Stopwatch};
 use crate::restore::nic_names;
@@ -25,7 +26,9 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     let machine = ThisMachine::new()?;
     let records = Records::read(&store, machine.boot_id())?;
-    let found = Found::new(&machine, &records, args)?;
+    // Names are in files of engines: not while others wait for the lock.
+    let id = args.id.as_ref().map(|id| whole(&store, &records, id)).transpose()?;
+    let found = Found::new(&machine, &records, args, id.as_ref())?;
     if args.output.dry_run {
         return foretell(&machine, &records, args, &found);
     }
@@ -41,7 +44,7 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     warn(&store.sweep());
     // Another rdmaprep may have restored some during the wait.
     let mut records = Records::read(&store, machine.boot_id())?;
-    let found = Found::new(&machine, &records, args)?;
+    let found = Found::new(&machine, &records, args, id.as_ref())?;
     let done = act(&machine, &mut records, args, found);
     if args.output.json {
         say(&report::json(&done.reports)?)?;
@@ -62,6 +65,12 @@ fn nothing(args: &RestoreArgs) -> Result<()> {
         Some(plan) => say(&format!("No container of plan {plan} holds a NIC.")),
         None => say("No container holds a NIC."),
     }
+}
+
+/// The number of a namespace is no name, whatever containers are called.
+fn whole(store: &Store, records: &Records, id: &String) -> Result<String> {
+    let is_netns = records.iter().any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == *id));
+    if is_netns { Ok(id.clone()) } else { whole_id(records, id) }
 }
 
 #[derive(Default)]
@@ -139,17 +148,12 @@ struct Found {
 }
 
 impl Found {
-    fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs) -> Result<Found> {
+    fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs, id: Option<&String>) -> Result<Found> {
         let store = records.store();
         let mut found = Found::default();
-        // The number of a namespace is no name, whatever containers are called.
-        let is_netns = |id: &str| records.iter().any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == id));
-        let whole = |id: &String| if is_netns(id) { Ok(id.clone()) } else { whole_id(records, id) };
-        let id = args.id.as_ref().map(whole).transpose()?;
         for (path, record) in records.iter() {
             let netns = store.netns_of(path).map(|n| n.to_string());
-            let asked =
-                |has: &dyn Fn(&String) -> bool| id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
+            let asked = |has: &dyn Fn(&String) -> bool| id.is_none_or(|id| netns.as_ref() == Some(id) || has(id));
             match record {
                 Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
                 Ok(r) if r.boot_id != machine.boot_id() => found.past.push((path.to_owned(), r.clone())),
