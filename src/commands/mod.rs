@@ -210,7 +210,10 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     };
     let result = Outcome::conclude(ended, &mut report);
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
-        keep(&report, &host, &store(&host));
+        let store = store(&host);
+        // Ids are unique only within a runtime, and one that refuses an id may call the hooks first.
+        let is_anothers = result.is_err() && hook::has_namesake(&state, &store, &ThisMachine::new()?);
+        keep_as(report.container.as_deref().filter(|_| !is_anothers), &report, &host, &store);
     }
     result
 }
@@ -299,12 +302,16 @@ const LONGEST: usize = 4096;
 
 /// A report that cannot be written must not fail a hook that succeeded.
 fn keep(report: &Report, host: &Host, store: &Store) {
+    keep_as(report.container.as_deref(), report, host, store);
+}
+
+/// The same as the report of that container; of none where its own id is another one's.
+fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
     // A message may quote what a container's author wrote, of any length.
     let message = report.message.as_ref().map(|text| text.chars().take(LONGEST).collect());
     let report = Report { time: now(), message, ..report.clone() };
     let log = &host.hook_log;
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
-    let id = report.container.as_deref();
     let report = report.with_notes_of(|| store.report(id?).ok()?);
     let save = || store.prepare().and_then(|()| store.save_report(id, &report::json(&report)?));
     // Where that is the reason of a failure, the message says so.

@@ -842,3 +842,22 @@ fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
         assert!(said.out.ends_with("RDMA_PEER_IFACES=\"r0\"\n"), "{said:?}");
     });
 }
+
+/// Ids are unique only within a runtime.
+#[test]
+fn refused_namesake_leaves_the_first_ones_report() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut first = Container::new("twin");
+        first.create(host).ok();
+        let before = host.report("twin");
+        let second = Container::new("twin");
+        second.create(host).fails(9, &["r0 is held by container twin"]);
+        assert_eq!(host.report("twin"), before);
+        let other = host.report("unknown@");
+        assert_eq!((&other["container"], &other["exit_code"]), (&"twin".into(), &9.into()), "{other}");
+        first.stop(host).ok();
+        host.is_clean();
+    });
+}
