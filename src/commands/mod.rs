@@ -297,9 +297,6 @@ fn now() -> Option<u64> {
     SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs())
 }
 
-/// Characters of a message that a report has.
-const LONGEST: usize = 4096;
-
 /// A report that cannot be written must not fail a hook that succeeded.
 fn keep(report: &Report, host: &Host, store: &Store) {
     keep_as(report.container.as_deref(), report, host, store);
@@ -307,8 +304,7 @@ fn keep(report: &Report, host: &Host, store: &Store) {
 
 /// The same as the report of that container; of none where its own id is another one's.
 fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
-    // A message may quote what a container's author wrote, of any length.
-    let message = report.message.as_ref().map(|text| text.chars().take(LONGEST).collect());
+    let message = report.message.as_ref().map(|text| text.chars().take(report::LONGEST).collect());
     let report = Report { time: now(), message, ..report.clone() };
     let log = &host.hook_log;
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
