@@ -34,8 +34,7 @@ pub(super) fn place<'a>(
         return Some(Place::Host(dev));
     }
     // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
-    let index = held.inside.netdev.ifindex;
-    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, all, i, Side::Inside))) {
+    if let Some(dev) = inside.and_then(|i| inside_of(held, all, i)) {
         return Some(Place::Inside(dev));
     }
     find(held, all, host, Side::Host).map(Place::Host)
@@ -43,9 +42,11 @@ pub(super) fn place<'a>(
 
 /// What was re-created here although it could not be deleted there.
 pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
-    known(held, held.inside.netdev.ifindex, inside)
-        .or_else(|| find(held, all, inside, Side::Inside))
-        .filter(|_| is_made(held))
+    inside_of(held, all, inside).filter(|_| is_made(held))
+}
+
+pub(super) fn inside_of<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
+    known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside, Side::Inside))
 }
 
 /// Whether a link on the device below is this NIC, which was moved on: another one of the same device has another name or index.

@@ -13,7 +13,9 @@ use rdma_model::step::Side;
 use crate::journal::Record;
 use crate::kernel::netns::search::{FoundLink, Search};
 use crate::kernel::{Depth, Scope, World};
-use crate::restore::locate::{double, is_moved_on};
+use crate::restore::locate::{inside_of, is_moved_on};
+
+const LOST: &str = "has been deleted or moved on";
 
 #[derive(Debug, Default)]
 pub(super) struct Siblings {
@@ -46,22 +48,33 @@ pub(super) fn delete(world: &mut dyn World, record: &Record, others: &[Record]) 
     let host = world.observe(Side::Host, &links)?;
     let inside = if world.has_inside() { Some(world.observe(Side::Inside, &links)?) } else { None };
     siblings.delete_on(world, &host, (record, others), inside.as_ref())?;
-    if let Some(inside) = inside.filter(|inside| lacks_nics(record, inside)) {
+    if let Some(inside) = inside.filter(|inside| lacking(record, inside).is_some()) {
         siblings.delete_inside(world, &inside, record)?;
     }
     Ok(siblings)
 }
 
-/// The devices of a side below the record's NICs, by index.
-fn below<'a>(record: &'a Record, seen: &Snapshot) -> BTreeMap<u32, &'a IfName> {
+/// The devices of the host below the record's NICs, by index.
+fn below_on_host<'a>(record: &'a Record, host: &Snapshot) -> BTreeMap<u32, &'a IfName> {
     let names = record.held.iter().filter_map(|h| h.nic.over.as_ref());
-    names.filter_map(|name| Some((seen.netdev(name)?.ifindex, name))).collect()
+    names.filter_map(|name| Some((host.netdev(name)?.ifindex, name))).collect()
 }
 
-/// Whether one has gone of those that came along with the device below.
-fn lacks_nics(record: &Record, inside: &Snapshot) -> bool {
-    let came_along = |h: &&MovedNic| h.nic.over.as_ref().is_some_and(|over| record.names().any(|name| name == over));
-    record.held.iter().filter(came_along).any(|h| double(h, &record.held, inside).is_none())
+/// Those that the container has as well, whatever they are called by now.
+fn below_inside<'a>(record: &'a Record, inside: &Snapshot) -> BTreeMap<u32, &'a IfName> {
+    let is_below = |h: &&MovedNic| record.held.iter().any(|upper| upper.nic.over.as_ref() == Some(name_of(h)));
+    let below = record.held.iter().filter(is_below);
+    below.filter_map(|h| Some((inside_of(h, &record.held, inside)?.ifindex, name_of(h)))).collect()
+}
+
+fn name_of(held: &MovedNic) -> &IfName {
+    &held.nic.identity.name
+}
+
+/// A NIC that is no hardware, and is not in the container's namespace any more.
+fn lacking<'a>(record: &'a Record, inside: &Snapshot) -> Option<&'a IfName> {
+    let stacked = record.held.iter().filter(|h| h.nic.over.is_some());
+    stacked.filter(|h| inside_of(h, &record.held, inside).is_none()).map(name_of).next()
 }
 
 impl Siblings {
@@ -78,9 +91,18 @@ impl Siblings {
         (record, others): (&Record, &[Record]),
         inside: Option<&Snapshot>,
     ) -> Result<()> {
-        let below = below(record, host);
+        let below = below_on_host(record, host);
+        if below.is_empty() {
+            return Ok(());
+        }
         let Search { found, gap } = world.search(Side::Host, &below.keys().copied().collect())?;
-        self.notes.extend(gap);
+        // One that is missing may be where the search did not get to. By the next try it has been made again.
+        let was_lost = record.held_back.iter().any(|why| why.ends_with(LOST));
+        let is_lost = |nic: &&IfName| was_lost || host.netdev(nic).is_none();
+        match inside.and_then(|inside| lacking(record, inside)).filter(is_lost) {
+            Some(nic) => self.remaining.extend(gap.map(|gap| format!("{gap}; {nic} {LOST}"))),
+            None => self.notes.extend(gap),
+        }
         let in_place: BTreeSet<u32> = inside.into_iter().flat_map(|i| nics_in(record, i)).collect();
         for found in found {
             let link = &found.link;
@@ -95,7 +117,10 @@ impl Siblings {
 
     /// A device below that the container had as well: no other program can have put anything on it.
     fn delete_inside(&mut self, world: &mut dyn World, inside: &Snapshot, record: &Record) -> Result<()> {
-        let below = below(record, inside);
+        let below = below_inside(record, inside);
+        if below.is_empty() {
+            return Ok(());
+        }
         for found in world.search(Side::Inside, &below.keys().copied().collect())?.found {
             let Some(card) = found.link.lowers.iter().find_map(|index| below.get(index)) else { continue };
             let kin = record.held.iter().find(|h| is_moved_on(h, &found.link)).map_or(Kin::Own, Kin::MovedOn);
@@ -108,7 +133,7 @@ impl Siblings {
         let link = found.link.clone();
         let deleted = match kin {
             Kin::MovedOn(held) => {
-                self.moved_on.insert(held.nic.identity.name.clone());
+                self.moved_on.insert(name_of(held).clone());
                 format!("{link} had been moved on and is deleted")
             }
             Kin::Own => format!("{link} had been put on {card} and is deleted"),
@@ -131,7 +156,7 @@ impl Siblings {
 
 /// The record's NICs that are where they belong: the plan takes them back.
 fn nics_in(record: &Record, inside: &Snapshot) -> Vec<u32> {
-    record.held.iter().filter_map(|h| double(h, &record.held, inside)).map(|dev| dev.ifindex).collect()
+    record.held.iter().filter_map(|h| inside_of(h, &record.held, inside)).map(|dev| dev.ifindex).collect()
 }
 
 /// Whether it was there before the container, or is the NIC of a record.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::libc::ENODEV;
 use rdma_model::snapshot::Stranger;
 
 use crate::kernel::links::RouteSocket;
@@ -23,9 +24,12 @@ pub struct FoundLink {
 }
 
 impl FoundLink {
-    /// Deletes it in its namespace.
+    /// Deletes it in its namespace, unless it has gone already.
     pub fn delete(self) -> Result<()> {
-        self.netns.visit(|| Ok(RouteSocket::open()?.delete_index(self.link.ifindex)?))
+        self.netns.visit(|| match RouteSocket::open()?.delete_index(self.link.ifindex) {
+            Err(e) if e.raw_os_error() != Some(ENODEV) => Err(e.into()),
+            _ => Ok(()),
+        })
     }
 
     /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name, or the process that was found
