@@ -29,7 +29,8 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
             Err(e) => warn(&[store.unreadable(path, e)]),
         }
     }
-    let status = Status { holders, failures: Failed::recent(reports(&store)?, now().unwrap_or_default()) };
+    let failures = Failed::recent(reports(&store)?, now().unwrap_or_default());
+    let status = Status { holders, failures, unread: records.damaged().count() };
     say(&if args.json { report::json(&status)? } else { report::status_table(&status) })
 }
 

@@ -287,6 +287,7 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
         other.create(host).fails(3, &[name, "names r0 r1", "rdmaprep status"]);
         damage(&zeroed);
         other.create(host).fails(3, &[name, "which NICs it is about cannot be read", "rdmaprep status"]);
+        assert!(host.rdmaprep(&["status"]).ok().out.starts_with("No record that can be read says"));
         host.rdmaprep(&["restore", "hurt"]).fails(2, &["hurt"]);
         host.rdmaprep(&["restore", name.trim_end_matches(".json")]).fails(8, &[name]);
         damage(&text);
