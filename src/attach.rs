@@ -210,7 +210,9 @@ fn check(
     }
     let uverbs_before = hca.and_then(|h| h.uverbs.clone());
     let (inside, overruled, stand_ins) = (before.clone(), BTreeMap::new(), Vec::new());
-    Ok(MovedNic { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins, managed: None })
+    let below = upper_lower::lower(host, &before.netdev).into_iter();
+    let beside = below.flat_map(|below| upper_lower::strangers(host, below)).cloned().collect();
+    Ok(MovedNic { nic: nic.clone(), inside, before, uverbs_before, overruled, stand_ins, managed: None, beside })
 }
 
 /// Whether the kernel would refuse the IPv6 token that it let stand (inet6_set_iftoken() in net/ipv6/addrconf.c).

@@ -187,6 +187,15 @@ pub fn record_of<'r>(records: &'r Records, state: &State, cni: Option<&Attachmen
     away.find(|r| r.members.iter().any(|m| is_of(m, state, cni)))
 }
 
+/// Whether another container that lives has this one's id: the report of that id is its.
+pub fn has_namesake(state: &State, store: &Store, machine: &dyn Namespaces) -> bool {
+    let Ok(records) = Records::read(store, machine.boot_id()) else { return false };
+    let is_other = |r: &Record, m: &Member| {
+        m.id == state.id && m.cni.is_none() && Some(i64::from(m.pid)) != state.pid && machine.is_alive(r, m)
+    };
+    records.current().any(|r| r.members.iter().any(|m| is_other(r, m)))
+}
+
 pub fn nics_of(state: &State, cni: Option<&Attachment>, store: &Store, machine: &dyn Namespaces) -> usize {
     let records = Records::read(store, machine.boot_id());
     records.map_or(0, |records| record_of(&records, state, cni).map_or(0, |record| record.held.len()))
@@ -252,7 +261,7 @@ fn restore(hook: &Hook, outcome: &mut Outcome) -> Result<()> {
     let records = hook.records()?;
     if hook.own(&records).is_none() {
         // It may be the one of this very container.
-        outcome.notes.extend(records.damaged().map(|(_, e)| format!("{e:#}")));
+        outcome.notes.extend(records.damaged().map(|(path, e)| hook.store.unreadable(path, e)));
         return Ok(());
     }
     let _lock = hook.store.lock(hook.deadline)?;

@@ -212,12 +212,14 @@ pub fn check_free(plan: &Plan, busy: &[BusyNic]) -> Result<()> {
 
 /// A NIC that a record speaks of which cannot be read is not what it was, wherever it is now; and the record of this very
 /// namespace would be overwritten.
-pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan) -> Result<()> {
+pub fn check_unclaimed(records: &Records, netns: u64, plan: &Plan, host: &Snapshot) -> Result<()> {
+    let has_gone = plan.nics.iter().any(|n| host.netdev(&n.identity.name).is_none());
     let store = records.store();
     for (path, e) in records.damaged() {
         let remains = store.remains(path);
         let planned = |name: &IfName| plan.nics.iter().any(|n| n.identity.name == *name);
-        if store.netns_of(path) == Some(netns) || remains.nics.iter().any(planned) {
+        let may_be_its = remains.nics.is_empty() && has_gone;
+        if store.netns_of(path) == Some(netns) || remains.nics.iter().any(planned) || may_be_its {
             return Err(
                 ErrorClass::Refused.error(format!("{e:#}; {}; `rdmaprep status` says more", remains.describe()))
             );

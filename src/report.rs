@@ -27,7 +27,7 @@ pub use doctor::diagnosis_table;
 pub use install::Installed;
 pub use nccl::{call, explanation_table, tried, wait};
 pub use plans::{DeletedPlan, PlanLine, deleted_plans, plan_table};
-pub use rdma_model::escape::{WIDTH, printable, printable_lines};
+pub use rdma_model::escape::{WIDTH, printable, printable_lines, shortened};
 pub use safe_json::{json, write_json};
 pub use status::{Failed, Holder, Keeping, Status, status_table};
 pub use stopwatch::{Phase, PhaseName, Stopwatch};
@@ -156,9 +156,12 @@ fn millis(micros: u64) -> String {
     format!("{}.{:03}", micros / 1000, micros % 1000)
 }
 
+/// Characters of a value in a log's line, and of a message: it may quote what a container's author wrote, of any length.
+pub const LONGEST: usize = 4096;
+
 /// A value for [`Report::line`]: bare where that is unambiguous.
 fn quoted(value: &str) -> String {
-    let value = printable(value);
+    let value = printable(&shortened(value, LONGEST));
     let bare = !value.is_empty() && !value.contains([' ', '"', '=']);
     if bare { value } else { format!("\"{}\"", value.replace('"', "'")) }
 }

@@ -43,7 +43,7 @@ pub fn refused(request: &Request, rail: &RailName, host: &Snapshot, records: &Re
     };
     let plan = request.narrowed_plan(plan, Some(host));
     request.gives_devices(&plan)?;
-    planner::check_unclaimed(records, 0, &plan)?;
+    planner::check_unclaimed(records, 0, &plan, host)?;
     planner::check_free(&plan, busy)?;
     attach(&plan, host, &Snapshot::default()).map(drop)
 }

@@ -11,7 +11,7 @@ use nccl_rules::settings::Settings;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::snapshot::CharDevice;
 
-use super::status::{advice, unreadable};
+use super::status::advice;
 use super::{busy_nics, load_snapshot, nccl, request, running, say, store, warn};
 use crate::cli::{DoctorArgs, Global, TryNodesArgs};
 use crate::config::request::Request;
@@ -127,7 +127,7 @@ fn recorded_traces(store: &Store) -> Result<Vec<Trace>> {
             id: path.display().to_string(),
             nics: store.remains(path).nics.iter().map(ToString::to_string).collect(),
             stale: Some(Stale::Damaged),
-            advice: unreadable(store, path, e),
+            advice: store.unreadable(path, e),
             tables: Vec::new(),
             held_back: Vec::new(),
         },

@@ -33,7 +33,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Container, Init, Kernel, Namespaces, ThisMachine};
 use crate::oci::state::State;
 use crate::plan::Plan;
-use crate::planner::{observe_host, options, plan_with, view_of};
+use crate::planner::{observe_host, options, plan_with, stored_plan, view_of};
 use crate::report::{self, Report, Stopwatch};
 use crate::restore::run::reclaim;
 
@@ -132,12 +132,12 @@ impl Made {
 /// The plan, and what its containers' consumers may want of it, as of before the NICs move: what a sandbox with a kernel of its
 /// own would see of /sys, and where NICs and GPUs are.
 fn render(hook: &Hook, request: &Request, notes: &mut Vec<String>) -> Result<(Plan, Vec<KeptFile>)> {
-    let name = request.plan().context("a plan is named")?.as_str();
+    let name = request.plan().context("a plan is named")?;
     let mut world = Kernel::open(Netns::current()?, None)?;
     let seen = observe_host(&mut world, &request.job())?;
-    let plan = match hook.store.plan(name)? {
+    let plan = match stored_plan(hook.store, request, name)? {
         Some(plan) => plan,
-        None => plan_with(request, name, &seen, &busy_nics(hook.store)?, options(request))?.0,
+        None => plan_with(request, name.as_str(), &seen, &busy_nics(hook.store)?, options(request))?.0,
     };
     let plan = request.narrowed_plan(plan, Some(&seen));
     if plan.nics.is_empty() && plan.ib.is_empty() {

@@ -210,7 +210,10 @@ fn oci_hook(global: &Global, args: &HookArgs) -> Result<()> {
     };
     let result = Outcome::conclude(ended, &mut report);
     if result.is_err() || report.plan.is_some() || !report.notes.is_empty() {
-        keep(&report, &host, &store(&host));
+        let store = store(&host);
+        // Ids are unique only within a runtime, and one that refuses an id may call the hooks first.
+        let is_anothers = result.is_err() && hook::has_namesake(&state, &store, &ThisMachine::new()?);
+        keep_as(report.container.as_deref().filter(|_| !is_anothers), &report, &host, &store);
     }
     result
 }
@@ -294,19 +297,21 @@ fn now() -> Option<u64> {
     SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs())
 }
 
-/// Characters of a message that a report has.
-const LONGEST: usize = 4096;
-
 /// A report that cannot be written must not fail a hook that succeeded.
 fn keep(report: &Report, host: &Host, store: &Store) {
-    // A message may quote what a container's author wrote, of any length.
-    let message = report.message.as_ref().map(|text| text.chars().take(LONGEST).collect());
+    keep_as(report.container.as_deref(), report, host, store);
+}
+
+/// The same as the report of that container; of none where its own id is another one's.
+fn keep_as(id: Option<&str>, report: &Report, host: &Host, store: &Store) {
+    let message = report.message.as_ref().map(|text| text.chars().take(report::LONGEST).collect());
     let report = Report { time: now(), message, ..report.clone() };
     let log = &host.hook_log;
     let logged = if log.as_os_str().is_empty() { Ok(()) } else { files::append(log, &report.line()) };
-    let id = report.container.as_deref();
     let report = report.with_notes_of(|| store.report(id?).ok()?);
-    let kept = store.prepare().and_then(|()| store.save_report(id, &report::json(&report)?));
+    let save = || store.prepare().and_then(|()| store.save_report(id, &report::json(&report)?));
+    // Where that is the reason of a failure, the message says so.
+    let kept = if store.is_read_only() { Ok(()) } else { save() };
     for e in [logged.err(), kept.err()].into_iter().flatten() {
         warn(&[format!("{e:#}")]);
     }

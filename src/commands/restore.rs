@@ -5,13 +5,13 @@ use anyhow::Result;
 use rdma_model::error_class::ErrorClass;
 
 use super::container_id::whole_id;
-use super::status::unreadable;
 use super::{homeward, say, store, unrestorable, warn};
 use crate::cli::{Global, RestoreArgs};
 use crate::config::host::Host;
 use crate::journal::Record;
 use crate::kernel::process::capabilities;
 use crate::kernel::records::Records;
+use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, ThisMachine};
 use crate::report::{self, PhaseName, Report, Stopwatch};
 use crate::restore::nic_names;
@@ -26,34 +26,51 @@ pub(super) fn restore(global: &Global, args: &RestoreArgs) -> Result<()> {
     }
     let machine = ThisMachine::new()?;
     let records = Records::read(&store, machine.boot_id())?;
-    let found = Found::new(&machine, &records, args)?;
+    // Names are in files of engines: not while others wait for the lock.
+    let id = args.id.as_ref().map(|id| whole(&store, &records, id)).transpose()?;
+    let found = Found::new(&machine, &records, args, id.as_ref())?;
     if args.output.dry_run {
         return foretell(&machine, &records, args, &found);
     }
     // A timer that finds no record does not wait for the lock. It only removes the settings of gVisor's containers that have ended.
-    if args.how.stale && found.is_empty() {
-        warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
-        return if args.output.json { say("[]") } else { Ok(()) };
+    if found.is_empty() && (args.how.stale || store.is_read_only()) {
+        if !store.is_read_only() {
+            warn(&store.sweep_late_confs().err().map(|e| format!("{e:#}")).into_iter().collect::<Vec<_>>());
+        }
+        return nothing(args);
     }
     store.prepare()?;
     let _lock = store.lock(Instant::now() + host.lock_timeout)?;
     warn(&store.sweep());
     // Another rdmaprep may have restored some during the wait.
     let mut records = Records::read(&store, machine.boot_id())?;
-    let found = Found::new(&machine, &records, args)?;
+    let found = Found::new(&machine, &records, args, id.as_ref())?;
     let done = act(&machine, &mut records, args, found);
     if args.output.json {
         say(&report::json(&done.reports)?)?;
-    } else if done.reports.is_empty() && !args.how.stale {
-        say(&match &args.plan {
-            _ if args.how.after_reboot => "No record is of an earlier boot.".to_owned(),
-            Some(plan) => format!("No container of plan {plan} holds a NIC."),
-            None => "No container holds a NIC.".to_owned(),
-        })?;
+    } else if done.reports.is_empty() {
+        nothing(args)?;
     } else {
         done.reports.iter().try_for_each(|r| say(&r.line()))?;
     }
     done.result()
+}
+
+/// What it says where there is no record.
+fn nothing(args: &RestoreArgs) -> Result<()> {
+    match &args.plan {
+        _ if args.output.json => say("[]"),
+        _ if args.how.stale => Ok(()),
+        _ if args.how.after_reboot => say("No record is of an earlier boot."),
+        Some(plan) => say(&format!("No container of plan {plan} holds a NIC.")),
+        None => say("No container holds a NIC."),
+    }
+}
+
+/// The number of a namespace is no name, whatever containers are called.
+fn whole(store: &Store, records: &Records, id: &String) -> Result<String> {
+    let is_netns = records.iter().any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == *id));
+    if is_netns { Ok(id.clone()) } else { whole_id(records, id) }
 }
 
 #[derive(Default)]
@@ -131,17 +148,12 @@ struct Found {
 }
 
 impl Found {
-    fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs) -> Result<Found> {
+    fn new(machine: &ThisMachine, records: &Records, args: &RestoreArgs, id: Option<&String>) -> Result<Found> {
         let store = records.store();
         let mut found = Found::default();
-        // The number of a namespace is no name, whatever containers are called.
-        let is_netns = |id: &str| records.iter().any(|(p, _)| store.netns_of(p).is_some_and(|n| n.to_string() == id));
-        let whole = |id: &String| if is_netns(id) { Ok(id.clone()) } else { whole_id(records, id) };
-        let id = args.id.as_ref().map(whole).transpose()?;
         for (path, record) in records.iter() {
             let netns = store.netns_of(path).map(|n| n.to_string());
-            let asked =
-                |has: &dyn Fn(&String) -> bool| id.as_ref().is_none_or(|id| netns.as_ref() == Some(id) || has(id));
+            let asked = |has: &dyn Fn(&String) -> bool| id.is_none_or(|id| netns.as_ref() == Some(id) || has(id));
             match record {
                 Ok(r) if !asked(&|id| r.has(id)) || args.plan.as_ref().is_some_and(|plan| *plan != r.plan) => {}
                 Ok(r) if r.boot_id != machine.boot_id() => found.past.push((path.to_owned(), r.clone())),
@@ -149,7 +161,7 @@ impl Found {
                 // With --plan, a damaged record counts only if it names that plan: an epilogue must not fail for another job's.
                 Err(_) if args.plan.as_ref().is_some_and(|plan| !store.remains(path).plans.contains(plan)) => {}
                 Err(e) if asked(&|id| store.remains(path).ids.contains(id)) => {
-                    found.damaged.push((path.to_owned(), unreadable(store, path, e)));
+                    found.damaged.push((path.to_owned(), store.unreadable(path, e)));
                 }
                 Err(_) => {}
             }

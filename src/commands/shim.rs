@@ -195,5 +195,6 @@ fn mention(own: &ShimConfig, asked: &RuntimeCommand) {
 
 fn line(asked: &RuntimeCommand, level: &str, text: &str) -> String {
     let time = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let text = report::shortened(text, report::LONGEST);
     shim::log_line(asked.json, level, &report::printable(&format!("rdmaprep: {text}")), &time)
 }

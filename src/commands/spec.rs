@@ -24,6 +24,7 @@ use crate::config::host::Host;
 use crate::config::request::{ANNOTATION, Request};
 use crate::kernel::host::files;
 use crate::kernel::netns::Netns;
+use crate::kernel::process::limits;
 use crate::kernel::process::memfd::KeptFile;
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
@@ -229,6 +230,8 @@ fn edit_with(text: &str, decision: &Decision, store: &Store, request: &Request, 
     let program = program.to_str().context("the path of rdmaprep is no UTF-8")?;
     let mut edit = Edit::for_plan(&decision.plan, program, start.timeout);
     edit.memlock_unlimited = request.host.lift_memlock;
+    // Who starts this process starts the runtime as well.
+    edit.memlock_ceiling = limits::memlock_ceiling()?;
     let creating = |hook: &&mut HookEdit| matches!(hook.stage, Stage::Prestart | Stage::CreateRuntime);
     edit.hooks.iter_mut().filter(creating).for_each(|hook| hook.args.extend_from_slice(start.flags));
     // The topology file of an earlier edit is written again, or removed.

@@ -11,7 +11,6 @@ use super::{config, now, say, store, warn};
 use crate::cli::{Global, StatusArgs};
 use crate::config::host::Host;
 use crate::journal::{HeldNetns, Phase, Record, short_id};
-use crate::kernel::netns::pins;
 use crate::kernel::process::{pidfd, pidfd_getfd};
 use crate::kernel::records::Records;
 use crate::kernel::store::Store;
@@ -27,10 +26,11 @@ pub(super) fn status(global: &Global, args: &StatusArgs) -> Result<()> {
     for (path, record) in records.iter() {
         match record {
             Ok(record) => holders.push(holder(&machine, &store, record)?),
-            Err(e) => warn(&[unreadable(&store, path, e)]),
+            Err(e) => warn(&[store.unreadable(path, e)]),
         }
     }
-    let status = Status { holders, failures: Failed::recent(reports(&store)?, now().unwrap_or_default()) };
+    let failures = Failed::recent(reports(&store)?, now().unwrap_or_default());
+    let status = Status { holders, failures, unread: records.damaged().count() };
     say(&if args.json { report::json(&status)? } else { report::status_table(&status) })
 }
 
@@ -122,19 +122,4 @@ fn runsc(sandbox: &[OsString]) -> String {
     };
     let flags = sandbox.iter().filter_map(|word| word.to_str()).filter(is_needed);
     iter::once("runsc").chain(flags).collect::<Vec<_>>().join(" ")
-}
-
-pub(super) fn unreadable(store: &Store, path: &Path, e: &anyhow::Error) -> String {
-    let pin = store.netns_of(path).map(|netns| (store.pin(netns), netns));
-    let pin = pin.filter(|(pin, netns)| pins::is_pinned(pin, *netns));
-    let place = match pin {
-        Some((pin, _)) => format!("their namespace is kept by {}", pin.display()),
-        None => "their namespace is not pinned: the kernel has returned physical ones, under any name".to_owned(),
-    };
-    let unknown = "what they were like on the host is not known, so nothing is changed";
-    let remedy = match store.netns_of(path) {
-        Some(netns) => format!("rdmaprep restore {netns} --forget gives them up, and says what to take out first"),
-        None => format!("no record has such a name: examine the file {}", path.display()),
-    };
-    format!("{e:#}; {}; {place}; {unknown}; {remedy}", store.remains(path).describe())
 }

@@ -1,7 +1,7 @@
 //! What the doctor examines besides a snapshot: modules, limits, configuration space, and network managers.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -10,18 +10,16 @@ use rdma_model::ids::{BusId, IfName};
 use rdma_model::snapshot::{CharDevice, Rule, Snapshot};
 use rdma_model::step::NicState;
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::CapabilitySet;
 
 use crate::cdi;
 use crate::doctor::facts::{Machine, Managing, Nvidia, Starter, acs_control};
 use crate::kernel::link_managers::{self, Manager, Managers};
 use crate::kernel::probe::access::{NodeAccess, ProcessUser};
 use crate::kernel::probe::devnode_probe;
-use crate::kernel::process::pidfd;
+use crate::kernel::process::capabilities::{has_in_first_user, is_first_user};
+use crate::kernel::process::{limits, pidfd};
 use crate::oci::config::Config;
-
-/// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
-const FIRST_USER: &str = "user:[4026531837]";
 
 /// What `rdmaprep install --systemd` writes to have its timer started.
 const TIMER: &str = "/etc/systemd/system/timers.target.wants/rdmaprep-stale.timer";
@@ -38,12 +36,10 @@ pub struct Limits {
 
 /// The host, by this process.
 pub fn of_host(snapshot: &Snapshot) -> Result<Machine> {
-    let effective = capabilities(None).context("reading the capabilities")?.effective;
-    let (limit, has) = (getrlimit(Resource::Memlock), |cap| effective.contains(cap) && is_first_user("self"));
     let limits = Limits {
-        memlock: limit.current,
-        pins_freely: has(CapabilitySet::IPC_LOCK),
-        stays: limit.maximum.is_some() && !has(CapabilitySet::SYS_RESOURCE),
+        memlock: getrlimit(Resource::Memlock).current,
+        pins_freely: has_in_first_user(CapabilitySet::IPC_LOCK)?,
+        stays: limits::memlock_ceiling()?.is_some(),
         user: ProcessUser { uid: 0, gids: Vec::new(), any: true },
     };
     Ok(machine(snapshot, devnode_probe::here(&nodes(snapshot)), &limits))
@@ -165,10 +161,6 @@ fn text(path: &str) -> Result<String> {
     let read = File::open(path).and_then(|f| f.take(LIMIT).read_to_end(&mut bytes));
     read.with_context(|| format!("reading {path}"))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn is_first_user(process: &str) -> bool {
-    fs::read_link(format!("/proc/{process}/ns/user")).is_ok_and(|link| link.as_os_str() == FIRST_USER)
 }
 
 fn line(text: &str, name: &str) -> Option<String> {

@@ -7,7 +7,7 @@ use rdma_model::snapshot::Snapshot;
 use rdma_model::step::NicState;
 use rdma_model::values::Family;
 
-use super::facts::Unread;
+use super::facts::{Stale, Unread};
 use super::{Check, CheckContext, Finding, Severity, join};
 use crate::attach::attach;
 use crate::plan::Plan;
@@ -27,7 +27,10 @@ pub(super) fn plans(context: &CheckContext) -> Vec<Finding> {
 /// Whether a container has it, or a record speaks of it that cannot be read: another check reports that.
 fn is_away(context: &CheckContext, name: &IfName) -> bool {
     let recorded = |nics: &[String]| nics.iter().any(|n| n == name.as_str());
-    context.of.held.iter().any(|h| h.netdev == *name) || context.of.traces.iter().any(|t| recorded(&t.nics))
+    let traces = &context.of.traces;
+    let unknown = traces.iter().any(|t| t.stale == Some(Stale::Damaged) && t.nics.is_empty());
+    let has_gone = context.of.snapshot.netdev(name).is_none();
+    context.of.held.iter().any(|h| h.netdev == *name) || traces.iter().any(|t| recorded(&t.nics)) || unknown && has_gone
 }
 
 pub(super) const WHY: &str = "a container with this plan does not start";

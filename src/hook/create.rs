@@ -121,7 +121,7 @@ impl<'a> Create<'a> {
         let (plan, host, unplanned) = choose(hook, self.request, name, &mut attempt)?;
         self.outcome.note_once(unplanned.into_iter().collect());
         let plan = self.plan_within(plan, Some(&host))?;
-        planner::check_unclaimed(&attempt.records, netns, &plan)?;
+        planner::check_unclaimed(&attempt.records, netns, &plan, &host)?;
         let within = attempt.world.observe(Side::Inside, &Scope::links())?;
         self.outcome.watch.lap(PhaseName::Observe);
         let setup = self.plan_setup(&plan, Some(&within), &mut attempt)?;

@@ -13,6 +13,7 @@ const LONGEST: usize = 4096;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartialRecord {
+    pub schema: Option<u32>,
     pub nics: Vec<IfName>,
     pub ids: Vec<String>,
     pub plans: Vec<String>,
@@ -25,6 +26,7 @@ pub struct PartialRecord {
 /// Looks for what the writer puts before names: the text need not be JSON as a whole.
 pub fn salvage(text: &str) -> PartialRecord {
     PartialRecord {
+        schema: found(text, "\"schema\":").into_iter().next(),
         nics: found(text, "\"identity\":{\"name\":"),
         ids: found(text, "{\"id\":"),
         plans: found(text, "\"plan\":"),

@@ -17,7 +17,7 @@ use crate::kernel::rdma::Rdma;
 use crate::kernel::rdma::wait_port::{self, ExpectedPort};
 use crate::kernel::sysctl::Reported;
 use crate::kernel::sysfs::{self, Survey};
-use crate::kernel::{Pin, Scope, World, host_paths};
+use crate::kernel::{Depth, Pin, Scope, World, host_paths};
 use crate::plan::uverbs_minors::uverbs_number;
 use rdma_model::ids::{HcaName, IfName};
 use rdma_model::snapshot::{CharDevice, HostPaths, JobAddresses, Netdev, Nexthop, Program, RdmaMode, Route, Snapshot};
@@ -25,6 +25,8 @@ use rdma_model::step::{Side, Step, VirtualLink};
 use rdma_netlink::neigh_parms::Tables;
 use rdma_netlink::nldev::CharKind;
 use space::{NO_RDMA, Space};
+
+const GONE: &str = "the container's namespace has gone";
 
 pub struct Kernel {
     host: Space,
@@ -52,7 +54,7 @@ impl Kernel {
     fn space(&mut self, side: Side) -> Result<&mut Space> {
         match side {
             Side::Host => Ok(&mut self.host),
-            Side::Inside => self.inside.as_mut().context("the container's namespace has gone"),
+            Side::Inside => self.inside.as_mut().context(GONE),
         }
     }
 
@@ -72,7 +74,7 @@ impl Kernel {
     }
 
     fn both(&mut self, from: Side) -> Result<(&mut Space, &mut Space)> {
-        let inside = self.inside.as_mut().context("the container's namespace has gone")?;
+        let inside = self.inside.as_mut().context(GONE)?;
         Ok(match from {
             Side::Host => (&mut self.host, inside),
             Side::Inside => (inside, &mut self.host),
@@ -198,8 +200,10 @@ impl World for Kernel {
     fn observe(&mut self, side: Side, scope: &Scope) -> Result<Snapshot> {
         let boot_id = self.boot_id.clone();
         let space = self.space(side)?;
-        let network =
-            space.route.network(side == Side::Host).with_context(|| format!("observing the network {side}"))?;
+        let network = space
+            .route
+            .network(scope.depth, side == Side::Host)
+            .with_context(|| format!("observing the network {side}"))?;
         let facts = space.rdma.as_mut().map(Rdma::facts).transpose().context("observing RDMA devices")?;
         let open = || match side {
             Side::Host => Survey::open(Path::new("/sys")),
@@ -234,6 +238,9 @@ impl World for Kernel {
         space.netns.visit(|| {
             reader.read_netdevs(&mut snapshot.netdevs, &scope.sysctls, &reported);
             snapshot.sysctls = reader.shared(scope.defaults, &reported);
+            if scope.depth == Depth::Links {
+                return Ok(());
+            }
             tcx::read(&mut snapshot.netdevs).context("reading tcx programs")
         })?;
         let wanted: Vec<&mut Netdev> =
@@ -263,9 +270,15 @@ impl World for Kernel {
         }
     }
 
-    fn search(&self, on: &BTreeSet<u32>) -> Result<Search> {
-        let inside = self.inside.as_ref().map(|space| space.netns.again()).transpose()?;
-        Ok(Search::new(&self.host.netns, inside, search::PATIENCE, |index| on.contains(&index)))
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search> {
+        let (host, inside) = (&self.host.netns, self.inside.as_ref().map(|space| &space.netns));
+        let (home, more) = match side {
+            Side::Host => (host, inside.map(Netns::again).transpose()?),
+            Side::Inside => (inside.context(GONE)?, None),
+        };
+        let mut search = Search::new(home, more, search::PATIENCE, |index| on.contains(&index));
+        search.found.retain(|found| found.link.netns != host.inode());
+        Ok(search)
     }
 
     fn perform(&mut self, step: &Step, deadline: Instant) -> Result<()> {

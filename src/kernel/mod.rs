@@ -40,6 +40,7 @@ use sysfs::Survey;
 
 #[derive(Clone, Debug)]
 pub struct Scope {
+    pub depth: Depth,
     pub sysctls: Sysctls,
     pub defaults: Defaults,
     /// Whether RDMA devices, their GIDs and PCI functions are read from sysfs as well; without it only what netlink reports.
@@ -48,6 +49,16 @@ pub struct Scope {
     pub devices: Vec<IfName>,
     /// Whether other network namespaces are searched for links that sit on netdevs of the host, see [`netns::search`].
     pub elsewhere: bool,
+}
+
+/// How much of a namespace is listed. One that is foreign may have any number of routes, which cost a search its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    Links,
+    /// With addresses and BPF programs.
+    Netdevs,
+    /// With neighbours, queueing disciplines, routes, nexthop objects and rules.
+    Network,
 }
 
 /// Per-device sysctls: a NIC has some 130, most of which netlink reports.
@@ -94,10 +105,16 @@ impl Scope {
         Scope::for_nics(Vec::new())
     }
 
+    /// Less than that: what a search through foreign namespaces takes.
+    pub fn only(depth: Depth) -> Scope {
+        Scope { depth, ..Scope::links() }
+    }
+
     /// With all sysctls and device settings of these NICs, and the defaults that say which are taken along.
     pub fn for_nics(nics: Vec<IfName>) -> Scope {
         let defaults = if nics.is_empty() { Defaults::Unread } else { Defaults::Carried };
-        Scope { devices: nics.clone(), sysctls: Sysctls::Of(nics), defaults, sysfs: false, elsewhere: false }
+        let (devices, sysctls) = (nics.clone(), Sysctls::Of(nics));
+        Scope { depth: Depth::Network, devices, sysctls, defaults, sysfs: false, elsewhere: false }
     }
 
     /// With the sysctls that these states name: what comparing with them takes.
@@ -108,8 +125,7 @@ impl Scope {
     }
 
     pub fn full() -> Scope {
-        let devices = Vec::new();
-        Scope { sysctls: Sysctls::All, defaults: Defaults::All, sysfs: true, elsewhere: true, devices }
+        Scope { sysctls: Sysctls::All, defaults: Defaults::All, sysfs: true, elsewhere: true, ..Scope::links() }
     }
 }
 
@@ -124,6 +140,6 @@ pub trait World {
     fn survey(&mut self) -> Result<&Survey>;
     /// Keeps the container's namespace, so that its NICs can be taken out of it when all its processes have ended.
     fn pin(&mut self, pin: Pin) -> Result<()>;
-    /// Links of other namespaces, the container's first, that sit on the host's netdevs with these indices.
-    fn search(&self, on: &BTreeSet<u32>) -> Result<Search>;
+    /// Links of further namespaces, the container's first, that sit on netdevs of that side with these indices.
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search>;
 }

@@ -4,6 +4,7 @@
 //! were away. It is written beside the moves.
 
 mod cleanup;
+mod damaged;
 mod late_conf;
 
 use std::collections::BTreeMap;
@@ -99,8 +100,20 @@ impl Store {
         if files::is_in_memory(&self.run) { self.live_records() } else { self.records() }
     }
 
+    /// Whether the run folder is on a read-only file system: what is needed there can be read alone.
+    pub fn is_read_only(&self) -> bool {
+        files::is_read_only(&self.run)
+    }
+
     /// The one lock: the kernel moves one NIC at a time anyway, and a second container must see the first one's record.
     pub fn lock(&self, deadline: Instant) -> Result<Lock> {
+        if self.is_read_only() {
+            let run = self.run.display();
+            return Err(ErrorClass::Refused.error(format!(
+                "{run} is read-only here: no record can change, so no NIC moves; make it writable, in the mount namespace of \
+                 the runtime as well, then run `rdmaprep restore --all`"
+            )));
+        }
         files::lock(&self.run.join("lock"), deadline)
     }
 
@@ -217,9 +230,8 @@ impl Store {
         Ok(paths
             .into_values()
             .filter_map(|path| {
-                let text = files::read(&path).transpose()?;
-                let record =
-                    text.and_then(|t| Record::parse(&t)).with_context(|| format!("reading {}", path.display()));
+                let record = self.parsed(&path, files::read(&path).transpose()?);
+                let record = record.with_context(|| format!("reading {}", path.display()));
                 Some((path, record))
             })
             .collect())

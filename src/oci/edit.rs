@@ -43,6 +43,7 @@ impl Edit {
             hooks: hooks(plan, program, timeout),
             annotations: vec![(PLAN_ANNOTATION.to_owned(), plan.name.clone())],
             memlock_unlimited: true,
+            memlock_ceiling: None,
             mounts: Some(Vec::new()),
             views: String::new(),
             netdevs: plan.nics.iter().map(|n| n.identity.name.clone()).collect(),
@@ -124,7 +125,7 @@ pub fn apply(config_json: &str, edit: &Edit) -> Result<Injected> {
     edit.stale.iter().try_for_each(|entry| work.forget(entry))?;
     edit.env.iter().try_for_each(|v| work.env(v))?;
     if edit.memlock_unlimited {
-        work.memlock()?;
+        work.memlock(edit.memlock_ceiling)?;
     }
     edit.hooks.iter().try_for_each(|h| work.hook(h))?;
     edit.annotations.iter().try_for_each(|(k, v)| work.annotation(k, v))?;

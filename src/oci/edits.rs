@@ -64,12 +64,20 @@ impl Work {
         Ok(())
     }
 
-    pub fn memlock(&mut self) -> Result<()> {
+    /// As far as the `ceiling`: the runtime does not start a container whose limit it may not set.
+    pub fn memlock(&mut self, ceiling: Option<u64>) -> Result<()> {
         let limits = &self.rlimits;
-        let unlimited = |l: &Rlimit| l.soft == u64::MAX && l.hard == u64::MAX;
+        let most = ceiling.unwrap_or(u64::MAX);
+        let enough = |l: &Rlimit| l.soft >= most && l.hard >= most;
         let ours: Vec<usize> = (0..limits.len()).filter(|i| limits[*i].kind == MEMLOCK).collect();
-        let limit = Rlimit { kind: MEMLOCK.to_owned(), hard: u64::MAX, soft: u64::MAX };
-        let low: Vec<usize> = ours.iter().copied().filter(|i| !unlimited(&limits[*i])).collect();
+        let limit = Rlimit { kind: MEMLOCK.to_owned(), hard: most, soft: most };
+        let low: Vec<usize> = ours.iter().copied().filter(|i| !enough(&limits[*i])).collect();
+        self.kept.extend(ceiling.map(|bytes| {
+            format!(
+                "RLIMIT_MEMLOCK is {bytes} bytes at most, the hard limit here: more takes CAP_SYS_RESOURCE, which this \
+                 process lacks. RDMA pins memory; `lift_memlock = false` leaves the container's own limit"
+            )
+        }));
         if low.is_empty() && !ours.is_empty() {
             return Ok(());
         }
@@ -81,7 +89,8 @@ impl Work {
         if ours.is_empty() {
             list.push(serde_json::to_value(limit)?);
         }
-        self.changes.push(format!("RLIMIT_MEMLOCK unlimited (was {was})"));
+        let now = ceiling.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+        self.changes.push(format!("RLIMIT_MEMLOCK {now} (was {was})"));
         Ok(())
     }
 

@@ -18,6 +18,8 @@ pub struct Edit {
     pub annotations: Vec<(String, String)>,
     /// RDMA pins memory: lift RLIMIT_MEMLOCK.
     pub memlock_unlimited: bool,
+    /// What the runtime can lift it to, in bytes; absent: to unlimited.
+    pub memlock_ceiling: Option<u64>,
     /// Directories of ours, mounted read-only below the container's /sys, instead of those of an earlier edit.
     pub mounts: Option<Vec<MountEdit>>,
     /// The host's folder of views: mounts below it are those of an earlier edit.

@@ -3,15 +3,21 @@
 use nccl_rules::bootstrap::{Call, Outcome, Tried, Wait};
 use nccl_rules::explain::{Bootstrap, Explanation, Failure, Judged, UNKNOWN};
 
+use rdma_model::escape::shortened;
+
 use super::printable;
 use super::tables::{remarks, table};
+
+/// Characters of a setting that are shown: a table takes time to break a long word. With --json it is whole.
+const VALUE: usize = 200;
 
 /// The outcome, then every interface and HCA port with its reason, then what is probably not meant.
 pub fn explanation_table(e: &Explanation) -> String {
     let line = |label: &str, text: String| (label.to_owned(), text);
     let assumed = if e.assumed { ", assumed: --nccl-version names another" } else { "" };
     let mut head = vec![line("NCCL", format!("{}{assumed}", e.version))];
-    head.extend(e.settings.iter().map(|s| line(s.name, format!("{:?} ({})", s.value, s.place))));
+    let value = |text| shortened(text, VALUE);
+    head.extend(e.settings.iter().map(|s| line(s.name, format!("{:?} ({})", value(&s.value), s.place))));
     head.push(line("bootstrap", bootstrap(&e.bootstrap)));
     let is_unknown = e.bootstrap == Bootstrap::Unknown;
     let sockets: Vec<String> = e.sockets.iter().map(|s| s.interface.clone()).collect();

@@ -19,6 +19,9 @@ pub struct Status {
     pub holders: Vec<Holder>,
     /// The newest first.
     pub failures: Vec<Failed>,
+    /// Records that cannot be read: a warning says of each what is known.
+    #[serde(skip)]
+    pub unread: usize,
 }
 
 /// A hook, or `rdmaprep spec`, that failed: many engines pass on no more than its exit status.
@@ -109,7 +112,11 @@ pub fn status_table(status: &Status) -> String {
         format!("{head}{notes}{}", printable_lines(&format!("  to get back {}", h.advice)))
     };
     let block = |h: &Holder| if h.awaits.is_empty() { block(h) } else { returned(h) };
-    let none = status.holders.is_empty().then(|| "No container holds a NIC.".to_owned());
+    let none = match status.unread {
+        0 => "No container holds a NIC.",
+        _ => "No record that can be read says that a container holds a NIC.",
+    };
+    let none = status.holders.is_empty().then(|| none.to_owned());
     let lines = none.into_iter().chain(status.holders.iter().map(block)).chain(status.failures.iter().map(failed));
     lines.collect::<Vec<_>>().join("\n")
 }

@@ -37,7 +37,7 @@ pub(super) fn delete(world: &mut dyn World, here: &[MovedNic], owned: &BTreeSet<
     let host = world.observe(Side::Host, &Scope::links())?;
     let found = here.iter().filter_map(|h| Some((host.netdev(&h.nic.identity.name)?.ifindex, &h.nic.identity.name)));
     let nics: BTreeMap<u32, &IfName> = found.collect();
-    let Search { found, gap } = world.search(&nics.keys().copied().collect())?;
+    let Search { found, gap } = world.search(Side::Host, &nics.keys().copied().collect())?;
     let mut children = Children { notes: gap.into_iter().collect(), ..Children::default() };
     for child in found {
         let link = child.link.clone();

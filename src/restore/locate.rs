@@ -6,7 +6,7 @@ use rdma_model::nic::same_nic;
 use std::collections::BTreeSet;
 
 use rdma_model::ids::IfName;
-use rdma_model::snapshot::{Netdev, Snapshot};
+use rdma_model::snapshot::{Netdev, Snapshot, Stranger};
 use rdma_model::step::{Side, Step, VirtualLink};
 
 use rdma_model::upper_lower;
@@ -34,8 +34,7 @@ pub(super) fn place<'a>(
         return Some(Place::Host(dev));
     }
     // On the host itself a NIC with our name and index may be another one, put there meanwhile: hardware decides first.
-    let index = held.inside.netdev.ifindex;
-    if let Some(dev) = inside.and_then(|i| known(held, index, i).or_else(|| find(held, all, i, Side::Inside))) {
+    if let Some(dev) = inside.and_then(|i| inside_of(held, all, i)) {
         return Some(Place::Inside(dev));
     }
     find(held, all, host, Side::Host).map(Place::Host)
@@ -43,9 +42,18 @@ pub(super) fn place<'a>(
 
 /// What was re-created here although it could not be deleted there.
 pub(super) fn double<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
-    known(held, held.inside.netdev.ifindex, inside)
-        .or_else(|| find(held, all, inside, Side::Inside))
-        .filter(|_| is_made(held))
+    inside_of(held, all, inside).filter(|_| is_made(held))
+}
+
+pub(super) fn inside_of<'a>(held: &MovedNic, all: &[MovedNic], inside: &'a Snapshot) -> Option<&'a Netdev> {
+    known(held, held.inside.netdev.ifindex, inside).or_else(|| find(held, all, inside, Side::Inside))
+}
+
+/// Whether a link on the device below is this NIC, which was moved on: another one of the same device has another name or index.
+pub(super) fn is_moved_on(held: &MovedNic, link: &Stranger) -> bool {
+    let was = &held.before.netdev;
+    let index = [was.ifindex, held.inside.netdev.ifindex].contains(&link.ifindex);
+    index && link.kind == was.kind && link.name == was.name
 }
 
 /// Whether it is not moved to the host, but re-created there.

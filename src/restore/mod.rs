@@ -11,6 +11,7 @@ pub mod plan;
 pub mod run;
 mod search_netns;
 pub mod settle;
+mod siblings;
 
 use std::time::Duration;
 

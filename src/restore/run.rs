@@ -29,6 +29,7 @@ use crate::restore::arrange::{Arranged, arrange};
 use crate::restore::children::{self, Children};
 use crate::restore::search_netns;
 use crate::restore::settle::{Returned, Settled, Waiting, settle};
+use crate::restore::siblings::{self, Siblings};
 
 /// What a NIC's move may take beside [`SETTLE`], which the steps that wait need for themselves.
 const EACH: Duration = Duration::from_millis(100);
@@ -101,6 +102,7 @@ fn restore_all(
     let mut managers = Managers::of(machine.root());
     // Before it was attached, no program of the container has run.
     let first = record.phase == Phase::Attached;
+    let had_tenant = record.phase != Phase::Attaching;
     record.phase = Phase::Restoring;
     if managers.may_delete_rules() && record.host_rules.is_empty() && !record.is_back() {
         record.host_rules = host_rules(&record, &world.observe(Side::Host, &Scope::links())?);
@@ -109,8 +111,12 @@ fn restore_all(
     let unsaved = records.save_first(&record).err();
     let others = other_records(records, &record);
     let absent = absent_nics(world, &others)?;
-    let Planned { plan: mut restore_plan, notes, moved } =
+    let siblings =
+        if had_tenant && !record.is_back() { siblings::delete(world, &record, &others)? } else { Siblings::default() };
+    let Planned { plan: mut restore_plan, mut notes, moved } =
         plan_when_back(machine, world, &mut managers, &absent.view(&record), patience)?;
+    siblings.correct(&mut restore_plan.notes);
+    notes.extend(siblings.notes);
     let deadline = Instant::now() + SETTLE + EACH * u32::try_from(record.held.len()).unwrap_or(u32::MAX);
     let mut errors = apply_all(&restore_plan.steps, world, deadline);
     // Of 512 NICs there are many, and none is done again.
@@ -120,10 +126,11 @@ fn restore_all(
     errors.extend(arranged.errors);
     let is_stuck = |h: &MovedNic| restore_plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
     let here: Vec<MovedNic> = view.held.into_iter().filter(|h| !is_stuck(h)).collect();
-    let Children { notes: deleted, remaining } = match record.is_back() {
+    let Children { notes: deleted, mut remaining } = match record.is_back() {
         true => Children::default(),
         false => children::delete(world, &here, &children::links_owners(&done, &record.held, first))?,
     };
+    remaining.extend(siblings.remaining);
     let back = Returned { held: &here, order: &view.precedence, rules: &record.host_rules, moved: &moved, begun };
     let Settled { mut drift, fought, notes: mended, waiting } = settle(world, &mut managers, back, patience)?;
     drift.extend(bare_drift(world, &record)?);
@@ -141,6 +148,7 @@ fn restore_all(
     let mut what: Vec<String> = restore_plan.stuck.iter().map(|(dev, why)| format!("{dev} {why}")).collect();
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
     what.extend(remaining.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
+    what.extend(notes);
     if restore_plan.stuck.is_empty() && verify::lacks_program(&drift) {
         what.push("a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again".to_owned());
     }

@@ -10,7 +10,7 @@ use rdma_model::step::Side;
 use super::SETTLE;
 use crate::apply::apply_all;
 use crate::journal::Record;
-use crate::kernel::{Namespaces, Scope, World};
+use crate::kernel::{Depth, Namespaces, Scope, World};
 use crate::restore::plan::{Goal, is_surely_in, plan_restore};
 
 /// How long to look: there may be thousands of namespaces, and others wait for the lock.
@@ -34,14 +34,15 @@ pub(super) fn fetch(machine: &dyn Namespaces, record: &Record, missing: &[MovedN
 }
 
 fn fetch_from(world: &mut dyn World, missing: &[MovedNic]) -> Result<Vec<String>> {
-    let there = world.observe(Side::Inside, &Scope::links())?;
-    let inode = there.netns.unwrap_or_default();
+    let links = world.observe(Side::Inside, &Scope::only(Depth::Links))?;
     // What they overruled was written in the container's namespace, not here.
     let bare = |h: &MovedNic| MovedNic { overruled: BTreeMap::new(), ..h.clone() };
-    let strays: Vec<MovedNic> = missing.iter().filter(|h| is_surely_in(h, missing, &there)).map(bare).collect();
+    let strays: Vec<MovedNic> = missing.iter().filter(|h| is_surely_in(h, missing, &links)).map(bare).collect();
     if strays.is_empty() {
         return Ok(Vec::new());
     }
+    let there = world.observe(Side::Inside, &Scope::only(Depth::Netdevs))?;
+    let inode = there.netns.unwrap_or_default();
     let plan = plan_restore(&strays, &world.observe(Side::Host, &Scope::links())?, Some(&there), Goal::Effect);
     let errors = apply_all(&plan.steps, world, Instant::now() + SETTLE);
     let what = |h: &MovedNic| format!("{} had been moved on to network namespace {inode}", h.nic.identity.name);

@@ -434,6 +434,9 @@ fn a_damaged_record_is_reported_and_the_others_work() {
             (&later, "schema 99"),
         ] {
             fs::write(&record, damaged).unwrap();
+            // It would be used instead.
+            let copy = host.state.join("records").join(record.file_name().unwrap());
+            fs::write(copy, damaged).unwrap();
             let file = record.file_name().unwrap().to_str().unwrap();
             assert!(host.rdmaprep(&["status"]).ok().err.contains(file));
             host.rdmaprep(&["restore", "--all"]).fails(8, &[file, word]);

@@ -66,6 +66,11 @@ fn units_call_what_exists_and_allow_what_it_needs() {
             _ => panic!("{}", path.display()),
         };
         assert_eq!(value("CapabilityBoundingSet="), kept.join(" "), "{}", path.display());
+        // A mount namespace would keep the pins of network namespaces.
+        let hides =
+            ["ProtectSystem=", "ProtectHome=", "ProtectKernel", "ProtectControlGroups=", "ProtectProc=", "Private"];
+        let restores = args.contains(&"restore");
+        assert!(!restores || !text.lines().any(|l| hides.iter().any(|h| l.starts_with(h))), "{}", path.display());
     }
 }
 

@@ -38,6 +38,12 @@ fn holding(host: &Host) -> (testkit::Look, Container, PathBuf, String) {
     (before, c, path, text)
 }
 
+/// A record and its copy, which would be used instead.
+fn write_both(host: &Host, path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::write(host.state.join("records").join(path.file_name().unwrap()), text).unwrap();
+}
+
 #[test]
 fn every_form_that_was_ever_written_is_read() {
     let mut seen = 0;
@@ -255,6 +261,7 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
         let inside = c.sh("ip -o -4 address");
         let other = Container::new("other");
         let zeroed = "\0".repeat(text.len());
+        let damage = |text: &str| write_both(host, &path, text);
         let later = text.replacen("\"schema\":1", "\"schema\":2", 1);
         let torn = &text[..text.len() - 1];
         for (damaged, words) in [
@@ -264,7 +271,7 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
             ("", &["damaged", "cannot be read"]),
             (&later, &["schema 2", "use the rdmaprep that wrote it", "names r0 r1"]),
         ] {
-            fs::write(&path, damaged).unwrap();
+            damage(damaged);
             host.rdmaprep(&["restore", "--all"]).fails(8, words).fails(8, &[name, "nothing is changed"]);
             let warning = host.rdmaprep(&["status"]).ok().err;
             assert!(words.iter().all(|w| warning.contains(w)) && warning.lines().count() == 1, "{warning}");
@@ -275,14 +282,49 @@ fn what_is_no_record_is_reported_and_left_as_it_is() {
             );
         }
         // It says which: by the container's name, and by the namespace's where that cannot be read.
-        fs::write(&path, torn).unwrap();
+        damage(torn);
         host.rdmaprep(&["restore", "hurt"]).fails(8, &[name]);
         other.create(host).fails(3, &[name, "names r0 r1", "rdmaprep status"]);
-        fs::write(&path, &zeroed).unwrap();
+        damage(&zeroed);
+        other.create(host).fails(3, &[name, "which NICs it is about cannot be read", "rdmaprep status"]);
+        assert!(host.rdmaprep(&["status"]).ok().out.starts_with("No record that can be read says"));
         host.rdmaprep(&["restore", "hurt"]).fails(2, &["hurt"]);
         host.rdmaprep(&["restore", name.trim_end_matches(".json")]).fails(8, &[name]);
-        fs::write(&path, &text).unwrap();
+        damage(&text);
         c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Two places have the same: one of them is enough. What a later version wrote, and the copy of an earlier boot, is not that.
+#[test]
+fn damaged_record_is_replaced_by_its_intact_copy() {
+    alone(|host| {
+        let (before, mut c, path, text) = holding(host);
+        let copy = host.state.join("records").join(path.file_name().unwrap());
+        let later = text.replacen("\"schema\":1", "\"schema\":2", 1);
+        fs::write(&path, &later).unwrap();
+        host.rdmaprep(&["restore", "--all"]).fails(8, &["schema 2"]);
+        fs::write(&path, "").unwrap();
+        let earlier = text.replace(fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap().trim(), OLD_BOOT);
+        fs::write(&copy, earlier).unwrap();
+        host.rdmaprep(&["restore", "--all"]).fails(8, &["damaged", "which NICs it is about cannot be read"]);
+        fs::write(&copy, &text).unwrap();
+        for damaged in [&b""[..], &text.as_bytes()[..text.len() / 2], &[0xff, 0xfe]] {
+            fs::write(&path, damaged).unwrap();
+            let status = host.rdmaprep(&["status"]).ok();
+            assert!(status.err.is_empty() && status.out.contains("hurt"), "{status:?}");
+            Container::new("other").create(host).fails(9, &["r0 is held by container hurt"]);
+        }
+        c.stop(host).ok();
+        host.is_as(&before);
+        host.is_clean();
+        // And the other way round.
+        let mut again = Container::new("again");
+        again.create(host).ok();
+        fs::write(host.state.join("records").join(host.records()[0].file_name().unwrap()), "").unwrap();
+        again.stop(host).ok();
         host.is_as(&before);
         host.is_clean();
     });
@@ -565,7 +607,7 @@ fn unreadable_record_is_dropped_when_its_namespace_is_empty() {
         let (before, mut c, path, text) = holding(host);
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
         c.kill();
-        fs::write(&path, &text[..text.len() / 2]).unwrap();
+        write_both(host, &path, &text[..text.len() / 2]);
         let words = ["r0 r1 can still be taken out", "nsenter --net=", "ip link set r0 netns 1"];
         host.rdmaprep(&["restore", &netns, "--forget"]).fails(3, &words);
         assert!(path.exists());

@@ -330,6 +330,9 @@ fn reports_say_how_it_ended_and_where_time_went() {
         "command=\"hook createRuntime\" container=\"trainer 0\\n\" outcome=kernel exit=6 nics=rdma0,rdma1 steps=0 \
          total_ms=2.345 observe_ms=2.000 gid_wait_ms=0.020 message=\"moving rdma0: EBUSY\""
     );
+    // A line of the log has an end, whatever a container wrote.
+    let noted = Report { notes: vec!["x\u{1b}".repeat(100_000)], ..report.clone() };
+    assert!((4096..5 * 4096).contains(&noted.line().len()), "{}", noted.line().len());
     let json = report::json(&report).unwrap();
     assert!(json.contains("\"gid_wait\""));
     assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), report);

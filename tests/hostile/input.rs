@@ -7,8 +7,9 @@ use std::hint::black_box;
 use std::path::Path;
 
 use nccl_rules::conf::merge;
-use nccl_rules::explain::check;
+use nccl_rules::explain::{check, explain_named};
 use nccl_rules::ifname::Patterns;
+use nccl_rules::settings::Settings;
 use nccl_rules::version::Version;
 use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::{Netdev, Nexthop, Route, Rule, Snapshot};
@@ -22,6 +23,7 @@ use rdmaprep::kernel::mount::mountinfo;
 use rdmaprep::oci::bundle::Bundle;
 use rdmaprep::oci::edit::{self, Edit};
 use rdmaprep::oci::state::State;
+use rdmaprep::report::explanation_table;
 use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::select::judge;
 use rdmaprep::verify::drift;
@@ -145,6 +147,16 @@ fn settings_for_nccl() {
         ];
         move || drop(black_box(check(env, &inside, None)))
     });
+    for separator in [",", ""] {
+        in_proportion("the table of a list", 10_000, |count| {
+            let inside = there(20);
+            let settings = Settings::of([("NCCL_IB_HCA", words(count, separator))], "as asked");
+            move || {
+                let explanation = explain_named(&settings, &inside, None, &|_| None);
+                assert!(explanation_table(&explanation).len() < 8_000);
+            }
+        });
+    }
     in_proportion("lines of a nccl.conf", 20_000, |count| {
         let text = (0..count).map(|i| format!("{}={i}\n", word(i))).collect::<String>();
         move || drop(black_box(merge(text.as_bytes(), &[])))

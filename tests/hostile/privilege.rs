@@ -150,3 +150,25 @@ fn without_any_one_of_those_that_are_kept_a_hook_fails() {
         host.is_clean();
     });
 }
+
+/// A runtime without CAP_SYS_RESOURCE does not start a container whose config.json asks for more than its own hard limit.
+#[test]
+fn config_json_gets_no_limit_that_the_runtime_cannot_set() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let config = json!({
+            "ociVersion": "1.1.0", "annotations": {"rdmaprep.io/plan": "default"},
+            "root": {"path": "rootfs"}, "process": {"args": ["true"], "cwd": "/"},
+            "linux": {"namespaces": [{"type": "network"}, {"type": "mount"}]}
+        });
+        let bare = host.command(&["spec"]);
+        let mut lower = Command::new("prlimit");
+        lower.arg("--memlock=65536:1048576").arg(bare.get_program()).args(bare.get_args());
+        let said = run(&mut lower, &config.to_string()).ok();
+        let edited: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        let limit = json!([{"type": "RLIMIT_MEMLOCK", "hard": 1048576, "soft": 1048576}]);
+        assert_eq!(edited["process"]["rlimits"], limit);
+        assert!(said.err.contains("CAP_SYS_RESOURCE") && said.err.contains("`lift_memlock = false`"), "{}", said.err);
+    });
+}

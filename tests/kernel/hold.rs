@@ -234,6 +234,7 @@ fn the_name_of_a_torn_record_is_forgotten_too() {
             let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
             let torn = tear(&fs::read_to_string(&path).unwrap());
             fs::write(&path, &torn).unwrap();
+            fs::remove_file(host.state.join("records").join(path.file_name().unwrap())).unwrap();
             let forget = || host.rdmaprep(&["restore", &netns, "--forget"]);
             forget().fails(3, &["r0 r1 can still be taken out"]);
             assert!(Path::new("/run/netns/pool").exists());
@@ -253,6 +254,7 @@ fn the_name_of_a_torn_record_is_forgotten_too() {
         let path = host.records().remove(0);
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, &text[..text.find("\"given\"").unwrap()]).unwrap();
+        fs::remove_file(host.state.join("records").join(path.file_name().unwrap())).unwrap();
         home();
         let netns = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let said = host.rdmaprep(&["restore", &netns, "--forget"]).ok().out;
@@ -372,7 +374,9 @@ fn what_cannot_be_held_is_refused_and_changes_nothing() {
             (&["--name", ""], 2, "--name"),
             (&["--plan", ""], 2, "--plan"),
             (&["--deadline", "0"], 2, "--deadline"),
-            (&["--plan", "other", "--ifaces", "nope"], 2, "there is no nope"),
+            (&["--plan", "auto", "--ifaces", "nope"], 2, "there is no nope"),
+            // A misspelt name is no plan of all NICs.
+            (&["--plan", "other"], 3, "plan other is not stored: stored are default"),
         ] {
             host.rdmaprep(&[&["hold"], args].concat()).fails(code, &[word]);
             whole(host, &before);

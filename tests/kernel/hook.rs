@@ -469,6 +469,45 @@ fn a_nic_moved_to_another_netns_is_found_and_no_other_nic() {
     });
 }
 
+/// A namespace of which only the links matter must not keep the search from the next one.
+#[test]
+fn a_nic_moved_on_is_found_behind_many_routes() {
+    alone(|host| {
+        host.rails(2);
+        host.prepare("r0,r1");
+        let mut c = Container::new("vandal");
+        c.create(host).ok();
+        // Found first: the search goes by process.
+        let decoy = Container::new("decoy");
+        decoy.sh("ip link set lo up; python3 -c '
+for i in range(80000): print(\"route add 60.%d.%d.%d/32\" % (i >> 16, i >> 8 & 255, i & 255), \"nexthop dev lo \" * 100)' | ip -batch -");
+        let nested = Container::new("nested");
+        c.sh(&format!("ip link set r1 netns {}", nested.pid()));
+        c.stop(host).ok();
+        let notes = host.report("vandal")["notes"].to_string();
+        assert!(notes.contains("r1 had been moved on to network namespace "), "{notes}");
+        host.is_clean();
+    });
+}
+
+/// What was found on the way is said where the end is an error, too.
+#[test]
+fn notes_of_a_search_are_in_the_error() {
+    alone(|host| {
+        host.rails(2);
+        host.prepare("r0,r1");
+        let mut c = Container::new("vandal");
+        c.create(host).ok();
+        let nested = Container::new("nested");
+        c.sh(&format!("ip link set r1 netns {0}; ip link set r0 netns {0} name other", nested.pid()));
+        let said = ["r0 is neither", "r1 had been moved on to network namespace "];
+        c.stop(host).fails(8, &said);
+        nested.sh("ip link set other name r0");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_clean();
+    });
+}
+
 #[test]
 fn poststart_repeats_what_a_runtime_tore_down() {
     alone(|host| {
@@ -801,5 +840,24 @@ fn a_named_nic_that_cannot_be_taken_fails_and_nothing_is_stored() {
         // One that only a peer's list leaves out is not, either.
         let said = host.rdmaprep(&["prepare", "--ifaces", "r0 r1", "--peer-ifaces", "r0"]).ok();
         assert!(said.out.ends_with("RDMA_PEER_IFACES=\"r0\"\n"), "{said:?}");
+    });
+}
+
+/// Ids are unique only within a runtime.
+#[test]
+fn refused_namesake_leaves_the_first_ones_report() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let mut first = Container::new("twin");
+        first.create(host).ok();
+        let before = host.report("twin");
+        let second = Container::new("twin");
+        second.create(host).fails(9, &["r0 is held by container twin"]);
+        assert_eq!(host.report("twin"), before);
+        let other = host.report("unknown@");
+        assert_eq!((&other["container"], &other["exit_code"]), (&"twin".into(), &9.into()), "{other}");
+        first.stop(host).ok();
+        host.is_clean();
     });
 }

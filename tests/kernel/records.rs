@@ -63,3 +63,29 @@ fn nics_of_a_killed_hook_do_not_wait_for_the_sandbox() {
         host.is_clean();
     });
 }
+
+/// No record can change there, so no NIC moves; what needs no change goes on.
+#[test]
+fn read_only_run_folder_is_named_and_stops_without_nics_pass() {
+    alone(|host| {
+        host.rails(1);
+        host.prepare("r0");
+        let before = host.look();
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        sh("mount -o remount,ro /run");
+        let others = Container::new("other").stopped();
+        assert_eq!(host.hook("poststop", &others).ok().err, "");
+        let words = ["/run/run is read-only here", "make it writable", "rdmaprep restore --all"];
+        c.stop(host).fails(3, &words);
+        host.rdmaprep(&["restore", "c"]).fails(3, &words);
+        Container::new("next").create(host).fails(3, &words);
+        sh("mount -o remount,rw /run");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+        sh("mount -o remount,ro /run");
+        let said = host.rdmaprep(&["restore", "--all"]).ok();
+        assert_eq!(said.out, "No container holds a NIC.\n");
+    });
+}

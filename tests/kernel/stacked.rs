@@ -162,3 +162,113 @@ fn one_that_sits_elsewhere_by_now_is_another() {
         Container::new("c").create(host).fails(3, &["m0 sits on another device now"]);
     });
 }
+
+const MACVLAN: &str = "link add link r0 name m0 type macvlan mode bridge";
+
+/// m0 on r0, which a container has; r0 stays on the host.
+fn given(host: &Host) -> (Look, Container) {
+    host.rails(1);
+    host.ip(MACVLAN);
+    host.ip("link set m0 up\naddress add 10.5.0.1/24 dev m0");
+    let before = host.look();
+    host.prepare("m0");
+    let c = Container::new("c");
+    c.create(host).ok();
+    (before, c)
+}
+
+/// What it has on cards of other namespaces.
+fn parts(c: &Container) -> String {
+    c.sh("ip -o link | grep -o '[a-z0-9]*@if[0-9]*' | cut -d@ -f1 | sort | tr '\\n' ' '")
+}
+
+/// It would reach the fabric beside the one that a restore makes, and the next tenant has that.
+#[test]
+fn a_stacked_nic_that_was_moved_on_is_deleted_there() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        let nested = Container::new("nested");
+        c.sh(&format!("ip link set m0 netns {}", nested.pid()));
+        nested.sh("ip link set m0 up");
+        c.stop(host).ok();
+        assert_eq!(parts(&nested), "");
+        host.is_as(&before);
+        host.is_clean();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(notes.contains("m0 (macvlan) of another network namespace"), "{notes}");
+        assert!(notes.contains("had been moved on and is deleted"), "{notes}");
+        assert!(!notes.contains("m0 had been deleted"), "{notes}");
+    });
+}
+
+/// A macvlan that is made on a macvlan sits on the card: the end of the NIC is not its end.
+#[test]
+fn a_sibling_in_a_namespace_that_lives_on_is_deleted() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        let beside = Container::beside("beside", &c);
+        c.sh("ip link add link m0 name spy type macvlan mode bridge; ip link set spy up");
+        assert_eq!(parts(&c), "m0 spy ");
+        c.stop(host).ok();
+        assert_eq!(parts(&beside), "");
+        host.is_as(&before);
+        host.is_clean();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(notes.contains("spy (macvlan)") && notes.contains("had been put on r0 and is deleted"), "{notes}");
+    });
+}
+
+/// No one can tell whose it is: no other container gets the NIC beside it.
+#[test]
+fn a_sibling_in_an_unknown_namespace_holds_the_nic_back() {
+    alone(|host| {
+        let (before, mut c) = given(host);
+        let nested = Container::new("nested");
+        c.sh(&format!("ip link add link m0 name spy type macvlan mode bridge; ip link set spy netns {}", nested.pid()));
+        let keeper = format!("process {}", nested.pid());
+        c.stop(host).fails(8, &["spy (macvlan)", &keeper, "has been put on r0 since", "delete it there"]);
+        assert_eq!(parts(&nested), "spy ");
+        assert!(host.status()[0]["held_back"].to_string().contains("spy (macvlan)"), "{}", host.status());
+        nested.sh("ip link delete spy");
+        host.rdmaprep(&["restore", "--all"]).ok();
+        host.is_as(&before);
+        host.is_clean();
+    });
+}
+
+/// Engines give pods macvlans of a card that is shared: those that were there before, those in a namespace that has a name, and
+/// those of a container with a PID namespace.
+#[test]
+fn a_macvlan_of_another_container_stays() {
+    alone(|host| {
+        host.rails(1);
+        let give = |name: &str, netns: &str| {
+            host.ip(&format!("link add link r0 name {name} type macvlan mode bridge\nlink set {name} netns {netns}"));
+        };
+        let early = Container::new("early");
+        give("a0", &early.pid().to_string());
+        host.ip(MACVLAN);
+        host.ip("link set m0 up\naddress add 10.5.0.1/24 dev m0");
+        let before = host.look();
+        host.prepare("m0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        sh("ip netns add engine");
+        give("a1", "engine");
+        let late = Container::start(
+            "late",
+            std::process::Command::new("unshare").args(["--pid", "--fork", "unshare", "--net"]),
+        );
+        let init = sh(&format!("cat /proc/{0}/task/{0}/children", late.pid())).trim().to_owned();
+        give("a2", &init);
+        c.stop(host).ok();
+        assert_eq!(parts(&early), "a0 ");
+        let there = |netns: &str| sh(&format!("nsenter {netns} ip -o link show type macvlan"));
+        assert!(there("--net=/run/netns/engine").contains("a1@"));
+        assert!(there(&format!("-t {init} -n")).contains("a2@"));
+        host.is_as(&before);
+        host.is_clean();
+        let notes = host.report("c")["notes"].to_string();
+        assert!(!notes.contains("a0 ") && notes.matches("is another container's: it stays").count() == 2, "{notes}");
+    });
+}

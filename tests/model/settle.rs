@@ -57,8 +57,8 @@ impl World for Fight {
         self.kernel.pin(pin)
     }
 
-    fn search(&self, on: &BTreeSet<u32>) -> anyhow::Result<Search> {
-        self.kernel.search(on)
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> anyhow::Result<Search> {
+        self.kernel.search(side, on)
     }
 }
 

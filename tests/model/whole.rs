@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rdma_model::error_class::ErrorClass;
+use rdma_model::ids::{Hex, IfName};
 use rdma_model::snapshot::Snapshot;
-use rdma_model::step::Side;
+use rdma_model::step::{Side, Step, VirtualLink};
 use rdmaprep::cli::{Global, SelectArgs};
 use rdmaprep::config::host::{Config, Host};
 use rdmaprep::config::request::Request;
@@ -16,11 +17,13 @@ use rdmaprep::kernel::Namespaces;
 use rdmaprep::kernel::records::Records;
 use rdmaprep::kernel::store::Store;
 use rdmaprep::oci::state::State;
+use rdmaprep::plan::Plan;
 use rdmaprep::restore::run::{self, reclaim};
 use rdmaprep::verify;
 use tempfile::TempDir;
-use testkit::fake_kernel::hosts::{name, plan_for, three};
+use testkit::fake_kernel::hosts::{name, plan_for, plan_of, three};
 use testkit::fake_kernel::machine::{INIT, Machine, Mishap};
+use testkit::fake_kernel::{Kernel, plain, v4};
 
 /// A machine with a plan for two of its three NICs, and what its host was like.
 struct Stage {
@@ -33,13 +36,18 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
+        let kernel = three();
+        let plan = plan_for(&kernel, &[0, 2]);
+        Stage::of(kernel, &plan)
+    }
+
+    fn of(kernel: Kernel, plan: &Plan) -> Stage {
         // Each test writes hundreds of records, and each of them is synced.
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }.unwrap();
-        let kernel = three();
         let store = Store::new(&folder.path().join("run"), &folder.path().join("state"));
         store.prepare().unwrap();
-        store.save_plan(&plan_for(&kernel, &[0, 2])).unwrap();
+        store.save_plan(plan).unwrap();
         let config = Config::default();
         let host = Host::new(&Global::default(), &config);
         let request = Request::new(Some("default"), &SelectArgs::default(), host, config.select, |_| None).unwrap();
@@ -180,4 +188,38 @@ fn stop_that_is_cut_off_anywhere_is_finished_by_a_restore() {
             stage.is_as_before(&when);
         }
     }
+}
+
+/// A NIC that is no hardware may be in a namespace that was not searched: it is not given on while that is not known, however often
+/// the restore is tried.
+#[test]
+fn stacked_nic_that_was_not_searched_for_everywhere_is_held_back() {
+    let mut kernel = three();
+    let (side, dev): (Side, IfName) = (Side::Host, "i1".parse().unwrap());
+    let over = Some(name(0).to_string().parse().unwrap());
+    let made = VirtualLink { kind: "ipvlan".to_owned(), data: Hex(vec![2]), over, mac: None, ifindex: Some(202) };
+    for step in [
+        Step::Make { side, dev: dev.clone(), made },
+        Step::Link { side, dev: dev.clone(), up: true },
+        Step::AddressAdd { side, dev: dev.clone(), address: plain(v4(60, 2, 1), 24) },
+    ] {
+        kernel.does(step).unwrap();
+    }
+    let plan = plan_of(&kernel, std::slice::from_ref(&dev));
+    let stage = Stage::of(kernel, &plan);
+    stage.create().unwrap().unwrap();
+    stage.machine.act(|kernel| {
+        kernel.does(Step::Delete { side: Side::Inside, dev: dev.clone() }).unwrap();
+        kernel.gap = Some("process 7 changes its links all the time".to_owned());
+    });
+    stage.machine.kill_init();
+    for _ in 0..3 {
+        let failure = stage.stop().unwrap().unwrap_err();
+        let error = format!("{:#}", failure.error);
+        assert!(error.contains("process 7") && error.contains("i1 has been deleted or moved on"), "{error}");
+        assert_eq!(ErrorClass::of(&failure.error), ErrorClass::Incomplete);
+    }
+    stage.machine.act(|kernel| kernel.gap = None);
+    stage.stop().unwrap().unwrap();
+    stage.is_as_before("once all was searched");
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use rdma_model::escape::shortened;
 use rdma_model::snapshot::{Port, Snapshot};
 
 use super::explanation::{Bootstrap, Explanation, Step, Trap, Warning};
@@ -240,10 +241,7 @@ fn entries(list: &List, out: &mut Vec<Warning>) {
 }
 
 pub(crate) fn short(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
-        None => text.into(),
-    }
+    shortened(text, 80)
 }
 
 fn few(names: &[&str]) -> String {

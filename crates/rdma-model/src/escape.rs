@@ -1,5 +1,7 @@
 //! Text from elsewhere, escaped for a terminal or a log.
 
+use std::borrow::Cow;
+
 /// Columns that a table may take. Settings that are made to be copied stay on one line, however long.
 pub const WIDTH: u16 = 100;
 
@@ -18,6 +20,14 @@ pub fn printable(text: &str) -> String {
 pub fn printable_lines(text: &str) -> String {
     let line = |line: &str| line.split('\t').map(printable).collect::<Vec<_>>().join("\t") + "\n";
     text.lines().map(line).collect()
+}
+
+/// At most that many characters of it, and a mark where there are more.
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
+    }
 }
 
 /// Whether a character is a control, or a mark that reverses or hides what stands beside it (Unicode's format characters).

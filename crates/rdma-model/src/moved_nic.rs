@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::manager::Managed;
 use crate::nic::Nic;
-use crate::snapshot::{CharDevice, Route};
+use crate::snapshot::{CharDevice, Route, Stranger};
 use crate::step::NicState;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,6 +25,9 @@ pub struct MovedNic {
     /// The program that configures it on the host; absent where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed: Option<Managed>,
+    /// Links of other namespaces that sat on the device below it before its container did anything.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<Stranger>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

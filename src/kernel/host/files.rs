@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::AccessFlags;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::tree::{Node, Tree};
@@ -158,6 +159,11 @@ pub fn replace_unsynced(path: &Path, content: &[u8], mode: u32) -> Result<()> {
 /// Whether a folder is on a tmpfs: what is written there takes no disk's time, and is gone after a reboot.
 pub fn is_in_memory(folder: &Path) -> bool {
     statfs(folder).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
+}
+
+/// Whether what a folder is on was mounted read-only, or is so by itself.
+pub fn is_read_only(folder: &Path) -> bool {
+    statvfs(folder).is_ok_and(|fs| fs.flags().contains(FsFlags::ST_RDONLY))
 }
 
 /// Replaces a file of another program, which keeps its owner, its mode and its extended attributes.

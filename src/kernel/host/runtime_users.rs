@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::files;
+use crate::journal::is_of_engine;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct User {
@@ -22,7 +23,7 @@ const LONGEST: u64 = 4096;
 /// What cannot be read names none.
 pub fn users(root: &Path) -> Vec<User> {
     let watchers = watchers(root);
-    let watched = watchers.conmons().filter_map(watched);
+    let watched = watchers.conmons().filter_map(|(_, words)| watched(words));
     watched
         .chain(watchers.bundles().iter().filter_map(|bundle| task(bundle)))
         .collect::<BTreeSet<_>>()
@@ -40,28 +41,36 @@ pub struct Running {
     pub pid: i32,
 }
 
-/// What a conmon watches, and containerd's tasks. Each one's init is a child of its watcher: the number in a file that a killed
-/// watcher left may be another process's by now.
+/// What a conmon watches, and containerd's tasks. Each one's init is a child of its own watcher: the number in a file that a killed
+/// watcher left may be another process's by now, also another container's.
 pub fn running(root: &Path) -> Vec<Running> {
     let watchers = watchers(root);
-    let init = |file: &Path| {
-        let pid: i32 = files::read(file).ok().flatten()?.trim().parse().ok()?;
-        let parent = status(&root.join("proc").join(pid.to_string()), "PPid:")?;
-        watchers.all.iter().any(|(watcher, _)| *watcher == parent).then_some(pid)
-    };
-    let watched = |words: &[String]| {
+    let watched = |(watcher, words): (u32, &[String])| {
         // A session of `podman exec` has a conmon of its own, with the container's id and name.
         let is_exec = words.iter().any(|word| ["-e", "--exec"].contains(&word.as_str()));
         let file = after(words, ["-p", "--container-pidfile"]).filter(|_| !is_exec)?;
-        Some(Running { id: after(words, CID)?, name: after(words, ["-n", "--name"]), pid: init(Path::new(&file))? })
+        let (pid, parent) = init(root, Path::new(&file))?;
+        let (id, name) = (after(words, CID)?, after(words, ["-n", "--name"]));
+        (parent == watcher).then_some(Running { id, name, pid })
     };
     let task = |bundle: PathBuf| {
         let id = bundle.file_name()?.to_str()?.to_owned();
         // InitPidFile in process/init.go of containerd-shim-runc-v2.
-        Some(Running { id, name: None, pid: init(&bundle.join("init.pid"))? })
+        let (pid, parent) = init(root, &bundle.join("init.pid"))?;
+        watchers.is_shim_of(parent, &id, &process(root, pid)).then_some(Running { id, name: None, pid })
     };
     let all = watchers.conmons().filter_map(watched).chain(watchers.bundles().into_iter().filter_map(task));
     all.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+fn process(root: &Path, pid: i32) -> PathBuf {
+    root.join("proc").join(pid.to_string())
+}
+
+/// The pid in a file, and its parent's.
+fn init(root: &Path, file: &Path) -> Option<(i32, u32)> {
+    let pid: i32 = files::read(file).ok().flatten()?.trim().parse().ok()?;
+    Some((pid, status(&process(root, pid), "PPid:")?))
 }
 
 /// The processes that watch containers.
@@ -73,9 +82,16 @@ struct Watchers {
 }
 
 impl Watchers {
-    /// The command lines of podman's and CRI-O's.
-    fn conmons(&self) -> impl Iterator<Item = &[String]> {
-        self.all.iter().map(|(_, words)| words.as_slice()).filter(|words| program(words) == "conmon")
+    /// The pids and command lines of podman's and CRI-O's.
+    fn conmons(&self) -> impl Iterator<Item = (u32, &[String])> {
+        self.all.iter().map(|(pid, words)| (*pid, words.as_slice())).filter(|(_, words)| program(words) == "conmon")
+    }
+
+    /// Whether that process is the shim of a task with this init. Of a pod's other containers, the cgroup of the init has the id.
+    fn is_shim_of(&self, pid: u32, id: &str, init: &Path) -> bool {
+        let Some((_, words)) = self.all.iter().find(|(watcher, _)| *watcher == pid) else { return false };
+        let is_its = after(words, ["-id", "--id"]).as_deref() == Some(id);
+        is_its || cgroups(init).iter().any(|part| part.contains(id))
     }
 
     /// Of containerd's tasks: one shim may watch all containers of a pod.
@@ -98,7 +114,7 @@ fn watchers(root: &Path) -> Watchers {
         let Ok(line) = fs::read(process.join("cmdline")) else { continue };
         let words: Vec<String> = line.split(|b| *b == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
         let is_shim = program(&words).starts_with("containerd-shim");
-        if !(is_shim || program(&words) == "conmon") || !is_host(&process) {
+        if !(is_shim || program(&words) == "conmon") || !is_host(&process) || is_of_container(&process) {
             continue;
         }
         // It is started in TASKS/NAMESPACE/ID, wherever containerd's state is.
@@ -119,6 +135,20 @@ fn program(words: &[String]) -> &str {
 fn status(process: &Path, field: &str) -> Option<u32> {
     let text = files::read(&process.join("status")).ok()??;
     text.lines().find_map(|line| line.strip_prefix(field))?.split_whitespace().next()?.parse().ok()
+}
+
+/// The parts of the paths of a process's cgroups (cgroups(7)).
+fn cgroups(process: &Path) -> Vec<String> {
+    let text = files::read(&process.join("cgroup")).ok().flatten().unwrap_or_default();
+    let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.split('/')).map(str::to_owned).collect()
+}
+
+/// Whether a process is in the cgroup that an engine made for a container: `docker-ID.scope`, `libpod-ID.scope`, `ID`. One with the
+/// host's PIDs may call itself what it likes. That of a watcher is `libpod-conmon-ID.scope` or the like, or of a service.
+fn is_of_container(process: &Path) -> bool {
+    let id = |part: &String| part.trim_end_matches(".scope").rsplit('-').next().is_some_and(is_of_engine);
+    cgroups(process).iter().any(|part| id(part) && !part.contains("conmon"))
 }
 
 fn below(folder: &Path) -> Vec<PathBuf> {
@@ -231,7 +261,25 @@ mod tests {
         process(root, 816, 1, "sshd\0");
         process(root, 11, 1, "/usr/bin/containerd-shim-runc-v2\0-id\0c1\0");
         symlink(&bundle, root.join("proc/11/cwd")).unwrap();
+        // By now it is that of another container's process.
+        write(&root.join("run/containerd").join(TASKS).join("moby/c3/init.pid"), "815");
+        write(&root.join("run/p3.pid"), "815");
+        let conmon = format!("conmon\0-c\0p3\0-p\0{}\0", root.join("run/p3.pid").display());
+        process(root, 13, 1, &conmon);
+        // Another container of the pod.
+        write(&root.join("run/containerd").join(TASKS).join("moby/c4/init.pid"), "817");
+        process(root, 817, 11, "sleep\0");
+        write(&root.join("proc/817/cgroup"), "0::/kubepods.slice/cri-containerd-c4.scope\n");
+        // A container with the host's PIDs, whose root calls a process conmon.
+        let id = "5e".repeat(32);
+        write(&root.join("run/p5.pid"), "818");
+        let conmon = format!("conmon\0-c\0p5\0-n\0job\0-p\0{}\0", root.join("run/p5.pid").display());
+        process(root, 14, 1, &conmon);
+        write(&root.join("proc/14/cgroup"), &format!("0::/machine.slice/libpod-{id}.scope/container\n"));
+        process(root, 818, 14, "sleep\0");
+        write(&root.join("proc/9/cgroup"), &format!("0::/machine.slice/libpod-conmon-{id}.scope\n"));
         let one = |id: &str, name: Option<&str>, pid| Running { id: id.into(), name: name.map(str::to_owned), pid };
-        assert_eq!(running(root), [one("c1", None, 815), one("p1", Some("job"), 4711)]);
+        let expected = [one("c1", None, 815), one("c4", None, 817), one("p1", Some("job"), 4711)];
+        assert_eq!(running(root), expected);
     }
 }

@@ -16,11 +16,13 @@ use rdma_netlink::{nexthop, route, rtnl};
 use rustix::time::{ClockId, clock_getres};
 
 use super::{RouteSocket, change_links};
+use crate::kernel::Depth;
 
 /// include/uapi/linux/if_addr.h.
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
 
+#[derive(Default)]
 pub struct Network {
     pub netdevs: Vec<Netdev>,
     pub routes: Vec<Route>,
@@ -32,12 +34,15 @@ pub struct Network {
 }
 
 impl RouteSocket {
-    /// Reads everything that route netlink reports of the namespace; queueing disciplines only where they matter: each costs a
+    /// Reads what route netlink reports of the namespace; queueing disciplines only where they matter: each costs a
     /// request of its own, and root in a container can make many.
-    pub fn network(&mut self, disciplines: bool) -> Result<Network> {
+    pub fn network(&mut self, depth: Depth, disciplines: bool) -> Result<Network> {
         let (links, confs) = self.links()?;
         let names: rtnl::Names = links.iter().filter_map(rtnl::link_name).collect();
         let mut netdevs: Vec<Netdev> = links.iter().filter_map(|l| rtnl::netdev(l, &names)).collect();
+        if depth == Depth::Links {
+            return Ok(Network { netdevs, confs, ..Network::default() });
+        }
         // A container may have tens of thousands of each.
         let places: HashMap<u32, usize> = netdevs.iter().enumerate().map(|(at, n)| (n.ifindex, at)).collect();
         let mut attach = |index: u32, put: &mut dyn FnMut(&mut Netdev)| {
@@ -47,6 +52,9 @@ impl RouteSocket {
             let Message::NewAddress(m) = message else { continue };
             let Some((index, address)) = rtnl::address(&m) else { continue };
             attach(index, &mut |n| n.addresses.push(address.clone()));
+        }
+        if depth == Depth::Netdevs {
+            return Ok(Network { netdevs, confs, ..Network::default() });
         }
         for (index, neighbour) in self.neighbours(&links)? {
             attach(index, &mut |n| n.neighbours.push(neighbour.clone()));

@@ -103,6 +103,15 @@ pub fn withdraw(path: &Path, inode: u64) -> Result<()> {
 }
 
 pub fn names(inode: u64) -> Vec<PathBuf> {
-    let all = files::list(Path::new(NAMED)).unwrap_or_default().into_iter().map(|name| Path::new(NAMED).join(name));
-    all.filter(|path| is_pinned(path, inode)).collect()
+    names_in(NAMED, inode).collect()
+}
+
+pub fn is_named_in(folder: &str, inode: u64) -> bool {
+    names_in(folder, inode).next().is_some()
+}
+
+fn names_in(folder: &str, inode: u64) -> impl Iterator<Item = PathBuf> {
+    let folder = Path::new(folder).to_owned();
+    let all = files::list(&folder).unwrap_or_default().into_iter().map(move |name| folder.join(name));
+    all.filter(move |path| is_pinned(path, inode))
 }

@@ -2,14 +2,15 @@
 //! kernel lists them nowhere on this side (netdev_adjacent_sysfs_add() in net/core/dev.c links within a namespace alone), but
 //! each names the device below: its index, and by IFLA_LINK_NETNSID the namespace in which that counts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::libc::ENODEV;
 use rdma_model::snapshot::Stranger;
 
 use crate::kernel::links::RouteSocket;
-use crate::kernel::netns::{self, NAMED, Netns};
+use crate::kernel::netns::{self, NAMED, Netns, pins};
 
 /// How long to look: there may be thousands of namespaces, and a container waits.
 pub const PATIENCE: Duration = Duration::from_secs(1);
@@ -17,18 +18,36 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 /// A link of another namespace, which this value keeps open.
 pub struct FoundLink {
     pub link: Stranger,
-    delete: Box<dyn FnOnce() -> Result<()>>,
+    netns: Netns,
+    /// Where the namespace was found.
+    path: PathBuf,
 }
 
 impl FoundLink {
-    pub fn new(link: Stranger, delete: impl FnOnce() -> Result<()> + 'static) -> FoundLink {
-        FoundLink { link, delete: Box::new(delete) }
+    /// Deletes it in its namespace, unless it has gone already.
+    pub fn delete(self) -> Result<()> {
+        self.netns.visit(|| match RouteSocket::open()?.delete_index(self.link.ifindex) {
+            Err(e) if e.raw_os_error() != Some(ENODEV) => Err(e.into()),
+            _ => Ok(()),
+        })
     }
 
-    /// Deletes it in its namespace.
-    pub fn delete(self) -> Result<()> {
-        (self.delete)()
+    /// Whether its namespace is that of another container: an engine or `ip netns` gave it a name, or the process that was found
+    /// in it is in a PID namespace of its own. Those of a container that has ended are gone, with all its processes.
+    pub fn is_anothers(&self) -> bool {
+        let named = ENGINES.iter().any(|folder| pins::is_named_in(folder, self.netns.inode()));
+        named || self.path.ancestors().nth(2).is_some_and(is_in_pid_namespace)
     }
+}
+
+/// Docker's names are not among those of `ip netns`.
+const ENGINES: [&str; 2] = [NAMED, "/run/docker/netns"];
+
+/// Whether a process has another number in a PID namespace below ours (NSpid in proc_pid_status(5)).
+fn is_in_pid_namespace(process: &Path) -> bool {
+    let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
 }
 
 /// What was found, and whether all namespaces that a process has or `ip netns` keeps were searched.
@@ -48,7 +67,7 @@ impl Search {
         let mut known = vec![home.inode()];
         if let Some(one) = more {
             known.push(one.inode());
-            search.search_in(home, &one, "", &concerns, deadline);
+            search.search_in(home, &one, Path::new(""), &concerns, deadline);
         }
         for (path, other) in netns::others(&known) {
             if Instant::now() >= deadline {
@@ -58,7 +77,7 @@ impl Search {
                 );
                 break;
             }
-            search.search_in(home, &other, &keeper(&path), &concerns, deadline);
+            search.search_in(home, &other, &path, &concerns, deadline);
         }
         search
     }
@@ -69,10 +88,11 @@ impl Search {
         &mut self,
         home: &Netns,
         other: &Netns,
-        keeper: &str,
+        path: &Path,
         concerns: &(impl Fn(u32) -> bool + Sync),
         deadline: Instant,
     ) {
+        let keeper = keeper(path);
         let Ok(seen) = other.visit(|| Ok(RouteSocket::open()?.strangers(home, concerns, deadline))) else { return };
         let (seen, why) = match seen {
             Ok((seen, true)) => (seen, None),
@@ -80,17 +100,15 @@ impl Search {
             Err(e) => (Vec::new(), Some(format!("{e:#}"))),
         };
         if let Some(why) = why {
-            let whose = if keeper.is_empty() { "the container" } else { keeper };
+            let whose = if keeper.is_empty() { "the container" } else { &keeper };
             self.gap = Some(format!(
                 "not all links of the network namespace of {whose} are known, such as macvlans on the NICs: {why}"
             ));
         }
         for stranger in seen {
             let Ok(netns) = other.again() else { continue };
-            let link = Stranger { netns: other.inode(), keeper: keeper.to_owned(), ..stranger };
-            let index = link.ifindex;
-            let delete = move || netns.visit(|| Ok(RouteSocket::open()?.delete_index(index)?));
-            self.found.push(FoundLink::new(link, delete));
+            let link = Stranger { netns: other.inode(), keeper: keeper.clone(), ..stranger };
+            self.found.push(FoundLink { link, netns, path: path.to_owned() });
         }
     }
 }

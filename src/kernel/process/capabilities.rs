@@ -20,6 +20,9 @@ pub const KEPT: [(CapabilitySet, &str, &str); 7] = [
     (CapabilitySet::SYS_RESOURCE, "CAP_SYS_RESOURCE", "lifting a container's RLIMIT_MEMLOCK, since RDMA pins memory"),
 ];
 
+/// The first user namespace (PROC_USER_INIT_INO in include/linux/proc_ns.h).
+const FIRST_USER: &str = "user:[4026531837]";
+
 /// Without these, the first two, nothing can be moved.
 const NEEDED: usize = 2;
 
@@ -31,6 +34,17 @@ pub fn shed() -> Result<()> {
     let kept = KEPT.iter().fold(CapabilitySet::empty(), |all, (one, ..)| all | (now.permitted & *one));
     let sets = CapabilitySets { effective: now.effective & kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).context("giving up capabilities")
+}
+
+/// Whether a process, by its name in /proc, is in the first user namespace.
+pub fn is_first_user(process: &str) -> bool {
+    std::fs::read_link(format!("/proc/{process}/ns/user")).is_ok_and(|link| link.as_os_str() == FIRST_USER)
+}
+
+/// Whether this process has a capability over what belongs to no user namespace of its own.
+pub fn has_in_first_user(one: CapabilitySet) -> Result<bool> {
+    let effective = capabilities(None).context("reading the capabilities")?.effective;
+    Ok(effective.contains(one) && is_first_user("self"))
 }
 
 /// Whether it can do its work at all; else [`ErrorClass::Refused`] that names the missing capability and the user.

@@ -1,7 +1,10 @@
 //! Limits of another process (prlimit(2)).
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::thread::CapabilitySet;
+
+use super::capabilities;
 
 /// Sets RLIMIT_MEMLOCK of a process, soft and hard, to unlimited: RDMA pins what it registers. Takes CAP_SYS_RESOURCE.
 pub fn lift_memlock(pid: i32) -> Result<()> {
@@ -10,12 +13,17 @@ pub fn lift_memlock(pid: i32) -> Result<()> {
     prlimit(Some(process), Resource::Memlock, unlimited).map(drop).context("setting RLIMIT_MEMLOCK")
 }
 
+/// What this process can lift a RLIMIT_MEMLOCK to, in bytes; absent: to unlimited. Beyond its hard limit it takes
+/// CAP_SYS_RESOURCE in the first user namespace (do_prlimit() in kernel/sys.c).
+pub fn memlock_ceiling() -> Result<Option<u64>> {
+    let may = capabilities::has_in_first_user(CapabilitySet::SYS_RESOURCE)?;
+    Ok(getrlimit(Resource::Memlock).maximum.filter(|_| !may))
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::process::Command;
-
-    use rustix::process::getrlimit;
 
     use super::*;
 

@@ -50,6 +50,13 @@ case_the_timer_restores_what_a_killed_runtime_left() {
   equal "the service" success "$(systemctl show --value --property Result rdmaprep-stale.service)"
 }
 
+case_units_may_do_little_more_than_their_work() {
+  local unit
+  for unit in rdmaprep-stale rdmaprep-boot rdmaprep-cdi; do
+    said=$(systemd-analyze security --no-pager --offline=true --threshold=55 "/repo/hooks/systemd/$unit.service") || die "$said"
+  done
+}
+
 case_the_boot_unit_adds_what_is_not_configured() {
   local kept=/run/cases/record
   installed

@@ -97,6 +97,29 @@ case_a_vlan_comes_along() {
   equal "the VLAN as it was" "$state" "$(details "$vlan")"
 }
 
+# The kernel takes each number of a VLAN once: one that was moved on is deleted before it is made again, whether its parent stayed on
+# the host or was moved as well.
+case_a_vlan_that_was_moved_on_is_made_again() {
+  local nics before
+  ip link add link v0 name v0.7 type vlan id 7
+  ip link set v0.7 up
+  ip address add 10.70.0.1/24 dev v0.7
+  before=$(rdmaprep snapshot --normal)
+  for nics in v0.7 v0; do
+    sandbox f
+    plan f "$nics"
+    hook createRuntime f
+    ip netns add other
+    nsenter "--net=$(pin f)" ip link set v0.7 netns other
+    kill -KILL "$init"
+    rdmaprep restore --all
+    equal "the host's network" "$before" "$(rdmaprep snapshot --normal)"
+    said=$(ip -n other -brief link)
+    ! grep v0.7 <<< "$said" || die "$nics: it stayed there: $said"
+    ip netns delete other
+  done
+}
+
 # Its parent is down while both are moved, and up before the VLAN is set up, which takes the VLAN up with it.
 case_a_vlan_that_is_down_stays_down() {
   local before

@@ -74,6 +74,11 @@ impl Machine {
         state.kernel.has_inside().then(|| state.kernel.see(Side::Inside))
     }
 
+    /// Something beside the program acts on the machine.
+    pub fn act<T>(&self, act: impl FnOnce(&mut Kernel) -> T) -> T {
+        act(&mut self.state.borrow_mut().kernel)
+    }
+
     /// How many effects there were.
     pub fn effects(&self) -> usize {
         self.state.borrow().effects
@@ -164,8 +169,8 @@ impl World for Machine {
         })
     }
 
-    fn search(&self, on: &BTreeSet<u32>) -> Result<Search> {
-        self.state.borrow().kernel.search(on)
+    fn search(&self, side: Side, on: &BTreeSet<u32>) -> Result<Search> {
+        self.state.borrow().kernel.search(side, on)
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Kernel {
     pub performed: usize,
     /// Steps that failed, for messages.
     pub log: Vec<String>,
+    /// Why a search of other namespaces is not complete.
+    pub gap: Option<String>,
 }
 
 fn slot(side: Side) -> usize {
@@ -69,7 +71,8 @@ impl Default for Kernel {
 impl Kernel {
     pub fn new() -> Kernel {
         let spaces = [Some(Space::new(4026531840)), Some(Space::new(4026532999))];
-        Kernel { spaces, rdma: Vec::new(), next_id: 1, exclusive: false, fail_at: None, performed: 0, log: Vec::new() }
+        let (rdma, log) = (Vec::new(), Vec::new());
+        Kernel { spaces, rdma, next_id: 1, exclusive: false, fail_at: None, performed: 0, log, gap: None }
     }
 
     pub fn space(&mut self, side: Side) -> Result<&mut Space> {
@@ -385,8 +388,8 @@ impl World for Kernel {
         Ok(())
     }
 
-    fn search(&self, _: &BTreeSet<u32>) -> Result<Search> {
-        Ok(Search::default())
+    fn search(&self, _: Side, _: &BTreeSet<u32>) -> Result<Search> {
+        Ok(Search { gap: self.gap.clone(), ..Search::default() })
     }
 }
 
