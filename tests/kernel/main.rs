@@ -19,6 +19,7 @@ mod gvisor;
 mod handle;
 mod hold;
 mod hook;
+mod inside;
 mod links;
 mod many_nics;
 mod mounted_container;

@@ -355,8 +355,9 @@ fn an_equal_host_needs_nothing() {
         let look = kernel.observe(Side::Host, &Scope::links()).unwrap();
         let steps = plan_restore(held, &look, None).steps;
         let same = |s: &Step| match s {
-            // One of these values decides whether the kernel makes link-local addresses.
+            // One of these values decides whether the kernel makes link-local addresses, with their route.
             Step::AddressAdd { address, .. } => address.scope == 253,
+            Step::RouteAdd { route, .. } => route.destination == "fe80::/64".parse().unwrap(),
             other => matches!(other, Step::Sysctls { .. }),
         };
         assert!(steps.iter().all(same), "{:?}", texts(&steps));
