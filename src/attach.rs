@@ -239,9 +239,9 @@ fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
     for route in before.routes.iter().filter(|r| r.hops.len() > 1 && r.nexthop().is_none()) {
         let mut devs = route.hops.iter().filter_map(|h| host.netdev(h.dev.as_ref()?));
         if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, death(route, d)?))) {
-            let (to, table, name) = (route.destination, route.table, &dead.name);
+            let name = &dead.name;
             return Err(ErrorClass::Refused.error(format!(
-                "the route {to} of table {table} has a leg over {name}, which is {state}, and could not be brought back: \
+                "a leg of the route {route} is over {name}, which is {state}, and could not be brought back: \
                  `{fix}`, or take that leg out"
             )));
         }

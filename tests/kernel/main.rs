@@ -36,6 +36,7 @@ mod shim;
 mod stacked;
 mod stale;
 mod sysctls;
+mod texts;
 mod undo;
 mod uplink;
 mod uppers;

@@ -769,7 +769,7 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
             host.is_clean();
         };
         host.ip("link set r0 down");
-        let words = ["172.22.0.0/16 of table 254", "a leg over r0, which is down", "ip link set r0 up"];
+        let words = ["a leg of the route 172.22.0.0/16 nexthop via", "is over r0, which is down", "ip link set r0 up"];
         attempt("r0", &words);
         // Its other leg cannot leave, either: the route is made as a whole.
         attempt("r1", &words);
@@ -777,7 +777,10 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
             route append fd21::/32 via fd00::9 dev r0\nroute append fd21::/32 via fd01::9 dev r1");
         sh("echo 1 > /proc/sys/net/ipv6/conf/r1/disable_ipv6");
         if sh("ip -6 route show fd21::/32").contains("dev r1") {
-            attempt("r0,r1", &["fd21::/32 of table 254", "a leg over r1, which is without IPv6", "disable_ipv6=0"]);
+            attempt(
+                "r0,r1",
+                &["a leg of the route fd21::/32 nexthop via", "is over r1, which is without IPv6", "disable_ipv6=0"],
+            );
         }
     });
 }
