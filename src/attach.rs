@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
-use crate::plan::{Plan, rails, rdma_mode};
+use crate::plan::{Plan, rails, rdma_mode, rule_carry};
 use crate::select::protected_ifaces::{self, Guarded};
 use crate::verify;
 use inside::inside_state;
@@ -50,9 +50,10 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     held.iter().try_for_each(|h| has_live_legs(&h.before, host))?;
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along, host)).collect();
+    let mut notes = rule_carry::carry(&mut states, host, Some(inside));
     // In rail order still: it decides who gets which table.
     rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
-    let mut notes = rails::carry_default(plan.default_route, &mut states, inside);
+    notes.extend(rails::carry_default(plan.default_route, &mut states, inside));
     notes.extend(host.strangers_gap.clone());
     for (h, state) in held.iter_mut().zip(states) {
         h.overruled = rails::overruled(&state, inside);

@@ -7,7 +7,7 @@ use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rdma_model::ids::Mac;
-use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Snapshot, UNTOLD};
+use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
 use rdma_model::step::{NicState, derived, generated, kernel_address, learned_from_router, of_generated};
 
 use crate::precedence;
@@ -199,6 +199,10 @@ pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
             });
             continue;
         };
+        // A NIC inside may have rules that name neither it nor its addresses.
+        let named = |r: &&Rule| state.rules.contains(r) && !now.rules.contains(r);
+        let besides: Vec<Rule> = observed.rules.iter().filter(named).cloned().collect();
+        now.rules.extend(besides);
         now.netdev.sysctls.keep_named(&state.netdev.sysctls);
         // A program may have learned more since.
         now.netdev.neighbours.retain(|n| !n.extern_learn || state.netdev.neighbours.contains(n));

@@ -1,7 +1,7 @@
 //! What a NIC is in a container, and nothing beside it: whatever the namespace's defaults are.
 
 use crate::{alone, netstate};
-use testkit::{Container, sh, until};
+use testkit::{Container, Host, Said, sh, until};
 
 const ROUNDS: usize = 20;
 
@@ -96,5 +96,88 @@ fn link_local_addresses_inside_are_the_hosts() {
             host.is_clean();
             host.ip("link delete r0");
         }
+    });
+}
+
+/// Stores a plan with these NICs, although the host may use them itself.
+fn insist(host: &Host, nics: &str) -> Said {
+    host.rdmaprep(&["prepare", "--ifaces", nics, "--allow-bootstrap-iface"]).ok()
+}
+
+/// As netplan has it: a table for each rail, and a rule of the whole subnet, whose place the kernel chooses.
+#[test]
+fn rule_of_a_whole_subnet_comes_along_with_its_table() {
+    alone(|host| {
+        let nics = host.rails(2);
+        host.ip("address add fd00::1/64 dev r0 nodad");
+        sh("for i in 0 1; do ip route add default via 10.$i.0.9 dev r$i table 10$i; ip rule add from 10.$i.0.0/24 table 10$i; done
+            ip -6 route add default via fd00::9 dev r0 table 100; ip -6 rule add from fd00::/64 table 100 pref 7
+            ip rule add tos 0x10 table 102; ip route add 172.16.0.0/12 via 10.0.0.9 dev r0 table 102
+            ip rule add to 192.0.2.0/24 table 103; ip route add default via 10.1.0.9 dev r1 table 103
+            ip rule add from 10.7.0.0/16 table 100 pref 9");
+        let before = host.look();
+        let rules = |line: &str| -> Vec<String> { line.lines().map(str::to_owned).collect() };
+        let of_host = rules(&sh("ip -4 rule; ip -6 rule"));
+        let said = insist(host, &nics);
+        assert!(!said.err.contains("the rule"), "{}", said.err);
+        for round in ["stop", "restore"] {
+            let mut c = Container::new(round);
+            c.create(host).ok();
+            let there = rules(&c.sh("ip -4 rule; ip -6 rule"));
+            let foreign: Vec<&String> = there.iter().filter(|rule| !of_host.contains(rule)).collect();
+            assert!(foreign.is_empty() && there.len() == of_host.len() - 1, "{there:#?}");
+            let way = |to: &str| c.sh(&format!("ip route get {to}"));
+            assert!(way("198.51.100.1 from 10.0.0.1").contains("via 10.0.0.9 dev r0"));
+            assert!(way("198.51.100.1 from 10.1.0.1").contains("via 10.1.0.9 dev r1"));
+            assert!(way("2001:db8::1 from fd00::1").contains("via fd00::9 dev r0"));
+            assert!(way("172.16.0.1 tos 0x10").contains("via 10.0.0.9 dev r0"));
+            assert!(way("192.0.2.7").contains("via 10.1.0.9 dev r1"));
+            assert_eq!(rules(&sh("ip -4 rule; ip -6 rule")), of_host, "while they are away");
+            match round {
+                "stop" => drop(c.stop(host).ok()),
+                _ => {
+                    // The namespace lives on.
+                    host.rdmaprep(&["restore", &c.id]).ok();
+                    assert_eq!(c.sh("ip -4 rule; ip -6 rule").lines().count(), 5);
+                }
+            }
+            host.is_as(&before);
+            host.is_clean();
+        }
+    });
+}
+
+#[test]
+fn rule_that_would_take_other_traffic_inside_stays_and_is_named() {
+    alone(|host| {
+        host.rails(2);
+        sh("ip route add default via 10.0.0.9 dev r0 table 200; ip rule add fwmark 0x1100 table 200 pref 80
+            ip rule add uidrange 0-0 table 200 pref 81; ip rule add iif r1 table 200 pref 82
+            ip rule add table 200 pref 83; ip rule add not from 10.1.0.0/24 table 200 pref 84
+            ip rule add from 10.0.0.0/8 table 200 pref 85; ip rule add to 10.0.0.0/8 table 200 pref 86");
+        let before = host.look();
+        let said = insist(host, "r0").err.split_whitespace().collect::<Vec<_>>().join(" ");
+        for rule in [
+            "from all fwmark 0x1100 lookup 200 pref 80",
+            "from all uidrange 0-0 lookup 200 pref 81",
+            "from all iif r1 lookup 200 pref 82",
+            "from all lookup 200 pref 83",
+            "not from 10.1.0.0/24 lookup 200 pref 84",
+        ] {
+            assert!(said.contains(&format!("the rule `{rule}` stays on the host: ")), "{rule}: {said}");
+        }
+        let mut c = Container::new("c");
+        c.sh("ip link add eth0 type veth peer name e0; ip link set eth0 up; ip address add 10.88.0.5/16 dev eth0");
+        c.create(host).ok();
+        let notes = host.report("c")["notes"].to_string();
+        for words in [
+            "from 10.0.0.0/8 lookup 200 pref 85` stays on the host: it would take what is sent from 10.88.0.5 as well",
+            "from all to 10.0.0.0/8 lookup 200 pref 86` stays on the host: it would take what is sent to 10.88.0.0/16 as well",
+        ] {
+            assert!(notes.contains(words), "{words}: {notes}");
+        }
+        assert_eq!(c.sh("ip rule").lines().count(), 3, "{}", c.sh("ip rule"));
+        c.stop(host).ok();
+        host.is_as(&before);
     });
 }

@@ -20,9 +20,7 @@ mod sysctls;
 pub use hca::{Gid, GidKind, Hca, Port, Protocol};
 pub use netdev::{Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD};
 pub use pci::{Cpu, NumaNode, PciFunction};
-pub use route::{
-    FRA_FWMARK, FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, Member, Nexthop, RTA_EXPIRES, RTA_NH_ID, Route, Rule,
-};
+pub use route::*;
 pub use sysctls::SysctlValues;
 
 pub use paths::{

@@ -11,6 +11,7 @@ use rdma_model::snapshot::{FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, Netdev, Ro
 use rdma_model::step::{NetdevAddresses, NicState, TABLE_MAIN, derived};
 
 use super::{COLUMNS, link_local, listed};
+use crate::plan::rule_carry;
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;
@@ -41,6 +42,7 @@ pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table
         let routed = |ip: &IpAddr| routes.iter().any(|r| r.destination.addr().is_ipv4() == ip.is_ipv4());
         let policed = |ip: &IpAddr| rules.iter().any(|r| r.source == Some(IpNet::from(*ip)) && r.flags & INVERT == 0);
         let all = state.netdev.addresses.iter().filter(|_| state.netdev.up).map(|a| a.address);
+        let policed = |ip: &IpAddr| policed(ip) || rule_carry::leads(state, *ip, rails);
         let mut addresses: Vec<IpAddr> =
             all.filter(|ip| !link_local(*ip) && owners(*ip) == 1 && routed(ip) && !policed(ip)).collect();
         addresses.sort();
