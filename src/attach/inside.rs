@@ -1,5 +1,6 @@
 //! What a NIC has inside, of what it has on the host.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
@@ -54,7 +55,10 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     };
     let whole = state.routes.iter().filter_map(carried);
     let own = NetdevAddresses::new(&before.netdev);
-    state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
+    // Without the legs that stay, two may be one.
+    let mut seen = BTreeSet::new();
+    let routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain);
+    state.routes = routes.filter(|r| seen.insert(r.clone())).collect();
     state.nexthops.clear();
     state.netdev.sysctls = sysctl_carry::sysctls(&before.netdev, host);
     state.routes.retain(|r| !of_generated(r, &before.netdev));

@@ -181,3 +181,20 @@ fn rule_that_would_take_other_traffic_inside_stays_and_is_named() {
         host.is_as(&before);
     });
 }
+
+/// Without the legs that stay on the host, one is the other.
+#[test]
+fn routes_that_are_equal_inside_are_one_there() {
+    alone(|host| {
+        host.rails(2);
+        sh("ip route add 10.96.0.0/16 via 10.0.0.9 dev r0
+            ip route append 10.96.0.0/16 nexthop via 10.1.0.9 dev r1 nexthop via 10.0.0.9 dev r0");
+        let before = host.look();
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        assert_eq!(c.sh("ip route show 10.96.0.0/16").trim(), "10.96.0.0/16 via 10.0.0.9 dev r0");
+        c.stop(host).ok();
+        host.is_as(&before);
+    });
+}
