@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 
 use crate::plan::uverbs_minors::{Minors, uverbs_number};
-use crate::plan::{Plan, rails, rdma_mode};
+use crate::plan::{Plan, rails, rdma_mode, rule_carry};
 use crate::select::protected_ifaces::{self, Guarded};
 use inside::inside_state;
 use rdma_model::effect::missing_addresses;
@@ -51,9 +51,10 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     held.iter().try_for_each(|h| has_live_legs(&h.before, host))?;
     let along: Vec<Netdev> = held.iter().map(|h| h.before.netdev.clone()).collect();
     let mut states: Vec<NicState> = held.iter().map(|h| inside_state(&h.before, &along, host)).collect();
+    let mut notes = rule_carry::carry(&mut states, host, Some(inside));
     // In rail order still: it decides who gets which table.
     rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
-    let mut notes = rails::carry_default(plan.default_route, &mut states, inside);
+    notes.extend(rails::carry_default(plan.default_route, &mut states, inside));
     notes.extend(host.strangers_gap.clone());
     for (h, state) in held.iter_mut().zip(states) {
         h.overruled = rails::overruled(&state, inside);
@@ -245,9 +246,9 @@ fn has_live_legs(before: &NicState, host: &Snapshot) -> Result<()> {
     for route in before.routes.iter().filter(is_restored) {
         let mut devs = route.hops.iter().filter_map(|h| host.netdev(h.dev.as_ref()?));
         if let Some((dead, (state, fix))) = devs.find_map(|d| Some((d, death(route, d)?))) {
-            let (to, table, name) = (route.destination, route.table, &dead.name);
+            let name = &dead.name;
             return Err(ErrorClass::Refused.error(format!(
-                "the route {to} of table {table} has a leg over {name}, which is {state}, and could not be brought back: \
+                "a leg of the route {route} is over {name}, which is {state}, and could not be brought back: \
                  `{fix}`, or take that leg out"
             )));
         }

@@ -12,10 +12,9 @@ use rdma_model::drift::Drift;
 use rdma_model::manager::is_daemon;
 use rdma_model::moved_nic::MovedNic;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use ipnet::IpNet;
-use rdma_model::snapshot::{RTA_EXPIRES, Route, Rule, Snapshot};
+use rdma_model::snapshot::{Hop, RTA_EXPIRES, Route, Rule, Snapshot};
 use rdma_model::step::{NicState, Side, Step, derived};
 use serde::{Deserialize, Serialize};
 
@@ -208,7 +207,7 @@ impl Precedence {
             let have = here.get(&(family, priority)).map_or(&[][..], Vec::as_slice);
             let Some(want) = wanted(&known, have, Rule::clone) else { continue };
             let field = format!("order of IPv{family} rules of priority {priority}");
-            all.push(differs(field, want.iter().map(|r| selector(r)), have.iter().map(|r| selector(r))));
+            all.push(differs(field, want.iter().map(|r| r.to_string()), have.iter().map(|r| r.to_string())));
         }
         all.extend(self.stand_ins(now).map(|(stand_in, route)| Drift {
             dev: "host".into(),
@@ -230,7 +229,7 @@ pub fn lines(snapshot: &Snapshot) -> Vec<String> {
     });
     let several = rules_of(snapshot).into_iter().filter(|(_, group)| group.len() > 1);
     let rules = several.map(|((family, priority), group)| {
-        let selectors = text(group.iter().map(|r| selector(r)).collect());
+        let selectors = text(group.iter().map(|r| r.to_string()).collect());
         format!("order of IPv{family} rules of priority {priority}: {selectors}")
     });
     routes.chain(rules).collect()
@@ -242,19 +241,8 @@ fn differs(field: String, want: impl Iterator<Item = String>, have: impl Iterato
 }
 
 fn way(r: &Route) -> String {
-    let leg = |dev: Option<&str>, gateway: Option<IpAddr>| {
-        let via = gateway.map_or(String::new(), |g| format!("via {g} "));
-        format!("{via}dev {}", dev.unwrap_or("none"))
-    };
-    let legs: Vec<String> = r.hops.iter().map(|h| leg(h.dev.as_ref().map(|d| d.as_str()), h.gateway)).collect();
-    if legs.is_empty() { format!("type {}", r.kind) } else { legs.join(" and ") }
-}
-
-fn selector(r: &Rule) -> String {
-    let net = |word: &str, net: Option<IpNet>| net.map(|n| format!("{word} {n} ")).unwrap_or_default();
-    let name = |word: &str, dev: &Option<String>| dev.as_ref().map(|d| format!("{word} {d} ")).unwrap_or_default();
-    let (from, to) = (net("from", r.source), net("to", r.destination));
-    format!("{from}{to}{}{}table {}", name("iif", &r.iif), name("oif", &r.oif), r.table)
+    let legs: Vec<String> = r.hops.iter().map(Hop::to_string).collect();
+    if legs.is_empty() { r.to_string() } else { legs.join(" and ") }
 }
 
 /// Equals by their places on the host; none where one of them was not there.

@@ -4,13 +4,12 @@
 
 use rdma_model::drift::Drift;
 use rdma_model::moved_nic::MovedNic;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::Mac;
 use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
 use rdma_model::step::{NicState, derived, generated, kernel_address, kernel_made, learned_from_router, of_generated};
-use serde::Serialize;
 
 use crate::precedence;
 use rdma_model::upper_lower;
@@ -125,10 +124,10 @@ pub fn address(a: &Address) -> Address {
 
 /// A NIC's normal form as lines, `field value`: what differs between two sets of them is drift.
 pub fn lines(state: &NicState) -> BTreeMap<String, String> {
-    lines_of(normal(state))
+    lines_of(&normal(state))
 }
 
-fn lines_of(n: NicState) -> BTreeMap<String, String> {
+fn lines_of(n: &NicState) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let link = serde_json::to_value(&n.netdev).unwrap_or_default();
     let listed_below = ["addresses", "neighbours", "sysctls", "options", "programs", "device"];
@@ -143,29 +142,30 @@ fn lines_of(n: NicState) -> BTreeMap<String, String> {
     }
     for a in &n.netdev.addresses {
         let peer = a.peer.map_or(String::new(), |p| format!(" peer {p}"));
-        lines.insert(format!("address {}/{}{peer}", a.address, a.prefix), text(a));
+        lines.insert(format!("address {}/{}{peer}", a.address, a.prefix), a.to_string());
     }
     for neighbour in &n.netdev.neighbours {
         let proxy = if neighbour.proxy { " proxy" } else { "" };
-        lines.insert(format!("neighbour {}{proxy}", neighbour.address), text(neighbour));
+        lines.insert(format!("neighbour {}{proxy}", neighbour.address), neighbour.to_string());
     }
     let mut seen: HashMap<_, usize> = HashMap::new();
     for route in &n.routes {
         // Equal keys may repeat with other legs: the position among equals tells them apart.
         let count = seen.entry((route.table, route.destination)).or_default();
         let equals = std::mem::replace(count, *count + 1);
-        lines.insert(format!("route {} table {} #{equals}", route.destination, route.table), text(route));
+        lines.insert(format!("route {} table {} #{equals}", route.destination, route.table), route.to_string());
     }
     for nexthop in &n.nexthops {
-        lines.insert(format!("nexthop {}", nexthop.id), text(nexthop));
+        lines.insert(format!("nexthop {}", nexthop.id), nexthop.to_string());
     }
     for rule in &n.rules {
-        lines.insert(format!("rule {}", text(rule)), text(rule));
+        lines.insert(format!("rule {rule}"), "present".to_owned());
     }
     for (key, value) in &n.netdev.sysctls {
         lines.insert(format!("sysctl {key}"), value.clone());
     }
-    lines.extend(n.netdev.device.into_iter().flatten());
+    let device = n.netdev.device.iter().flatten();
+    lines.extend(device.map(|(key, value)| (key.clone(), value.clone())));
     lines
 }
 
@@ -183,10 +183,6 @@ fn by_hook(dev: &Netdev) -> BTreeMap<ProgramHook, Vec<String>> {
 /// Whether a NIC lacks a BPF program that it had: one that has ended cannot be put back.
 pub fn lacks_program(drift: &[Drift]) -> bool {
     drift.iter().any(|d| d.field.starts_with(PROGRAMS) && d.expected.is_some())
-}
-
-fn text(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_else(|e| format!("unprintable: {e}"))
 }
 
 /// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name, and
@@ -221,7 +217,8 @@ pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
 
 /// A rule that should be there, of whatever `dev` names.
 pub fn missing_rule(dev: &str, rule: &Rule) -> Drift {
-    Drift { dev: dev.to_owned(), field: format!("rule {}", text(rule)), expected: Some(text(rule)), observed: None }
+    let text = rule.to_string();
+    Drift { dev: dev.to_owned(), field: format!("rule {text}"), expected: Some(text), observed: None }
 }
 
 fn common<T: Clone + PartialEq>(want: &[T], have: &[T]) -> Vec<T> {
@@ -246,6 +243,10 @@ fn differences(
             });
             continue;
         };
+        // A NIC inside may have rules that name neither it nor its addresses.
+        let named = |r: &&Rule| state.rules.contains(r) && !now.rules.contains(r);
+        let besides: Vec<Rule> = observed.rules.iter().filter(named).cloned().collect();
+        now.rules.extend(besides);
         now.netdev.sysctls.keep_named(&state.netdev.sysctls);
         // A program may have learned more since.
         now.netdev.neighbours.retain(|n| !n.extern_learn || state.netdev.neighbours.contains(n));
@@ -265,16 +266,28 @@ fn differences(
         if want == have {
             continue;
         }
-        let (want, have) = (lines_of(want), lines_of(have));
-        let keys: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
-        all.extend(keys.into_iter().filter(|k| want.get(*k) != have.get(*k)).map(|k| Drift {
-            dev: name.to_string(),
-            field: k.clone(),
-            expected: want.get(k).cloned(),
-            observed: have.get(k).cloned(),
-        }));
+        all.extend(differing_lines(&want, &have));
     }
     all
+}
+
+fn differing_lines(wanted: &NicState, found: &NicState) -> Vec<Drift> {
+    let (want, have) = (lines_of(wanted), lines_of(found));
+    let drift = |field: &str, expected: Option<&String>, observed: Option<&String>| Drift {
+        dev: wanted.netdev.name.to_string(),
+        field: field.to_owned(),
+        expected: expected.cloned(),
+        observed: observed.cloned(),
+    };
+    let keys: BTreeSet<&String> = want.keys().chain(have.keys()).collect();
+    let differing = keys.into_iter().filter(|k| want.get(*k) != have.get(*k));
+    let lines: Vec<Drift> = differing.map(|k| drift(k, want.get(k), have.get(k))).collect();
+    if !lines.is_empty() {
+        return lines;
+    }
+    // `ip` writes them alike.
+    let whole = |state: &NicState| serde_json::to_string(state).ok();
+    vec![drift("state", whole(wanted).as_ref(), whole(found).as_ref())]
 }
 
 /// Which settings of a NIC's device are not what they were; none where they were not looked at.
@@ -306,7 +319,7 @@ pub fn normal_text(snapshot: &Snapshot) -> String {
     let mut rules = snapshot.rules.clone();
     rules.sort();
     for rule in rules {
-        all.push_str(&format!("rule {}\n", text(&rule)));
+        all.push_str(&format!("rule {rule}\n"));
     }
     precedence::lines(snapshot).iter().for_each(|line| all.push_str(&format!("{line}\n")));
     for hca in &snapshot.hcas {

@@ -1,11 +1,12 @@
 //! What a NIC has inside, of what it has on the host.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use rdma_model::ids::IfName;
 use rdma_model::snapshot::{Address, Hop, Netdev, RTA_EXPIRES, RTA_NH_ID, Route, Snapshot};
 use rdma_model::step::{
-    IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, of_generated, prefix_route,
+    IFA_F_NOPREFIXROUTE, NetdevAddresses, NicState, generated, kernel_address, makes_by_mac, of_generated, prefix_route,
 };
 
 use crate::plan::sysctl_carry;
@@ -54,16 +55,15 @@ pub(super) fn inside_state(before: &NicState, along: &[Netdev], host: &Snapshot)
     };
     let whole = state.routes.iter().filter_map(carried);
     let own = NetdevAddresses::new(&before.netdev);
-    state.routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain).collect();
+    // Without the legs that stay, two may be one.
+    let mut seen = BTreeSet::new();
+    let routes = whole.flat_map(parted).filter(|r| own.loses(r)).map(plain);
+    state.routes = routes.filter(|r| seen.insert(r.clone())).collect();
     state.nexthops.clear();
-    let mut sysctls = sysctl_carry::sysctls(&before.netdev, host);
-    if state.netdev.addresses.iter().any(|a| a.address.is_ipv6()) {
-        sysctls.insert("ipv6/conf/disable_ipv6".to_owned(), "0".to_owned());
-    }
-    state.netdev.sysctls = sysctls;
-    // The kernel makes its own there, by the namespace's mode.
+    state.netdev.sysctls = sysctl_carry::sysctls(&before.netdev, host);
     state.routes.retain(|r| !of_generated(r, &before.netdev));
-    state.netdev.addresses.retain(|a| !generated(a));
+    // By the same mode the kernel makes these there as well.
+    state.netdev.addresses.retain(|a| !(makes_by_mac(&before.netdev) && generated(a)));
     // A container has no routers to listen to.
     state.netdev.token = None;
     // Inside the kernel's default does; what a container attaches itself is its own.

@@ -93,18 +93,15 @@ pub(super) fn rules(context: &CheckContext) -> Vec<Finding> {
     let one = |r: &Rule| {
         let what = orphaned(r, snapshot).filter(|_| !lent(r.table))?;
         let family = if r.family == 6 { "ip -6 rule" } else { "ip rule" };
-        let from = r.source.map_or(String::new(), |net| format!(" from {net}"));
-        let to = r.destination.map_or(String::new(), |net| format!(" to {net}"));
-        let rule = format!("priority {}{from}{to} table {}", r.priority, r.table);
         let why = "it takes a number that rails need, and the next who gets that address or table gets its effect";
         let found = Finding::new(
             Check::OrphanedRules,
             Severity::Warning,
-            format!("the rule {rule} leads nowhere: {what}"),
+            format!("the rule {r} leads nowhere: {what}"),
             why,
             "delete it, unless a program is about to fill the table",
         );
-        Some(found.run(format!("{family} delete {rule}")))
+        Some(found.run(format!("{family} delete {r}")))
     };
     snapshot.rules.iter().filter_map(one).collect()
 }

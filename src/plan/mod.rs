@@ -6,6 +6,7 @@ mod limits;
 pub mod rails;
 pub mod rdma_mode;
 pub mod rdma_proxy;
+pub mod rule_carry;
 pub mod sysctl_carry;
 pub mod uverbs_minors;
 

@@ -355,15 +355,20 @@ fn link_local_routes_under_the_kernels_name_come_back() {
     });
 }
 
-/// A router advertisement of that lifetime, as each of these interfaces sends it: ICMPV6 type 134, with hop limit 255.
-const ADVERTISES: &str = r#"
-import socket, struct, sys
+/// A router advertisement of that lifetime, as each of these interfaces sends it: ICMPV6 type 134, with hop limit 255. Where PREFIX is
+/// set, hosts make addresses of it.
+pub const ADVERTISES: &str = r#"
+import os, socket, struct, sys
+prefix = os.environ.get("PREFIX")
+option = b""
+if prefix:
+    option = struct.pack("!BBBBIII", 3, 4, 64, 0xc0, 86400, 14400, 0) + socket.inet_pton(socket.AF_INET6, prefix)
 for name in sys.argv[2:]:
     s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
     index = socket.if_nametoindex(name)
     s.setsockopt(41, 18, 255)
     s.setsockopt(41, 17, struct.pack("I", index))
-    s.sendto(b"\x86\x00\x00\x00" + struct.pack("!BBHII", 64, 0, int(sys.argv[1]), 0, 0), ("ff02::1", 0, 0, index))
+    s.sendto(b"\x86\x00\x00\x00" + struct.pack("!BBHII", 64, 0, int(sys.argv[1]), 0, 0) + option, ("ff02::1", 0, 0, index))
 "#;
 
 /// Two rails whose switches advertise a default route. Added by netlink, the two would be one multipath route, or one with the
@@ -763,7 +768,7 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
             host.is_clean();
         };
         host.ip("link set r0 down");
-        let words = ["172.22.0.0/16 of table 254", "a leg over r0, which is down", "ip link set r0 up"];
+        let words = ["a leg of the route 172.22.0.0/16 nexthop via", "is over r0, which is down", "ip link set r0 up"];
         attempt("r0", &words);
         // Its other leg cannot leave, either: the route is made as a whole.
         attempt("r1", &words);
@@ -771,7 +776,10 @@ fn route_with_a_dead_leg_keeps_its_nics_on_the_host() {
             route append fd21::/32 via fd00::9 dev r0\nroute append fd21::/32 via fd01::9 dev r1");
         sh("echo 1 > /proc/sys/net/ipv6/conf/r1/disable_ipv6");
         if sh("ip -6 route show fd21::/32").contains("dev r1") {
-            attempt("r0,r1", &["fd21::/32 of table 254", "a leg over r1, which is without IPv6", "disable_ipv6=0"]);
+            attempt(
+                "r0,r1",
+                &["a leg of the route fd21::/32 nexthop via", "is over r1, which is without IPv6", "disable_ipv6=0"],
+            );
         }
     });
 }

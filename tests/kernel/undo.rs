@@ -196,7 +196,7 @@ fn a_refusal_of_the_kernel_undoes_every_nic() {
         let c = Container::new("refused");
         c.sh("ip rule add lookup local priority 1; ip rule delete lookup local priority 0
             ip rule add to 10.2.0.9 unreachable priority 0");
-        c.create(host).fails(6, &["adding route 10.22.0.0/16", "unreachable"]);
+        c.create(host).fails(6, &["adding route 10.22.0.0/16 via 10.2.0.9 dev r2 in the container", "unreachable"]);
         host.is_as(&before);
         host.is_clean();
         assert_eq!(host.report("refused")["outcome"], "kernel");

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{HcaName, IfName};
 
+mod display;
 mod hca;
 mod netdev;
 mod paths;
@@ -19,7 +20,7 @@ mod sysctls;
 pub use hca::{Gid, GidKind, Hca, Port, Protocol};
 pub use netdev::{Address, LinkOptions, Neighbour, Netdev, Program, ProgramHook, Qdisc, Stranger, Tunnel, UNTOLD};
 pub use pci::{Cpu, NumaNode, PciFunction};
-pub use route::{FRA_PROTOCOL, Hop, Member, Nexthop, RTA_EXPIRES, RTA_NH_ID, Route, Rule};
+pub use route::*;
 pub use sysctls::SysctlValues;
 
 pub use paths::{

@@ -16,7 +16,8 @@ use crate::ids::{HcaName, Hex, IfName, Mac};
 use crate::snapshot::{Address, CharDevice, Neighbour, Nexthop, Program, Qdisc, Route, Rule, SysctlValues};
 pub use gateways::{is_temporary, links_to_gateways};
 pub use implicit::{
-    derived, generated, hears_routers, kernel_address, kernel_made, learned_from_router, of_generated, prefix_route,
+    derived, generated, hears_routers, kernel_address, kernel_made, learned_from_router, makes_by_mac, makes_by_secret,
+    of_generated, prefix_route,
 };
 pub use nic_state::{NetdevAddresses, NicState};
 pub use order::{Leaving, configure, connect, leave_groups, move_all};

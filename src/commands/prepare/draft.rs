@@ -13,6 +13,7 @@ use crate::commands::{busy_nics, warn};
 use crate::kernel::host::files;
 use crate::kernel::store::Store;
 use crate::oci::edit;
+use crate::plan::rule_carry;
 use crate::planner::{options, plan_of_any};
 
 pub(super) struct Draft {
@@ -34,7 +35,9 @@ impl DraftInputs<'_> {
             self.store.writable()?;
             args.bundle.as_deref().map_or(Ok(()), files::writable)?;
         }
-        Ok(Draft { decision, edited, notes: traps.unwrap_or_default() })
+        let mut notes = rule_carry::left_behind(&decision.plan.nics, &decision.host, decision.pod.as_ref());
+        notes.extend(traps.unwrap_or_default());
+        Ok(Draft { decision, edited, notes })
     }
 
     /// A draft of what all nodes have: judged before this node says yes, so that only the machine can fail it then.

@@ -7,19 +7,18 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use rdma_model::ids::{Hex, IfName};
-use rdma_model::snapshot::{Hop, Netdev, Route, Rule, Snapshot};
+use rdma_model::snapshot::{FRA_PROTOCOL, FRA_SUPPRESS_PREFIXLEN, Hop, Netdev, Route, Rule, Snapshot};
 use rdma_model::step::{NetdevAddresses, NicState, TABLE_MAIN, derived};
 
 use super::{COLUMNS, link_local, listed};
+use crate::plan::rule_carry;
 
 /// RTPROT_STATIC (include/uapi/linux/rtnetlink.h): the kernel takes back only what it made itself.
 const RTPROT_STATIC: u8 = 4;
 const RTN_UNICAST: u8 = 1;
-/// FR_ACT_TO_TBL, FIB_RULE_INVERT, FRA_SUPPRESS_PREFIXLEN and FRA_PROTOCOL (include/uapi/linux/fib_rules.h).
+/// FR_ACT_TO_TBL and FIB_RULE_INVERT (include/uapi/linux/fib_rules.h).
 const TO_TABLE: u8 = 1;
 const INVERT: u32 = 0x02;
-const SUPPRESS_PREFIXLEN: u16 = 14;
-const PROTOCOL: u16 = 21;
 
 pub(super) struct Table {
     rail: IfName,
@@ -43,6 +42,7 @@ pub(super) fn tables(rails: &[NicState], inside: Option<&Snapshot>) -> Vec<Table
         let routed = |ip: &IpAddr| routes.iter().any(|r| r.destination.addr().is_ipv4() == ip.is_ipv4());
         let policed = |ip: &IpAddr| rules.iter().any(|r| r.source == Some(IpNet::from(*ip)) && r.flags & INVERT == 0);
         let all = state.netdev.addresses.iter().filter(|_| state.netdev.up).map(|a| a.address);
+        let policed = |ip: &IpAddr| policed(ip) || rule_carry::leads(state, *ip, rails);
         let mut addresses: Vec<IpAddr> =
             all.filter(|ip| !link_local(*ip) && owners(*ip) == 1 && routed(ip) && !policed(ip)).collect();
         addresses.sort();
@@ -91,7 +91,8 @@ impl Table {
 
 /// As the kernel reports it: without a prefix length to suppress (-1), and with the program that made it.
 fn rule(from: IpAddr, number: u32) -> Rule {
-    let other = BTreeMap::from([(SUPPRESS_PREFIXLEN, Hex(vec![0xff; 4])), (PROTOCOL, Hex(vec![RTPROT_STATIC]))]);
+    let other =
+        BTreeMap::from([(FRA_SUPPRESS_PREFIXLEN, Hex(vec![0xff; 4])), (FRA_PROTOCOL, Hex(vec![RTPROT_STATIC]))]);
     Rule {
         family: if from.is_ipv4() { 4 } else { 6 },
         priority: number,

@@ -17,7 +17,7 @@ pub(super) fn mischief() -> impl Strategy<Value = Vec<Mischief>> {
 
 /// Rules that a container made itself, and keeps.
 fn own_rule(line: &str) -> bool {
-    line.contains("\"priority\":333") || line.contains("rules of priority 333")
+    line.contains("pref 333") || line.contains("rules of priority 333")
 }
 
 fn no_ipv6() -> SysctlValues {

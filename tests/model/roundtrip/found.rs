@@ -110,20 +110,21 @@ fn sysctls_that_differ_from_the_default_come_along() {
     let all = |values: &[(&str, &str)]| -> SysctlValues {
         values.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     };
-    let own = [("ipv6/conf/disable_ipv6", "0")];
+    let own = [("ipv6/conf/accept_ra", "1"), ("ipv6/conf/addr_gen_mode", "0"), ("ipv6/conf/disable_ipv6", "0")];
+    let heard = [("ipv6/conf/accept_ra", "2"), ("ipv6/conf/addr_gen_mode", "0"), ("ipv6/conf/disable_ipv6", "0")];
     let kept = [
         ("ipv4/conf/promote_secondaries", "1"),
         ("ipv6/conf/keep_addr_on_down", "1"),
         ("ipv4/neigh/gc_stale_time", "30"),
     ];
-    let stay = [("ipv6/conf/accept_ra", "2"), ("ipv4/conf/rp_filter", "2"), ("ipv6/conf/mtu", "1300")];
+    let stay = [("ipv4/conf/rp_filter", "2"), ("ipv6/conf/mtu", "1300")];
     let mut kernel = three();
-    let values = all(&[&kept[..], &stay].concat());
+    let values = all(&[&kept[..], &stay, &heard].concat());
     kernel.does(Step::Sysctls { side: SIDE, dev: name(0), values }).unwrap();
     let plan = Plan { arp: None, ..plan_for(&kernel, &[0, 1]) };
     let case = Case::of(kernel, &plan);
     let inside = |i: usize| case.attach.held[i].inside.netdev.sysctls.clone();
-    assert_eq!((inside(0), inside(1)), (all(&[&kept[..], &own].concat()), all(&own)));
+    assert_eq!((inside(0), inside(1)), (all(&[&kept[..], &heard].concat()), all(&own)));
     case.assert_restored(case.attached().unwrap(), "after a whole attach");
 }
 

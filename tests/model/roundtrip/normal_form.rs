@@ -155,6 +155,41 @@ fn every_single_change_shows() {
     println!("single changes that the normal form shows: {}", CHANGES.len());
 }
 
+/// In words as `ip` has them; where these are the same, with all that there is.
+#[test]
+fn drift_says_what_differs_as_ip_writes_it() {
+    let route = Route {
+        hops: vec![Hop { dev: Some(name(0)), gateway: Some(v4(0, 0, 60)), ..Hop::default() }],
+        ..full().routes[0].clone()
+    };
+    let rule = Rule { oif: None, iif: None, ..full().rules[1].clone() };
+    let was = NicState { routes: vec![route.clone()], rules: vec![rule.clone()], ..full() };
+    let said = |now: &NicState| {
+        let kernel = Snapshot {
+            netdevs: vec![now.netdev.clone()],
+            routes: now.routes.clone(),
+            rules: now.rules.clone(),
+            nexthops: now.nexthops.clone(),
+            ..Snapshot::default()
+        };
+        verify::drift(std::slice::from_ref(&was), &kernel).iter().map(Drift::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(said(&was), [""; 0]);
+    assert_eq!(
+        said(&NicState { rules: Vec::new(), ..was.clone() }),
+        ["rail0 rule from 10.0.0.1 lookup main pref 5: nothing instead of present"]
+    );
+    let other = Route { metric: Some(6), ..route };
+    let words = "10.5.0.0/16 via 10.0.0.60 dev rail0 proto static src 10.0.0.1 metric";
+    assert_eq!(
+        said(&NicState { routes: vec![other], ..was.clone() }),
+        [format!("rail0 route 10.5.0.0/16 table 254 #0: {words} 6 attr 8=0x01 instead of {words} 5 attr 8=0x01")]
+    );
+    let hidden = Rule { other: BTreeMap::from([(21, Hex(vec![0]))]), ..rule };
+    let said = said(&NicState { rules: vec![hidden], ..was.clone() });
+    assert!(said.len() == 1 && said[0].contains(r#""other":{"21":"00"}"#), "{said:?}");
+}
+
 #[test]
 fn what_is_left_out_does_not_show() {
     let mut state = full();

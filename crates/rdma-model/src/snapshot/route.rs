@@ -127,8 +127,20 @@ pub struct Rule {
     pub other: BTreeMap<u16, Hex>,
 }
 
-/// FRA_PROTOCOL (include/uapi/linux/fib_rules.h).
+/// What a router says of a route: whether another one is to be preferred.
+pub const RTA_PREF: u16 = 20;
+
+/// Attributes of a rule (include/uapi/linux/fib_rules.h).
+pub const FRA_GOTO: u16 = 4;
+pub const FRA_FWMARK: u16 = 10;
+pub const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+pub const FRA_FWMASK: u16 = 16;
+pub const FRA_L3MDEV: u16 = 19;
+pub const FRA_UID_RANGE: u16 = 20;
 pub const FRA_PROTOCOL: u16 = 21;
+pub const FRA_IP_PROTO: u16 = 22;
+pub const FRA_SPORT_RANGE: u16 = 23;
+pub const FRA_DPORT_RANGE: u16 = 24;
 
 impl Rule {
     /// RTPROT_*, as a route's; 0 where it has none.

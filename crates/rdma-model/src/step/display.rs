@@ -55,24 +55,20 @@ impl fmt::Display for Step {
                 write!(f, "deleting {}/{} from {dev} {side}", a.address, a.prefix)
             }
             Step::Link { side, dev, up } => write!(f, "setting {dev} {} {side}", if *up { "up" } else { "down" }),
-            Step::RouteAdd { side, route: r } => write!(f, "adding route {} table {} {side}", r.destination, r.table),
-            Step::RoutePrepend { side, route: r } => {
-                write!(f, "putting route {} table {} first {side}", r.destination, r.table)
-            }
-            Step::RouteDelete { side, route: r } => {
-                write!(f, "deleting route {} table {} {side}", r.destination, r.table)
-            }
-            Step::NexthopAdd { side, nexthop: n } => write!(f, "making nexthop object {} {side}", n.id),
+            Step::RouteAdd { side, route } => write!(f, "adding route {route} {side}"),
+            Step::RoutePrepend { side, route } => write!(f, "putting route {route} first {side}"),
+            Step::RouteDelete { side, route } => write!(f, "deleting route {route} {side}"),
+            Step::NexthopAdd { side, nexthop } => write!(f, "making nexthop object {nexthop} {side}"),
             Step::NexthopDelete { side, id } => write!(f, "deleting nexthop object {id} {side}"),
-            Step::NeighbourAdd { side, dev, neighbour: n } => {
-                write!(f, "adding neighbour {} to {dev} {side}", n.address)
+            Step::NeighbourAdd { side, dev, neighbour } => {
+                write!(f, "adding neighbour {neighbour} to {dev} {side}")
             }
-            Step::NeighbourDelete { side, dev, neighbour: n } => {
-                write!(f, "deleting neighbour {} of {dev} {side}", n.address)
+            Step::NeighbourDelete { side, dev, neighbour } => {
+                write!(f, "deleting neighbour {neighbour} of {dev} {side}")
             }
-            Step::RuleAdd { side, rule } => write!(f, "adding rule {} {side}", rule.priority),
-            Step::RuleAppend { side, rule } => write!(f, "putting rule {} last {side}", rule.priority),
-            Step::RuleDelete { side, rule } => write!(f, "deleting rule {} {side}", rule.priority),
+            Step::RuleAdd { side, rule } => write!(f, "adding rule {rule} {side}"),
+            Step::RuleAppend { side, rule } => write!(f, "putting rule {rule} last {side}"),
+            Step::RuleDelete { side, rule } => write!(f, "deleting rule {rule} {side}"),
             Step::AwaitPort { hca, port, .. } => write!(f, "waiting for port {port} of {hca} and its RoCE v2 GID"),
         }
     }

@@ -89,17 +89,30 @@ pub fn hears_routers(dev: &Netdev) -> bool {
 /// link-layer address, stay until the link goes down, and do not come again by themselves.
 pub fn kernel_address(address: &Address, dev: &Netdev) -> bool {
     let IpAddr::V6(v6) = address.address else { return false };
-    let mode = dev.sysctls.get("ipv6/conf/addr_gen_mode").map_or(ADDR_GEN_EUI64, String::as_str);
-    if !is_link_local(address) || mode == ADDR_GEN_NONE || !dev.up {
+    if !is_link_local(address) || addr_gen_mode(dev) == ADDR_GEN_NONE || !dev.up {
         return false;
     }
-    if mode == ADDR_GEN_EUI64 {
+    if makes_by_mac(dev) {
         let by_mac = dev.mac.as_ref().and_then(|m| eui64(&m.0));
         return by_mac.map_or(address.protocol == Some(IFAPROT_KERNEL_LL), |id| id == v6.octets()[8..]);
     }
     // By a secret: of several, the last one made, which is listed first.
     let by_secret = |a: &&Address| is_link_local(a) && a.flags & IFA_F_STABLE_PRIVACY != 0;
     dev.addresses.iter().find(by_secret).is_some_and(|a| a.address == address.address)
+}
+
+fn addr_gen_mode(dev: &Netdev) -> &str {
+    dev.sysctls.get("ipv6/conf/addr_gen_mode").map_or(ADDR_GEN_EUI64, String::as_str)
+}
+
+/// Whether the kernel makes IPv6 addresses of this NIC from its link-layer address.
+pub fn makes_by_mac(dev: &Netdev) -> bool {
+    addr_gen_mode(dev) == ADDR_GEN_EUI64
+}
+
+/// Whether it makes them by a secret of the namespace, or by one that it chose itself.
+pub fn makes_by_secret(dev: &Netdev) -> bool {
+    ![ADDR_GEN_EUI64, ADDR_GEN_NONE].contains(&addr_gen_mode(dev))
 }
 
 /// Whether the kernel made this link-local address, whatever it would make now.

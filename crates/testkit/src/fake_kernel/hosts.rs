@@ -37,6 +37,8 @@ pub struct Host {
     pub default_route: bool,
     /// Whether the container has a default route of its own.
     pub way_out: bool,
+    /// Whether a new NIC of the container has no IPv6 by itself.
+    pub without_ipv6: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -234,20 +236,20 @@ pub fn host(most: usize) -> impl Strategy<Value = Host> {
     let numbers = Just((0..9).collect::<Vec<u32>>()).prop_shuffle();
     let exact = ArpProfile { announce: 1, ignore: 0, filter: 0, rp_filter: 1 };
     let profiles = vec![ArpChoice::Auto, ArpChoice::Strict, ArpChoice::Loose, ArpChoice::Off, ArpChoice::Exact(exact)];
-    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 4]>());
+    let rails = (prop::sample::select(profiles), (0..3u8, 0..3u8, 0..2u8, 0..3u8), any::<[bool; 5]>());
     (prop::collection::vec(spec(), 1..=most), numbers, any::<bool>(), rails).prop_map(
         |(
             mut nics,
             numbers,
             bystander,
-            (arp, (announce, ignore, filter, rp_filter), [near, default_route, way_out, exclusive]),
+            (arp, (announce, ignore, filter, rp_filter), [near, default_route, way_out, exclusive, without_ipv6]),
         )| {
             if !nics.iter().any(|n| n.chosen) {
                 nics[0].chosen = true;
             }
             nics.iter_mut().for_each(|n| n.near = near);
             let all = [announce, ignore, filter, rp_filter];
-            Host { nics, numbers, bystander, exclusive, arp, all, default_route, way_out }
+            Host { nics, numbers, bystander, exclusive, arp, all, default_route, way_out, without_ipv6 }
         },
     )
 }
@@ -501,6 +503,10 @@ impl Host {
             let _ = kernel.does(Step::RouteAdd { side: Side::Host, route: route.clone() });
         }
         let keys = ArpProfile::STRICT.sysctls().map(|(k, _)| k.to_owned());
+        let others = [("accept_ra", "0"), ("addr_gen_mode", "1"), ("disable_ipv6", "1")];
+        for (leaf, value) in others.into_iter().filter(|_| self.without_ipv6) {
+            kernel.space(Side::Inside).unwrap().defaults.insert(format!("ipv6/conf/{leaf}"), value.to_owned());
+        }
         kernel.space(Side::Inside).unwrap().all = keys.into_iter().zip(self.all.map(|v| v.to_string())).collect();
         kernel
     }

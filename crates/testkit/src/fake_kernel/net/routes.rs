@@ -104,6 +104,15 @@ impl Space {
         }
     }
 
+    /// fib6_nh_init (net/ipv6/route.c).
+    fn has_ipv6(&self, dev: &Option<IfName>) -> Result<()> {
+        let dev = dev.as_ref().and_then(|d| self.dev_named(d));
+        match dev.and_then(|d| d.sysctls.get("ipv6/conf/disable_ipv6")).map(String::as_str) {
+            Some("1") => Err(errno(EACCES)),
+            _ => Ok(()),
+        }
+    }
+
     /// nexthop_flush_dev: objects over a link go with it, out of their groups, and a group with its last member.
     pub(super) fn flush_nexthops(&mut self, name: &IfName) {
         let over = |n: &&Nexthop| n.dev.as_ref() == Some(name) && !n.blackhole;
@@ -137,6 +146,9 @@ impl Space {
         }
         if new.group.is_empty() {
             let (dev, gateway, flags) = (new.dev.clone(), new.gateway, new.flags as u8);
+            if new.family == 6 {
+                self.has_ipv6(&dev)?;
+            }
             // No table of its own.
             self.leg(&Hop { dev, gateway, flags, ..Hop::default() }, 0)?;
         }
@@ -173,11 +185,8 @@ impl Space {
         }
         for hop in &route.hops {
             self.leg(hop, route.table)?;
-            // fib6_nh_init (net/ipv6/route.c).
-            let dev = hop.dev.as_ref().and_then(|d| self.dev_named(d));
-            let no_ipv6 = dev.is_some_and(|d| d.sysctls.get("ipv6/conf/disable_ipv6").is_some_and(|v| v == "1"));
-            if no_ipv6 && route.destination.addr().is_ipv6() {
-                return Err(errno(EACCES));
+            if route.destination.addr().is_ipv6() {
+                self.has_ipv6(&hop.dev)?;
             }
         }
         if route.prefsrc.is_some_and(|p| !self.local(p)) {
