@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::Mac;
-use rdma_model::snapshot::{Address, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
+use rdma_model::snapshot::{Address, Hop, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
 use rdma_model::step::{NicState, derived, generated, kernel_address, kernel_made, learned_from_router, of_generated};
 
 use crate::precedence;
@@ -188,7 +188,22 @@ pub fn lacks_program(drift: &[Drift]) -> bool {
 /// How the observed namespace differs from what each NIC's state should be; sysctls that `expected` does not name, and
 /// queueing disciplines where it has none, are not compared.
 pub fn drift(expected: &[NicState], observed: &Snapshot) -> Vec<Drift> {
-    differences(expected, observed, |_, have| have)
+    differences(expected, observed, apart)
+}
+
+/// IPv6 joins equal routes of two NICs to one with a leg over each (fib6_add_rt2node() in net/ipv6/ip6_fib.c): each NIC has
+/// its own.
+fn apart(want: &NicState, mut have: NicState) -> NicState {
+    let is_own = |hop: &&Hop| hop.dev.as_ref() == Some(&want.netdev.name);
+    let joined = |r: &Route| r.destination.addr().is_ipv6() && r.hops.len() > 1 && r.nexthop().is_none();
+    for route in have.routes.iter_mut().filter(|r| joined(r) && !want.routes.contains(r)) {
+        let alone = route.with(route.hops.iter().filter(is_own).cloned().collect());
+        if alone.hops.len() == 1 && want.routes.contains(&alone) {
+            *route = alone;
+        }
+    }
+    have.routes.sort();
+    have
 }
 
 /// What NICs lack in effect, and which of their settings differ: what other programs have added, or have put in the place

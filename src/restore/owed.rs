@@ -3,12 +3,13 @@
 //! learns its routes again, or has lost them meanwhile.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::IfName;
 use rdma_model::manager::{Managed, Manager, is_daemon, is_dynamic};
 use rdma_model::moved_nic::MovedNic;
-use rdma_model::snapshot::Snapshot;
+use rdma_model::snapshot::{Address, Snapshot};
 use rdma_model::step::NicState;
 
 use crate::kernel::link_managers::Word;
@@ -18,11 +19,13 @@ use crate::precedence::Precedence;
 pub type Words = BTreeMap<IfName, Word>;
 
 /// NICs with that part of their state which a restore puts back now.
-pub fn owed(held: &[MovedNic], words: &Words) -> Vec<MovedNic> {
-    held.iter().map(|h| owed_of(h, words.get(&h.nic.identity.name).copied())).collect()
+pub fn owed(held: &[MovedNic], words: &Words, host: &Snapshot) -> Vec<MovedNic> {
+    held.iter().map(|h| owed_of(h, words.get(&h.nic.identity.name).copied(), host)).collect()
 }
 
-fn owed_of(held: &MovedNic, word: Option<Word>) -> MovedNic {
+fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
+    let now = NicState::of(host, &held.nic.identity.name);
+    let now = now.as_ref();
     let mut owed = held.clone();
     let before = &mut owed.before;
     before.netdev.addresses.retain(|a| !a.protocol.is_some_and(is_daemon));
@@ -33,22 +36,36 @@ fn owed_of(held: &MovedNic, word: Option<Word>) -> MovedNic {
         owed.managed = None;
         return owed;
     }
-    // NetworkManager would fail to add IPv6 addresses where another profile of its has none (seen of 1.52).
-    before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/disable_ipv6");
     // networkd deletes nothing any more when it has begun; whose is whose has to be known then.
     let has_begun = managed.by == Manager::Networkd && managed.foreign.is_some() && word == Some(Word::Configuring);
-    match word {
-        Some(Word::Done) => leave_own(before, managed),
-        _ if has_begun => leave_own(before, managed),
+    let is_done = matches!(word, Some(Word::Done | Word::Begun));
+    // It may have taken another profile, which has IPv6: NetworkManager then fails to add addresses for ever.
+    let is_global = |a: &Address| matches!(a.address, IpAddr::V6(v6) if !v6.is_unicast_link_local());
+    let has_ipv6 = now.is_some_and(|now| now.netdev.addresses.iter().any(is_global));
+    if !is_done || has_ipv6 {
+        before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/disable_ipv6");
+    }
+    match (is_done, has_begun) {
+        (true, _) => leave_own(before, managed, has_its_addresses(held, managed, now)),
+        (_, true) => leave_own(before, managed, false),
         _ => strip(before),
     }
     owed
 }
 
-fn leave_own(state: &mut NicState, managed: &Managed) {
+/// Where all its static addresses are there it has the same profile as before: a route or rule that it has lost is put back, as
+/// it does not notice that.
+fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
     state.netdev.addresses.retain(|a| !managed.owns_address(a));
-    state.routes.retain(|r| !managed.owns_route(r));
-    state.rules.retain(|r| !managed.owns_rule(r));
+    state.routes.retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
+    state.rules.retain(|r| !managed.owns_rule(r) || is_same);
+}
+
+fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>) -> bool {
+    let own = held.before.netdev.addresses.iter().filter(|a| managed.owns_address(a) && a.valid_lft.is_none());
+    let is_there = |a: &Address| now.is_some_and(|now| now.netdev.addresses.iter().any(|has| same_address(has, a)));
+    let mut own = own.peekable();
+    own.peek().is_some() && own.all(is_there)
 }
 
 /// NetworkManager takes a NIC that has an address for one that another program configures; networkd deletes what it finds.
@@ -84,12 +101,9 @@ pub fn has_its_own(held: &MovedNic, host: &Snapshot) -> bool {
     let Some(managed) = held.managed.as_ref().filter(|m| m.foreign.is_some()) else { return false };
     let Some(now) = NicState::of(host, &held.nic.identity.name) else { return false };
     let before = &held.before;
-    let addresses = before.netdev.addresses.iter();
-    let mut addresses = addresses.filter(|a| managed.owns_address(a) && a.valid_lft.is_none()).peekable();
     let routes: Vec<_> = before.routes.iter().filter(|r| managed.owns_route(r) && !is_dynamic(r)).cloned().collect();
     let rules: Vec<_> = before.rules.iter().filter(|r| managed.owns_rule(r)).cloned().collect();
-    addresses.peek().is_some()
-        && addresses.all(|a| now.netdev.addresses.iter().any(|has| same_address(has, a)))
+    has_its_addresses(held, managed, Some(&now))
         && missing_routes(&routes, &now.routes).is_empty()
         && compare_rules(&rules, &host.rules).missing.is_empty()
 }

@@ -312,7 +312,11 @@ fn plan_when_back(
             let is_missing = |h: &&MovedNic| plan.stuck.iter().any(|(name, _)| *name == h.nic.identity.name);
             let missing: Vec<MovedNic> = record.held.iter().filter(is_missing).cloned().collect();
             if !missing.is_empty() {
-                notes.extend(search_netns::fetch(machine, record, &owed(&missing, &unseen(&missing))));
+                notes.extend(search_netns::fetch(
+                    machine,
+                    record,
+                    &owed(&missing, &unseen(&missing), &Snapshot::default()),
+                ));
                 continue;
             }
         }
@@ -343,7 +347,7 @@ fn plan_now(world: &mut dyn World, managers: &mut Managers, record: &Record) -> 
     let mut words = here.words(managers, &host);
     words.values_mut().filter(|word| **word == Word::Absent).for_each(|word| *word = Word::Unseen);
     words.extend(unseen(&away));
-    let mut restore_plan = plan_restore(&owed(&record.held, &words), &host, inside.as_ref(), Goal::Exact);
+    let mut restore_plan = plan_restore(&owed(&record.held, &words, &host), &host, inside.as_ref(), Goal::Exact);
     let bare = bare(record);
     restore_plan.steps.splice(0..0, rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref()));
     let lost = rdma_mode::missing_everywhere(bare, &host, inside.as_ref());

@@ -88,7 +88,7 @@ impl<'a> Returned<'a> {
             let (Some(managed), Some(link)) = (&held.managed, host.netdev(name)) else { continue };
             let since = if self.moved.contains(name) { self.begun } else { SystemTime::UNIX_EPOCH };
             let word = match managers.word(managed.by, link, since) {
-                Word::Configuring | Word::Unseen | Word::Absent if has_its_own(held, host) => Word::Done,
+                Word::Configuring | Word::Unseen if has_its_own(held, host) => Word::Begun,
                 word => word,
             };
             words.insert(name.clone(), word);
@@ -249,7 +249,7 @@ impl Settling<'_> {
     }
 
     fn put_back(&mut self, host: &Snapshot, words: &Words) -> Result<Next> {
-        let owed = owed(self.back.held, words);
+        let owed = owed(self.back.held, words, host);
         let order = order_of(self.back.order, self.back.held, &owed);
         let lacking = self.lacking(&owed, &order, host);
         let is_double = |h: &MovedNic| !compare_rules(&h.before.rules, &host.rules).double.is_empty();
@@ -318,7 +318,7 @@ impl Settling<'_> {
             }
             _ => None,
         };
-        let unsettled = words.iter().filter(|(_, word)| !is_settled(**word));
+        let unsettled = words.iter().filter(|(_, word)| !is_last(**word));
         let by = |name: &IfName| self.back.held.iter().find(|h| h.nic.identity.name == *name)?.managed.as_ref();
         let waiting = unsettled.filter_map(|(name, _)| Some(waiting(name, by(name)?.by, host)));
         Settled { drift, fought, waiting: waiting.collect(), notes: self.device_notes.unwrap_or_default() }
@@ -334,7 +334,13 @@ fn last_word(word: Word, can_be_asked: bool) -> Word {
     }
 }
 
+/// Whether a stop need not wait for the manager any longer.
 fn is_settled(word: Word) -> bool {
+    word == Word::Begun || is_last(word)
+}
+
+/// Whether nothing more is to come.
+fn is_last(word: Word) -> bool {
     matches!(word, Word::Done | Word::GivenUp | Word::Absent)
 }
 

@@ -88,6 +88,8 @@ pub fn busy(root: &Path) -> bool {
 pub enum Word {
     /// It has configured the link.
     Done,
+    /// All that is its own and static is there, though it has not said that it is done: it may wait for a lease or a router.
+    Begun,
     /// It has begun: what it took for foreign is deleted, what it found on the link is its own or gone.
     Configuring,
     /// It has not begun with the link, and may yet.

@@ -5,6 +5,7 @@
 
 mod container;
 mod found;
+mod managed;
 mod normal_form;
 mod stacked;
 
