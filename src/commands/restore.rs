@@ -124,6 +124,18 @@ fn act(machine: &ThisMachine, records: &mut Records, args: &RestoreArgs, found: 
         // Read again: restoring another container may have changed this record.
         let Some(Ok(record)) = records.at(&path) else { continue };
         let record = record.clone();
+        // The timer asks six times a minute.
+        if args.how.stale && record.is_back() {
+            let again = run::restore_again(machine, records, record.clone());
+            if again.as_ref().is_ok_and(|done| !done.awaits.is_empty()) {
+                continue;
+            }
+            done.attempt(Some(&record), |report| {
+                report.notes = again?.notes;
+                Ok(())
+            });
+            continue;
+        }
         done.attempt(Some(&record.clone()), |report| {
             if args.how.forget {
                 return unrestorable::forget(machine, records, &path, &record, report);

@@ -103,7 +103,7 @@ pub(super) fn forget(
     let bare = record.given.as_ref().map(|plan| plan.ib.as_slice()).unwrap_or_default();
     let hcas = rdma_mode::restore_hcas(bare.iter(), &host, inside.as_ref());
     let hope = hcas.first().map(|step| format!("{step} is still possible")).or_else(|| hope(record, &way, &host));
-    if let Some(why) = hope {
+    if let Some(why) = hope.filter(|_| !record.is_back()) {
         let id = record.members.first().map_or("--all", |m| m.id.as_str());
         return Err(ErrorClass::Refused.error(format!("{why}; nothing is forgotten: run `rdmaprep restore {id}`")));
     }

@@ -20,7 +20,7 @@ use crate::kernel::records::Records;
 use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::plan::rdma_mode;
-use crate::restore::owed::{owed, unseen};
+use crate::restore::owed::{order_of, owed, unseen};
 use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore};
 use crate::restore::{SETTLE, nic_names};
 use crate::verify;
@@ -149,22 +149,31 @@ fn restore_all(
     what.extend(unsaved.iter().chain(&errors).map(|e| format!("{e:#}")));
     what.extend(remaining.into_iter().chain(drift.iter().map(Drift::to_string)).chain(fought));
     what.extend(notes);
-    if restore_plan.stuck.is_empty() && verify::lacks_program(&drift) {
-        what.push("a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again".to_owned());
+    if restore_plan.stuck.is_empty() {
+        what.extend(advice(&drift).map(str::to_owned));
     }
-    if restore_plan.stuck.is_empty() && !drift.is_empty() && drift.iter().all(Drift::is_of_device) {
-        what.push(
-            "what the driver or the kernel refuses can be set by hand; `rdmaprep restore --forget` gives it up"
-                .to_owned(),
+    Err(hold_back(records, record, what))
+}
+
+/// How to give up what cannot be restored.
+fn advice(drift: &[Drift]) -> Option<&'static str> {
+    if verify::lacks_program(drift) {
+        return Some(
+            "a BPF program that has ended cannot be put back: `rdmaprep restore --forget` gives up, then attach it again",
         );
     }
-    // `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
-    record.held_back.clone_from(&what);
+    let is_of_device = !drift.is_empty() && drift.iter().all(Drift::is_of_device);
+    is_of_device
+        .then_some("what the driver or the kernel refuses can be set by hand; `rdmaprep restore --forget` gives it up")
+}
+
+/// `status` and `doctor` say why; without a place to write it they say only that the NICs are away.
+fn hold_back(records: &mut Records, mut record: Record, what: Vec<String>) -> anyhow::Error {
+    let retry = record.members.first().map_or("--all".to_owned(), |m| format!("{:?}", m.id));
+    let text = format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "));
+    record.held_back = what;
     let _ = records.save_first(&record);
-    let ids: Vec<&str> = record.members.iter().map(|m| m.id.as_str()).collect();
-    let retry = ids.first().map_or("--all".to_owned(), |id| format!("{id:?}"));
-    Err(ErrorClass::Incomplete
-        .error(format!("{}; run `rdmaprep restore {retry}` when that is settled", what.join("; "))))
+    ErrorClass::Incomplete.error(text)
 }
 
 /// Forgets a record whose NICs are back, but for those that wait for their managers.
@@ -239,7 +248,10 @@ fn put_in_order(
         record.precedence = met;
         unsaved = records.save_first(record).err();
     }
-    let mut arranged = arrange(world, Side::Host, &absent.view(record).precedence, &host)?;
+    // A manager's own come in the order that it chooses, and not yet.
+    let first = owed(&record.held, &unseen(&record.held), &host);
+    let order = order_of(&absent.view(record).precedence, &record.held, &first);
+    let mut arranged = arrange(world, Side::Host, &order, &host)?;
     arranged.errors.extend(unsaved);
     Ok(arranged)
 }

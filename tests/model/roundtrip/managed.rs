@@ -98,7 +98,7 @@ fn managed(held: &MovedNic, mine: u64) -> MovedNic {
     let dev = &held.before.netdev;
     let plain = |r: &Route| r.hops.len() == 1 && r.nexthop().is_none() && !derived(r);
     let routes = held.before.routes.iter().enumerate();
-    let foreign = routes.filter(|(at, r)| !kernel_made(r, dev) && !(plain(r) && is_mine(*at))).map(|(_, r)| r.clone());
+    let foreign = routes.filter(|(at, r)| !(kernel_made(r, dev) || plain(r) && is_mine(*at))).map(|(_, r)| r.clone());
     let rules = held.before.rules.iter().enumerate().filter(|(at, _)| !is_mine(at + 32)).map(|(_, r)| r.clone());
     let foreign = Foreign { addresses: Vec::new(), routes: foreign.collect(), rules: rules.collect() };
     MovedNic { managed: Some(Managed { by: Manager::Networkd, foreign: Some(foreign) }), ..held.clone() }
