@@ -36,12 +36,15 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     let late = out_of_turn(was, is);
     let shaken = shaken(&late, &want, &have, is);
     steps.extend(shaken.iter().map(|r| Step::RouteDelete { side, route: r.clone() }));
-    let extra = have.netdev.addresses.iter().filter(|a| !want.netdev.addresses.contains(a)).chain(&late);
+    let is_extra = |a: &&Address| !want.netdev.addresses.iter().any(|w| w == *a || has_other_flags(w, a));
+    let extra = have.netdev.addresses.iter().filter(is_extra).chain(&late);
     steps.extend(extra.map(|a| Step::AddressDelete { side, dev: dev.clone(), address: a.clone() }));
     let mut add = wanted.clone();
     let there = |a: &Address| have.netdev.addresses.contains(a) && !late.contains(a);
     let counts = |a: &Address| want.netdev.addresses.contains(&verify::address(a));
     add.netdev.addresses.retain(|a| counts(a) && !there(&verify::address(a)));
+    // Those that are missing decide how an address is added.
+    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect();
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
@@ -67,13 +70,17 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     let extra = |n: &&Neighbour| !n.extern_learn && !want.netdev.neighbours.contains(n);
     let gone = have.netdev.neighbours.iter().filter(extra);
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
-    add.routes = want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect();
     let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
     steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
     add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
     add.rules = want.rules.iter().filter(|r| !observed.rules.contains(r)).cloned().collect();
     add.netdev.neighbours.retain(|n| !have.netdev.neighbours.contains(n));
     Some((steps, add))
+}
+
+/// Whether an IPv6 address needs no more than a message that sets its flags (inet6_addr_modify() in net/ipv6/addrconf.c).
+fn has_other_flags(want: &Address, have: &Address) -> bool {
+    want.address.is_ipv6() && Address { flags: want.flags, ..have.clone() } == *want
 }
 
 /// Addresses that have to go and come again because one before them is missing: the kernel puts a new one behind those that

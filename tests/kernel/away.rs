@@ -98,3 +98,25 @@ fn legs_of_several_containers_come_back_one_by_one() {
         }
     });
 }
+
+/// Its port lost the carrier meanwhile: duplicate address detection of its addresses does not begin.
+#[test]
+fn ipv6_route_with_a_source_comes_back_without_a_carrier() {
+    alone(|host| {
+        host.rails(1);
+        sh("ip address add fd00::1/64 dev r0 nodad; ip -6 route add fd55::/32 via fd00::9 src fd00::1
+            ip address change fd00::1/64 dev r0");
+        let text =
+            || sh("ip -6 route show fd55::/32; ip -6 -o address show dev r0 scope global | grep -o 'fd00.*nodad' || :");
+        let before = text();
+        host.prepare("r0");
+        let mut c = Container::new("c");
+        c.create(host).ok();
+        sh("ip link set p0 down");
+        let begun = std::time::Instant::now();
+        c.stop(host).ok();
+        assert!(begun.elapsed() < std::time::Duration::from_secs(8), "{:?}", begun.elapsed());
+        assert_eq!(text().replace(" linkdown", ""), before);
+        host.is_clean();
+    });
+}
