@@ -1,6 +1,7 @@
 //! The plan met by the world: checks that nothing of it is out of date, and lowers it to steps.
 
 mod inside;
+mod stand_ins;
 
 use rdma_model::moved_nic::MovedNic;
 use rdma_model::nic::Nic;
@@ -56,6 +57,7 @@ pub fn attach(plan: &Plan, host: &Snapshot, inside: &Snapshot) -> Result<Attach>
     rails::lay(plan.arp, &plan.rails, &mut states, inside)?;
     notes.extend(rails::carry_default(plan.default_route, &mut states, inside));
     notes.extend(host.strangers_gap.clone());
+    stand_ins::choose(&mut held, host);
     for (h, state) in held.iter_mut().zip(states) {
         h.overruled = rails::overruled(&state, inside);
         h.inside = state;
@@ -82,6 +84,7 @@ fn guarded(plan: &Plan, host: &Snapshot) -> Result<Guarded> {
 /// and the wait for GIDs. docs/internals.md has the reason.
 fn steps(held: &[MovedNic], plan: &Plan, host: &Snapshot) -> Vec<Step> {
     let mut steps: Vec<Step> = rails::overrule(held.iter().map(|h| &h.overruled)).into_iter().collect();
+    steps.extend(stand_ins::steps(held));
     // The kernel drops IPv6 addresses with the link, and stays in their groups.
     steps.extend(held.iter().flat_map(|h| leave_groups(Side::Host, &h.before.netdev)));
     let mut dissolved: Vec<&IfName> = Vec::new();

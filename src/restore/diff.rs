@@ -59,7 +59,8 @@ pub(super) fn difference(
     let late = out_of_turn(was, is);
     // The kernel may have made one before the sysctl that forbids it was back.
     let can_go = |a: &Address| goal == Goal::Exact || goal == Goal::Effect && generated(a);
-    let goes = |a: &&Address| !want.netdev.addresses.contains(a) && can_go(a);
+    let is_wanted = |a: &Address| want.netdev.addresses.iter().any(|w| w == a || has_other_flags(w, a));
+    let goes = |a: &&Address| !is_wanted(a) && can_go(a);
     let extra: Vec<Address> = have.netdev.addresses.iter().filter(goes).cloned().collect();
     let going = [extra, late].concat();
     let shaken = shaken(&going, &want, &have, is);
@@ -73,6 +74,8 @@ pub(super) fn difference(
     let counts = |a: &Address| want.netdev.addresses.contains(&verify::address(a));
     let stays = |a: &Address| is_there(a) && !going.contains(a);
     add.netdev.addresses.retain(|a| counts(a) && !stays(&verify::address(a)));
+    // Those that are missing decide how an address is added.
+    add.routes = missing_of(&want, &have, &shaken, goal);
     add.netdev.up = was.up && !is.up && (was.master.is_none() || was.master == is.master);
     add.netdev.qdiscs = missing;
     add.netdev.token = was.token.filter(|_| is.token != was.token);
@@ -87,13 +90,6 @@ pub(super) fn difference(
     steps.extend(device_differences(side, was, is));
     let removed = removed(side, &want, &have, &going, goal);
     steps.extend(removed);
-    add.routes = match goal {
-        Goal::Exact => want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect(),
-        Goal::Effect | Goal::Managed => {
-            let missing = missing_routes(&want.routes, &have.routes).into_iter();
-            missing.chain(&shaken).cloned().collect()
-        }
-    };
     let elsewhere = |s: &Step| !matches!(s, Step::RouteDelete { route, .. } if have.routes.contains(route));
     steps.extend(remnants(side, add.routes.iter(), observed).into_iter().filter(elsewhere));
     add.nexthops = want.nexthops.iter().filter(|n| !have.nexthops.contains(n)).cloned().collect();
@@ -132,6 +128,22 @@ fn removed(side: Side, want: &NicState, have: &NicState, going: &[Address], goal
     let gone = have.netdev.neighbours.iter().filter(extra);
     steps.extend(gone.map(|n| Step::NeighbourDelete { side, dev: dev.clone(), neighbour: n.clone() }));
     steps
+}
+
+/// Routes to be added, those among them that were deleted for the addresses.
+fn missing_of(want: &NicState, have: &NicState, shaken: &[Route], goal: Goal) -> Vec<Route> {
+    match goal {
+        Goal::Exact => want.routes.iter().filter(|r| !have.routes.contains(r) || shaken.contains(r)).cloned().collect(),
+        Goal::Effect | Goal::Managed => {
+            let missing = missing_routes(&want.routes, &have.routes).into_iter();
+            missing.chain(shaken).cloned().collect()
+        }
+    }
+}
+
+/// Whether an IPv6 address needs no more than a message that sets its flags (inet6_addr_modify() in net/ipv6/addrconf.c).
+fn has_other_flags(want: &Address, have: &Address) -> bool {
+    want.address.is_ipv6() && Address { flags: want.flags, ..have.clone() } == *want
 }
 
 /// Addresses that have to go and come again because one before them is missing: the kernel puts a new one behind those that

@@ -48,7 +48,11 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     match (is_done, has_begun) {
         (true, _) => leave_own(before, managed, has_its_addresses(held, managed, now)),
         (_, true) => leave_own(before, managed, false),
-        _ => strip(before),
+        _ => {
+            strip(before);
+            // Until the whole routes are back.
+            owed.stand_ins.clear();
+        }
     }
     owed
 }

@@ -120,13 +120,19 @@ pub fn plan_restore(held: &[MovedNic], host: &Snapshot, inside: Option<&Snapshot
     restore.stuck.extend(spare(&mut connections, host));
     restore.steps.extend(remnants(Side::Host, connections.iter().flat_map(|s| &s.routes), host));
     restore.steps.extend(connect(Side::Host, &connections.iter().collect::<Vec<_>>()));
-    restore.steps.extend(superseded(held, host));
-    restore.steps.extend(orphans(held, &restore.stuck, inside));
-    // What stays inside still needs them.
-    if let Some(inside) = inside.filter(|_| restore.stuck.is_empty()) {
-        restore.steps.extend(rails::give_back(held.iter().map(|h| &h.overruled), inside));
-    }
+    restore.steps.extend(last_steps(held, &restore.stuck, (host, inside)));
     restore
+}
+
+/// What goes when all else is there.
+fn last_steps(held: &[MovedNic], stuck: &[(IfName, String)], (host, inside): Seen) -> Vec<Step> {
+    let orphans = orphans(held, stuck, inside);
+    // Without a NIC that is stuck the whole routes are not there, and what stays inside still needs the settings.
+    if !stuck.is_empty() {
+        return orphans;
+    }
+    let given_back = inside.into_iter().flat_map(|i| rails::give_back(held.iter().map(|h| &h.overruled), i));
+    superseded(held, host).map(without).chain(orphans).chain(given_back).collect()
 }
 
 /// The order in which NICs are moved: what others sit on or are members of comes where they need it.
@@ -146,11 +152,14 @@ fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
     order
 }
 
-/// What was put in place of routes while a leg of theirs was here: the whole ones are there now.
-fn superseded(held: &[MovedNic], host: &Snapshot) -> Vec<Step> {
-    let wanted = |r: &&Route| held.iter().any(|h| h.before.routes.contains(r));
-    let stale = held.iter().flat_map(|h| &h.stand_ins).filter(|r| host.routes.contains(r) && !wanted(r));
-    stale.map(|r| Step::RouteDelete { side: Side::Host, route: r.clone() }).collect()
+/// What was put in place of routes while a leg of theirs was away: the whole ones are there now, behind it.
+pub(super) fn superseded<'a>(held: &'a [MovedNic], host: &'a Snapshot) -> impl Iterator<Item = &'a Route> {
+    let is_wanted = |r: &Route| held.iter().any(|h| h.before.routes.contains(r));
+    held.iter().flat_map(|h| &h.stand_ins).filter(move |r| host.routes.contains(r) && !is_wanted(r))
+}
+
+pub(super) fn without(route: &Route) -> Step {
+    Step::RouteDelete { side: Side::Host, route: route.clone() }
 }
 
 /// Rules stay when their NIC leaves: those that we brought into a container whose namespace lives on go, too.

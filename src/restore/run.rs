@@ -9,8 +9,8 @@ use anyhow::Result;
 use rdma_model::effect::same_rule;
 use rdma_model::error_class::{ErrorClass, WithClass};
 use rdma_model::ids::{HcaName, IfName};
-use rdma_model::snapshot::{Rule, Snapshot};
-use rdma_model::step::Side;
+use rdma_model::snapshot::{Route, Rule, Snapshot};
+use rdma_model::step::{Side, Step};
 
 use crate::apply::apply_all;
 use crate::journal::{Phase, Record};
@@ -21,7 +21,7 @@ use crate::kernel::store::Store;
 use crate::kernel::{Namespaces, Pin, Scope, World};
 use crate::plan::rdma_mode;
 use crate::restore::owed::{order_of, owed, unseen};
-use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore};
+use crate::restore::plan::{AbsentNics, Goal, RestorePlan, plan_restore, superseded, without};
 use crate::restore::{SETTLE, nic_names};
 use crate::verify;
 
@@ -134,6 +134,11 @@ fn restore_all(
     let back = Returned { held: &here, order: &view.precedence, rules: &record.host_rules, moved: &moved, begun };
     let Settled { mut drift, fought, notes: mended, waiting } = settle(world, &mut managers, back, patience)?;
     drift.extend(bare_drift(world, &record)?);
+    if restore_plan.stuck.is_empty() {
+        let waits = |h: &MovedNic| waiting.iter().any(|w| w.nic == h.nic.identity.name);
+        let (_, complete): (Vec<_>, Vec<_>) = here.iter().cloned().partition(waits);
+        drift.extend(stand_in_drift(world, &complete)?);
+    }
     // Where steps failed, a link manager need not be the reason.
     let fought = fought.filter(|_| errors.is_empty());
     if restore_plan.stuck.is_empty() && drift.is_empty() && remaining.is_empty() {
@@ -273,6 +278,27 @@ pub fn release_netns(machine: &dyn Namespaces, store: &Store, record: &Record) -
     unpin(Pin::Own(&store.pin(record.netns)))?;
     record.members.iter().try_for_each(|m| store.remove_ended_late_conf(&m.id, &m.bundle))?;
     files::remove(&store.profile(record.netns))
+}
+
+/// Stand-ins that are there still beside the whole routes; a delete that failed is tried again.
+fn stand_in_drift(world: &mut dyn World, held: &[MovedNic]) -> Result<Vec<Drift>> {
+    if held.iter().all(|h| h.stand_ins.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let host = world.observe(Side::Host, &Scope::links())?;
+    let again: Vec<Step> = superseded(held, &host).map(without).collect();
+    if again.is_empty() {
+        return Ok(Vec::new());
+    }
+    apply_all(&again, world, Instant::now() + SETTLE);
+    let drift = |route: &Route| Drift {
+        dev: "host".into(),
+        field: "stand-in".into(),
+        expected: None,
+        observed: Some(route.to_string()),
+    };
+    let host = world.observe(Side::Host, &Scope::links())?;
+    Ok(superseded(held, &host).map(drift).collect())
 }
 
 /// HCAs without a NIC that the host lacks still, where devices belong to one namespace each; a move that failed is tried again.

@@ -233,7 +233,7 @@ fn a_route_with_a_covered_gateway_ends_anywhere() {
             sh("ip -6 rule add to fd00::/8 lookup 200 priority 1000");
             let (was, mut points) = of_r0(host);
             points.retain(|p| p.name.contains("fd00:1::f") || p.name.contains("fd00::/"));
-            assert!(points.iter().any(|p| p.name.contains("deleting route fd00:1::fe/128")), "{points:#?}");
+            assert!(points.iter().any(|p| p.name.contains("deleting route fd00:1::fe dev r0")), "{points:#?}");
             restores(host, number, &points, &was);
         }),
     );

@@ -8,6 +8,7 @@
 )]
 
 mod apply_mounts;
+mod away;
 mod bootstrap;
 mod bpf;
 mod cni;

@@ -296,6 +296,18 @@ fn restore_plan(kernel: &Kernel, held: &[MovedNic]) -> RestorePlan {
     )
 }
 
+/// Where legs of a route stay, the host has a way by its key meanwhile.
+fn assert_served(held: &[MovedNic], away: &Snapshot) {
+    let gone = names(held);
+    let key = |r: &Route| (r.destination, r.table, r.tos, r.metric.unwrap_or(0));
+    for whole in held.iter().flat_map(|h| &h.before.routes) {
+        let stays = whole.hops.iter().any(|hop| hop.dev.as_ref().is_some_and(|dev| !gone.contains(dev)));
+        let drops = whole.destination.addr().is_ipv4() && whole.nexthop().is_none() && whole.prefsrc.is_none();
+        let serves = away.routes.iter().any(|r| key(r) == key(whole));
+        assert!(!stays || !drops || whole.protocol > 4 || serves, "{whole} while its NIC is away");
+    }
+}
+
 #[test]
 fn what_the_container_has_is_what_was_planned() {
     for_all(120, host(6), |h| {
@@ -348,6 +360,7 @@ fn what_the_container_has_is_what_was_planned() {
             let Some(hca) = &held.nic.hca else { continue };
             assert_eq!(inside.hca(hca).unwrap().uverbs, held.nic.uverbs, "{hca}");
         }
+        assert_served(&case.attach.held, &kernel.see(Side::Host));
         let stays = |s: &Snapshot| s.netdevs.iter().filter(|d| !names(&case.attach.held).contains(&d.name)).count();
         assert_eq!((stays(&inside), inside.netdevs.len()), (2, 2 + case.attach.held.len()));
     });

@@ -13,7 +13,7 @@ use super::{NicState, Side, Step, kernel_address, kernel_made, learned_from_rout
 /// one before its equals (ipv6_link_dev_addr in net/ipv6/addrconf.c).
 pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Step> {
     let dev = &state.netdev.name;
-    let add = |address: &Address| Step::AddressAdd { side, dev: dev.clone(), address: address.clone() };
+    let add = |address: &Address| Step::AddressAdd { side, dev: dev.clone(), address: at_once(address, state) };
     let (v4, v6): (Vec<_>, Vec<_>) = state.netdev.addresses.iter().partition(|a| a.address.is_ipv4());
     let write = |values: SysctlValues| Step::Sysctls { side, dev: dev.clone(), values };
     let (first, last) = without_temporary_addresses(&state.netdev, sysctls);
@@ -30,6 +30,26 @@ pub fn configure(side: Side, state: &NicState, sysctls: SysctlValues) -> Vec<Ste
     steps.extend(v6.into_iter().rev().filter(|a| !kernel_address(a, &state.netdev)).map(add));
     steps.extend(Some(last).filter(|values| !values.is_empty()).map(write));
     steps
+}
+
+/// IFA_F_NODAD, IFA_F_OPTIMISTIC and IFA_F_DADFAILED (include/uapi/linux/if_addr.h).
+const NODAD: u32 = 0x02;
+const OPTIMISTIC: u32 = 0x04;
+const DADFAILED: u32 = 0x08;
+
+/// Whether a route of the NIC prefers this address as its source. Linux refuses such a route while duplicate address detection runs
+/// (ip6_route_info_create() in net/ipv6/route.c): that takes a second or two, and without a carrier it never begins.
+fn is_awaited(a: &Address, state: &NicState) -> bool {
+    let detected = a.address.is_ipv6() && a.flags & (NODAD | DADFAILED) == 0;
+    detected && state.routes.iter().any(|r| r.prefsrc == Some(a.address))
+}
+
+/// The address as it is added: one that a route waits for is not tentative. [`connect`] gives it its own flags, by which Linux
+/// begins no detection (inet6_addr_modify() in net/ipv6/addrconf.c).
+fn at_once(a: &Address, state: &NicState) -> Address {
+    // Linux takes no address that is both (inet6_rtm_newaddr()).
+    let flags = if is_awaited(a, state) { a.flags & !OPTIMISTIC | NODAD } else { a.flags };
+    Address { flags, ..a.clone() }
 }
 
 /// IFA_F_TEMPORARY and IFA_F_MANAGETEMPADDR (include/uapi/linux/if_addr.h).
@@ -88,6 +108,8 @@ pub fn connect(side: Side, states: &[&NicState]) -> Vec<Step> {
     let mut steps = paths(side, states);
     for state in states {
         let dev = &state.netdev.name;
+        let awaited = state.netdev.addresses.iter().filter(|a| is_awaited(a, state));
+        steps.extend(awaited.map(|a| Step::AddressAdd { side, dev: dev.clone(), address: a.clone() }));
         let neighbours = state.netdev.neighbours.iter();
         steps.extend(neighbours.map(|n| Step::NeighbourAdd { side, dev: dev.clone(), neighbour: n.clone() }));
     }
