@@ -204,6 +204,9 @@ class Host:
         self.reach = []
         self.foreign_commands = ""
         self.prepare_flags = []
+        # Commands to a state that is as good as the one before, and back from it.
+        self.alternative = None
+        self._awaited = []
         self._bus = None
         self.dhcp = None
         write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
@@ -274,6 +277,14 @@ class Host:
         """A destination that this host reaches: from an address, or from any (""); by one of several NICs, if it is so."""
         self.reach.append((source, to, by))
 
+    def waits_for(self, pattern):
+        """A pattern of `ip route` without which the set-up is not done."""
+        self._awaited.append(pattern)
+
+    def is_there(self):
+        routes = sh("ip route") if self._awaited else ""
+        return all(re.search(pattern, routes) for pattern in self._awaited)
+
     # The fabric's part.
 
     def gateways(self):
@@ -289,11 +300,12 @@ class Host:
                                        *[f"--interface=p{nic}" for nic in self.rails], *ranges], fabric=True)
         self.dhcp.start()
 
-    def router_advertisements(self, more="", nics=None):
+    def router_advertisements(self):
+        """A prefix on each rail, and a route to what is behind them; no default route."""
         text = "".join(
-            f"interface p{nic} {{ AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvDefaultLifetime 1800;"
-            f" prefix 2001:db8:{i + 1}::/64 {{ AdvOnLink on; AdvAutonomous on; }}; {more} }};\n"
-            for i, nic in enumerate(self.rails) if nics is None or nic in nics)
+            f"interface p{nic} {{ AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvDefaultLifetime 0;"
+            f" prefix 2001:db8:{i + 1}::/64 {{ AdvOnLink on; AdvAutonomous on; }}; route 2001:db8:77::/48 {{}}; }};\n"
+            for i, nic in enumerate(self.rails))
         write("/etc/radvd.conf", text)
         Daemon("radvd", ["radvd", "--nodaemon", "--config=/etc/radvd.conf", "--logmethod=stderr",
                          "--pidfile=/run/radvd.pid"], fabric=True).start()
