@@ -87,8 +87,8 @@ class Networkd:
         self.daemon = Daemon("networkd", ["/lib/systemd/systemd-networkd"], read_only_sys=not host.udev)
         self.daemon.start()
 
-    def is_done(self):
-        return all(self._state(nic) == "configured" for nic in self.nics)
+    def pending(self):
+        return [f"networkd: {nic} is {state}" for nic in self.nics if (state := self._state(nic)) != "configured"]
 
     @staticmethod
     def _state(nic):
@@ -96,7 +96,7 @@ class Networkd:
             index = Path(f"/sys/class/net/{nic}/ifindex").read_text().strip()
             text = Path(f"/run/systemd/netif/links/{index}").read_text()
             return re.search(r"^ADMIN_STATE=(.*)$", text, re.MULTILINE)[1]
-        return None
+        return "unknown"
 
     def reload(self):
         sh("networkctl reload", check=False)
@@ -116,7 +116,7 @@ class NetworkManager:
               + ";".join(f"interface-name:{nic}" for nic in host.all_nics + ["lo"] if nic not in nics) + "\n")
         sh("mkdir -p /run/NetworkManager /var/lib/NetworkManager /etc/NetworkManager/system-connections")
         host.bus()
-        self.daemon = Daemon("NetworkManager", ["NetworkManager", "--no-daemon"], read_only_sys=not host.udev)
+        self.daemon = Daemon("NetworkManager", ["NetworkManager", "--debug", "--log-level=INFO"], read_only_sys=not host.udev)
         self.daemon.start()
         self._wait()
         for connection in connections:
@@ -128,13 +128,10 @@ class NetworkManager:
     def _wait():
         wait_for(lambda: sh("nmcli -t -f RUNNING general", check=False).strip() == "running", "NetworkManager's start")
 
-    def is_done(self):
-        return all(self._state(nic).startswith("100") for nic in self.nics)
-
-    @staticmethod
-    def _state(nic):
-        text = sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False)
-        return "" if "externally" in text else text
+    def pending(self):
+        """What is not activated with a profile: "externally", NetworkManager only watches what others have set."""
+        states = {nic: sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False).strip() for nic in self.nics}
+        return [f"NetworkManager: {nic} is {state}" for nic, state in states.items() if state != "100 (connected)"]
 
     def reload(self):
         sh("nmcli connection reload; nmcli general reload", check=False)
@@ -148,25 +145,27 @@ class NetworkManager:
 class Frr:
     """FRR's daemons on the host and on the fabric. Nothing says when they are done: the routes do."""
 
-    def __init__(self, host, daemons, host_text, fabric_text):
+    def __init__(self, daemons, host_text, fabric_text):
         self.nics = []
         self.daemons = []
         for name, text, fabric in (("host", host_text, False), ("fabric", fabric_text, True)):
-            state = f"/run/frr-{name}"
-            write(f"/etc/frr/{name}.conf", text, 0o640)
-            sh(f"mkdir -p {state} /var/log/frr && chown frr: {state} /etc/frr/{name}.conf && chmod 755 {state}")
-            for program in ["zebra"] + (["mgmtd"] if Path("/usr/lib/frr/mgmtd").exists() else []) + daemons:
-                command = [f"/usr/lib/frr/{program}", "-u", "frr", "-g", "frr", "-z", f"{state}/zserv.api", "-i",
-                           f"{state}/{program}.pid", "--vty_socket", state, "-f", f"/etc/frr/{name}.conf",
-                           "-A", "127.0.0.1", "--log", "stdout"]
-                daemon = Daemon(f"frr-{name}-{program}", command, fabric=fabric)
+            write(f"/etc/frr/{name}/frr.conf", text)
+            write(f"/etc/frr/{name}/vtysh.conf", "")
+            sh(f"mkdir -p /run/frr/{name} /var/log/frr && chown -R frr: /run/frr /etc/frr && chmod 755 /run/frr /run/frr/{name}")
+            # Of Debian 13 on.
+            mgmtd = ["mgmtd"] if Path("/usr/lib/frr/mgmtd").exists() else []
+            for program in mgmtd + ["zebra"] + daemons:
+                daemon = Daemon(f"frr-{name}-{program}", [f"/usr/lib/frr/{program}", "-N", name, "-A", "127.0.0.1", "--log", "stdout"],
+                                fabric=fabric)
                 daemon.start()
                 if not fabric:
                     self.daemons.append(daemon)
-                wait_for(Path(f"{state}/{program}.vty").exists, f"{program} on the {name}")
+                wait_for(Path(f"/run/frr/{name}/{program}.vty").exists, f"{program} on the {name}")
+            # A daemon may not answer at once.
+            wait_for(lambda n=name: "rror" not in sh(f"vtysh -N {n} -f /etc/frr/{n}/frr.conf", check=False), "FRR's configuration")
 
-    def is_done(self):
-        return all(daemon.process.poll() is None for daemon in self.daemons)
+    def pending(self):
+        return [f"{daemon.name} has ended" for daemon in self.daemons if daemon.process.poll() is not None]
 
     def reload(self):
         pass
@@ -183,8 +182,9 @@ class Ifupdown2:
         write("/etc/network/interfaces", text)
         sh("mkdir -p /run/network && ifreload -a")
 
-    def is_done(self):
-        return True
+    @staticmethod
+    def pending():
+        return []
 
     def reload(self):
         pass
@@ -217,6 +217,8 @@ class Host:
             ip address add {FAR}/32 dev lo; ip address add {FAR6}/128 dev lo
             {"ip link add br0 type bridge; ip link set br0 up" if shared_subnet else ""}""")
         if udev:
+            # Debian's rule for NetworkManager: it would leave veths alone.
+            write("/etc/udev/rules.d/85-nm-unmanaged.rules", "")
             self._start_udev()
         for nic in self.all_nics:
             sh(f"ip link add {nic} type veth peer name p{nic} netns fabric")
@@ -264,7 +266,7 @@ class Host:
         self.managers.append(NetworkManager(self, connections, self.rails if nics is None else nics, up))
 
     def frr(self, daemons, host_text, fabric_text):
-        self.managers.append(Frr(self, daemons, host_text, fabric_text))
+        self.managers.append(Frr(daemons, host_text, fabric_text))
 
     def ifupdown2(self, text):
         self.managers.append(Ifupdown2(text))
@@ -313,8 +315,9 @@ class Host:
     def carrier(self, nic, on):
         self.on_fabric(f"ip link set p{nic} {'up' if on else 'down'}")
 
-    def managers_done(self):
-        return all(manager.is_done() for manager in self.managers)
+    def pending(self):
+        """What its managers are still at, a line each."""
+        return [line for manager in self.managers for line in manager.pending()]
 
 
 class Container:

@@ -38,7 +38,7 @@ class Judge:
     def set_up(self):
         case, host = self.case, self.host
         case.set_up(host)
-        wait_for(host.managers_done, "set-up: the managers")
+        wait_for(lambda: not host.pending(), "set-up: the managers")
         wait_for(host.is_there, "set-up: what the case waits for")
         managed = self.settled()
         if host.foreign_commands:
@@ -60,15 +60,15 @@ class Judge:
     def settled(self, limit=60):
         """The state, when it has not changed for a second."""
         end = time.monotonic() + limit
-        last, since = None, 0
+        last, now, since = None, state.look(self.host.all_nics), 0
         while True:
-            now = state.look(self.host.all_nics)
-            if last is None or not now == last or now.unfinished() or not self.host.managers_done():
+            before, now = last or now, state.look(self.host.all_nics)
+            if last is None or not now == last or now.unfinished() or self.host.pending():
                 last, since = now, time.monotonic()
             elif time.monotonic() - since > 1:
                 return now
             if time.monotonic() > end:
-                raise Failure("set-up: the host does not settle")
+                self.fail_with("set-up: the host does not settle", state.differences(before, now, None, False) + self.host.pending())
             time.sleep(0.1)
 
     def differences(self):
@@ -127,7 +127,7 @@ class Judge:
     def expect_back(self, step, limit=BACK_LIMIT):
         """Everything is as before, by itself or by the timer, and stays so."""
         started = looked = time.monotonic()
-        while lines := self.differences():
+        while lines := self.differences() or self.host.pending():
             now = time.monotonic()
             if now - started > limit:
                 self.fail_with(f"{step}: not as before after {limit} s", lines)
@@ -157,13 +157,18 @@ class Judge:
 
     def expect_inside(self, container, step):
         """What the host reached by a NIC that moved is reached from inside by it."""
-        mine = [(s, t, by) for s, t, by in self.host.reach if self.ways[(s, t, by)] & set(self.moved)]
+        mine = [entry for entry in self.host.reach if self.ways[entry] & set(self.moved) and self.may_leave(entry, inside=True)]
         pid = container.pid
         for entry in mine:
             found = way(*entry[:2], pid)
             if found is None or found["dev"] not in self.ways[entry]:
                 raise Failure(f"{step}: inside, {shown(entry)} by {found and found['dev']}, not by {' or '.join(self.ways[entry])}")
         self.expect_reached(mine, f"{step}: inside", pid)
+
+    def may_leave(self, entry, inside):
+        """Whether the source address of a destination is there."""
+        at = [item.nic for item in self.base.items if item.effect.startswith(f"address {entry[0]}/")]
+        return not at or (at[0] in self.moved) == inside
 
     def expect_only_planned_addresses(self, container):
         planned = {item.effect for item in self.base.items if item.kind == "address"}
@@ -173,7 +178,7 @@ class Judge:
 
     def expect_away(self, step):
         """What needs none of the NICs that moved is reached as before."""
-        others = [entry for entry in self.host.reach if self.ways[entry] - set(self.moved)]
+        others = [entry for entry in self.host.reach if self.ways[entry] - set(self.moved) and self.may_leave(entry, inside=False)]
         for entry in others:
             found = way(*entry[:2])
             if found is None or found["dev"] not in self.ways[entry]:
