@@ -252,6 +252,16 @@ class Host:
         self._bus.start()
         wait_for(Path("/run/dbus/system_bus_socket").exists, "the bus's start")
 
+    def owns_name(self, name):
+        """A stand-in with a manager's name on the bus."""
+        write("/etc/dbus-1/system.d/stand-in.conf", f'<busconfig><policy user="root"><allow own="{name}"/>'
+              f'<allow send_destination="{name}"/></policy></busconfig>\n')
+        self.bus()
+        Daemon("bus-name", ["python3", "-B", "/case/bus_name.py", name]).start()
+        asked = ("dbus-send --system --print-reply --dest=org.freedesktop.DBus /org/freedesktop/DBus"
+                 f" org.freedesktop.DBus.NameHasOwner string:{name}")
+        wait_for(lambda: "true" in sh(asked, check=False), f"the name {name}")
+
     # What configures this host.
 
     def networkd(self, files, nics=None):

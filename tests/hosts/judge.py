@@ -263,8 +263,10 @@ class Judge:
 
     def grown(self):
         """More containers, without growth of anything."""
+        hold, self.hold = self.hold, min(self.hold, 1)
         for number in range(self.rounds):
             self.once(f"round {number + 1}", look_inside=False)
+        self.hold = hold
 
     def ended(self):
         """Nothing is held, and nothing is left to restore."""

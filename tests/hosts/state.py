@@ -224,7 +224,9 @@ def differences(before, after, foreign, of_daemons):
         if take(lambda other, item=item: other.exact == item.exact) is None:
             lines.append(f"lost    {item.exact}")
     for item in in_effect:
-        if take(lambda other, item=item: other.effect == item.effect) is None:
+        # A daemon's nexthops are there for its routes, whose legs are compared; here only that they do not grow.
+        unneeded = item.kind == "nexthop" and not item.foreign_to_daemons
+        if take(lambda other, item=item: other.effect == item.effect) is None and not unneeded:
             lines.append(f"lost    {item.effect}")
     lines += [f"extra   {item.exact}" for item in left]
     return lines

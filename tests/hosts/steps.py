@@ -73,7 +73,7 @@ def withdrawn_while_away(judge):
         if len(nexthops) != 1 or withdrawn:
             raise Failure(f"stop: {len(nexthops)} nexthops, not 1; a route that was withdrawn while the NIC was away: {withdrawn or 'none'}")
     # The kernel takes its route along.
-    sh("ip nexthop flush proto zebra")
+    sh(f"ip nexthop del id {number}")
 
 
 def addresses_inside(judge):
