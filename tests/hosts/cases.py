@@ -312,7 +312,7 @@ def networkd_that_keeps_foreign_rules(h):
     h.m0_by_hand()
     h.gateways()
     write("/etc/systemd/networkd.conf.d/foreign.conf", "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n")
-    h.networkd({f"10-r{i}.network": networkd_static(i, network="KeepConfiguration=static") for i in range(2)})
+    h.networkd({f"10-r{i}.network": networkd_static(i, f"Priority={3000 + i}", "KeepConfiguration=static") for i in range(2)})
     reach_gateways(h)
     h.foreign(FOREIGN + FOREIGN_ON_R0)
 
@@ -568,7 +568,8 @@ def stand_in_replaces_address_without_metric(h):
     h.gateways()
     sh("""ip link set r0 up; ip address add 198.18.0.10/24 metric 100 dev r0
         ip route add 198.19.77.0/24 via 198.18.0.1 dev r0 proto dhcp src 198.18.0.10 metric 100""")
-    stand_in(h, "", """ip address replace 198.18.0.10/24 dev r0
+    stand_in(h, "", """ip link set r0 up
+        ip address replace 198.18.0.10/24 dev r0
         ip route replace 198.19.77.0/24 via 198.18.0.1 dev r0 proto dhcp src 198.18.0.10 metric 100""")
     reach_gateways(h)
 
@@ -583,7 +584,10 @@ def stand_in_adds_rules_the_other_way_round(h):
             ip route add default via 198.18.{i}.1 dev r{i} table {151 + i}
             ip rule add from 198.18.{i}.10 table {151 + i} priority {32764 + i} proto static""")
     gone = "".join(f"ip rule del from 198.18.{i}.10 table {151 + i}\n" for i in range(2))
-    back = "".join(f"ip rule add from 198.18.{i}.10 table {151 + i} priority {32765 - i} proto static\n" for i in (1, 0))
+    back = "".join(f"""ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}
+        ip route add default via 198.18.{i}.1 dev r{i} table {151 + i}
+        ip rule add from 198.18.{i}.10 table {151 + i} priority {32765 - i} proto static
+""" for i in (1, 0))
     stand_in(h, gone, back)
     reach_gateways(h)
 
@@ -600,9 +604,8 @@ while :; do
   while [ -e /sys/class/net/r0 ]; do sleep 0.01; done
   rm -f $signs
   {gone}
-  until [ -e /sys/class/net/r0 ]; do sleep 0.01; done
+  for nic in {" ".join(h.rails)}; do until [ -e /sys/class/net/$nic ]; do sleep 0.01; done; done
   sleep 0.04
-  ip link set r0 up
   {back}
   configured
 done

@@ -52,10 +52,6 @@ class Judge:
             self.ways[entry] = set(by) if by else {wait_for(lambda s=source, t=to: way(s, t), f"set-up: a way to {to}")["dev"]}
         self.expect_reached(host.reach, "set-up")
         self.base = self.settled()
-        if self.by_hand:
-            # Only what a manager can get back.
-            self.base.settings.clear()
-            self.foreign = {}
         if host.alternative:
             there, back = host.alternative
             sh(there)
@@ -63,12 +59,15 @@ class Judge:
             sh(back)
             self.base = self.settled()
 
+    def look(self):
+        return state.look(self.host.all_nics if not self.by_hand else [])
+
     def settled(self, limit=60):
         """The state, when it has not changed for a second."""
         end = time.monotonic() + limit
-        last, now, since = None, state.look(self.host.all_nics), 0
+        last, now, since = None, self.look(), 0
         while True:
-            before, now = last or now, state.look(self.host.all_nics)
+            before, now = last or now, self.look()
             if last is None or not now == last or now.unfinished() or self.host.pending():
                 last, since = now, time.monotonic()
             elif time.monotonic() - since > 1:
@@ -78,9 +77,7 @@ class Judge:
             time.sleep(0.1)
 
     def differences(self):
-        now = state.look(self.host.all_nics)
-        if self.by_hand:
-            now.settings.clear()
+        now = self.look()
         bases = [self.base] + ([self.alternative] if self.alternative else [])
         return min((state.differences(base, now, self.foreign, self.case.has_daemons) for base in bases), key=len)
 

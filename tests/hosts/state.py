@@ -177,9 +177,11 @@ def settings_of(nics):
 
 
 def look(nics, prefix=()):
-    """The state of this host, with the settings of `nics`; or of the namespace that a command after `prefix` runs in."""
+    """The state of this host, and the settings of `nics`; or of the namespace that a command after `prefix` runs in."""
     prefix = list(prefix)
     items, settings = _links_and_addresses(prefix)
+    if not nics:
+        settings.clear()
     for family in ("-4", "-6"):
         items += _routes(family, prefix) + _rules(family, prefix)
     items += _nexthops(prefix) + _neighbours(prefix)
