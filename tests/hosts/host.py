@@ -88,7 +88,9 @@ class Networkd:
         self.daemon.start()
 
     def pending(self):
-        return [f"networkd: {nic} is {state}" for nic in self.nics if (state := self._state(nic)) != "configured"]
+        """`failed` is final, too: networkd 252 ends so at times when a link goes down and up within some ms, by ip alone as
+        well. What it lacks then is seen in the state."""
+        return [f"networkd: {nic} is {state}" for nic in self.nics if (state := self._state(nic)) not in ("configured", "failed")]
 
     @staticmethod
     def _state(nic):
