@@ -1,4 +1,6 @@
-"""A host and its fabric in network namespaces, and what configures the host: managers, daemons, files."""
+"""A host and its fabric in network namespaces, and what configures the host: managers, daemons,
+files."""
+
 import contextlib
 import json
 import os
@@ -19,11 +21,20 @@ class Failure(Exception):
 
 def sh(command, check=True, timeout=120):
     """Standard output and error of a shell's command."""
-    done = subprocess.run(["sh", "-ec", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-                          stdin=subprocess.DEVNULL, timeout=timeout)
+    done = subprocess.run(
+        ["sh", "-ec", command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        timeout=timeout,
+    )
     text = done.stdout.decode(errors="replace")
     if check and done.returncode:
-        raise Failure(f"set-up: {command.strip().splitlines()[0][:120]}: exit {done.returncode}: {text.strip()[-600:]}")
+        raise Failure(
+            f"set-up: {command.strip().splitlines()[0][:120]}: exit {done.returncode}:"
+            f" {text.strip()[-600:]}"
+        )
     return text
 
 
@@ -54,12 +65,23 @@ class Daemon:
         if read_only_sys:
             # Managers then do as in a container: they wait for no udevd.
             inner = 'mount --bind /sys /sys && mount -o remount,bind,ro /sys && exec "$0" "$@"'
-            self.prefix += ["unshare", "--mount", "--propagation", "private", "--", "sh", "-ec", inner]
+            self.prefix += [
+                "unshare",
+                "--mount",
+                "--propagation",
+                "private",
+                "--",
+                "sh",
+                "-ec",
+                inner,
+            ]
         self.process = None
 
     def start(self):
         with open(f"/log/{self.name}", "ab") as log:
-            self.process = subprocess.Popen(self.prefix + self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                self.prefix + self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def stop(self, with_signal=signal.SIGTERM):
         if self.process is None:
@@ -80,17 +102,27 @@ class Networkd:
         self.nics = nics
         for name, text in files.items():
             write(name if name.startswith("/") else f"/etc/systemd/network/{name}", text)
-        sh("mkdir -p /run/systemd/netif/links /run/systemd/netif/leases /run/systemd/netif/lldp /run/systemd/network"
-           " && chown -R systemd-network: /run/systemd/netif")
+        sh(
+            "mkdir -p /run/systemd/netif/links /run/systemd/netif/leases"
+            " /run/systemd/netif/lldp /run/systemd/network"
+            " && chown -R systemd-network: /run/systemd/netif"
+        )
         host.bus()
         os.environ["SYSTEMD_LOG_LEVEL"] = "info"
-        self.daemon = Daemon("networkd", ["/lib/systemd/systemd-networkd"], read_only_sys=not host.udev)
+        self.daemon = Daemon(
+            "networkd", ["/lib/systemd/systemd-networkd"], read_only_sys=not host.udev
+        )
         self.daemon.start()
 
     def pending(self):
-        """`failed` is final, too: networkd 252 ends so at times when a link goes down and up within some ms, by ip alone as
-        well. What it lacks then is seen in the state."""
-        return [f"networkd: {nic} is {state}" for nic in self.nics if (state := self._state(nic)) not in ("configured", "failed")]
+        """`failed` is final, too: networkd 252 ends so at times when a link goes down and up within
+        some ms, by ip alone as well. What it lacks then is seen in the state.
+        """
+        return [
+            f"networkd: {nic} is {state}"
+            for nic in self.nics
+            if (state := self._state(nic)) not in ("configured", "failed")
+        ]
 
     @staticmethod
     def _state(nic):
@@ -113,12 +145,23 @@ class NetworkManager:
 
     def __init__(self, host, connections, nics, up=()):
         self.nics = nics
-        write("/etc/NetworkManager/NetworkManager.conf", "[main]\nplugins=keyfile\nauth-polkit=false\ndhcp=internal\n"
-              "dns=none\nno-auto-default=*\n[keyfile]\nunmanaged-devices="
-              + ";".join(f"interface-name:{nic}" for nic in host.all_nics + ["lo"] if nic not in nics) + "\n")
-        sh("mkdir -p /run/NetworkManager /var/lib/NetworkManager /etc/NetworkManager/system-connections")
+        write(
+            "/etc/NetworkManager/NetworkManager.conf",
+            "[main]\nplugins=keyfile\nauth-polkit=false\ndhcp=internal\n"
+            "dns=none\nno-auto-default=*\n[keyfile]\nunmanaged-devices="
+            + ";".join(f"interface-name:{nic}" for nic in host.all_nics + ["lo"] if nic not in nics)
+            + "\n",
+        )
+        sh(
+            "mkdir -p /run/NetworkManager /var/lib/NetworkManager"
+            " /etc/NetworkManager/system-connections"
+        )
         host.bus()
-        self.daemon = Daemon("NetworkManager", ["NetworkManager", "--debug", "--log-level=INFO"], read_only_sys=not host.udev)
+        self.daemon = Daemon(
+            "NetworkManager",
+            ["NetworkManager", "--debug", "--log-level=INFO"],
+            read_only_sys=not host.udev,
+        )
         self.daemon.start()
         self._wait()
         for connection in connections:
@@ -128,12 +171,23 @@ class NetworkManager:
 
     @staticmethod
     def _wait():
-        wait_for(lambda: sh("nmcli -t -f RUNNING general", check=False).strip() == "running", "NetworkManager's start")
+        wait_for(
+            lambda: sh("nmcli -t -f RUNNING general", check=False).strip() == "running",
+            "NetworkManager's start",
+        )
 
     def pending(self):
-        """What is not activated with a profile: "externally", NetworkManager only watches what others have set."""
-        states = {nic: sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False).strip() for nic in self.nics}
-        return [f"NetworkManager: {nic} is {state}" for nic, state in states.items() if state != "100 (connected)"]
+        """What is not activated with a profile: "externally", NetworkManager only watches what
+        others have set."""
+        states = {
+            nic: sh(f"nmcli -g GENERAL.STATE device show {nic}", check=False).strip()
+            for nic in self.nics
+        }
+        return [
+            f"NetworkManager: {nic} is {state}"
+            for nic, state in states.items()
+            if state != "100 (connected)"
+        ]
 
     def reload(self):
         sh("nmcli connection reload; nmcli general reload", check=False)
@@ -145,7 +199,8 @@ class NetworkManager:
 
 
 class Frr:
-    """FRR's daemons on the host and on the fabric. Nothing says when they are done: the routes do."""
+    """FRR's daemons on the host and on the fabric. Nothing says when they are done: the routes do.
+    """
 
     def __init__(self, daemons, host_text, fabric_text):
         self.nics = []
@@ -153,21 +208,35 @@ class Frr:
         for name, text, fabric in (("host", host_text, False), ("fabric", fabric_text, True)):
             write(f"/etc/frr/{name}/frr.conf", text)
             write(f"/etc/frr/{name}/vtysh.conf", "")
-            sh(f"mkdir -p /run/frr/{name} /var/log/frr && chown -R frr: /run/frr /etc/frr && chmod 755 /run/frr /run/frr/{name}")
+            sh(
+                f"mkdir -p /run/frr/{name} /var/log/frr && chown -R frr: /run/frr /etc/frr &&"
+                f" chmod 755 /run/frr /run/frr/{name}"
+            )
             # Of Debian 13 on.
             mgmtd = ["mgmtd"] if Path("/usr/lib/frr/mgmtd").exists() else []
             for program in mgmtd + ["zebra"] + daemons:
-                daemon = Daemon(f"frr-{name}-{program}", [f"/usr/lib/frr/{program}", "-N", name, "-A", "127.0.0.1", "--log", "stdout"],
-                                fabric=fabric)
+                daemon = Daemon(
+                    f"frr-{name}-{program}",
+                    [f"/usr/lib/frr/{program}", "-N", name, "-A", "127.0.0.1", "--log", "stdout"],
+                    fabric=fabric,
+                )
                 daemon.start()
                 if not fabric:
                     self.daemons.append(daemon)
                 wait_for(Path(f"/run/frr/{name}/{program}.vty").exists, f"{program} on the {name}")
             # A daemon may not answer at once.
-            wait_for(lambda n=name: "rror" not in sh(f"vtysh -N {n} -f /etc/frr/{n}/frr.conf", check=False), "FRR's configuration")
+            wait_for(
+                lambda n=name: "rror"
+                not in sh(f"vtysh -N {n} -f /etc/frr/{n}/frr.conf", check=False),
+                "FRR's configuration",
+            )
 
     def pending(self):
-        return [f"{daemon.name} has ended" for daemon in self.daemons if daemon.process.poll() is not None]
+        return [
+            f"{daemon.name} has ended"
+            for daemon in self.daemons
+            if daemon.process.poll() is not None
+        ]
 
     def reload(self):
         pass
@@ -178,6 +247,7 @@ class Frr:
 
 class Ifupdown2:
     """ifupdown2: writes when it is called, and at no other time."""
+
     nics = ()
 
     def __init__(self, text):
@@ -214,7 +284,8 @@ class Host:
         write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
         sh("mkdir -p /run/netns && ip netns add fabric")
         self.on_fabric(f"""ip link set lo up
-            sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv6.conf.default.accept_dad=0 \
+            sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 \
+              net.ipv6.conf.default.accept_dad=0 \\
               net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0
             ip address add {FAR}/32 dev lo; ip address add {FAR6}/128 dev lo
             {"ip link add br0 type bridge; ip link set br0 up" if shared_subnet else ""}""")
@@ -233,7 +304,10 @@ class Host:
 
     def m0_by_hand(self):
         """The uplink, by `ip`, where no manager is to have it."""
-        sh("ip address add 192.0.2.10/24 dev m0; ip link set m0 up; ip route add default via 192.0.2.1 dev m0")
+        sh(
+            "ip address add 192.0.2.10/24 dev m0; ip link set m0 up; ip route add default via"
+            " 192.0.2.1 dev m0"
+        )
 
     @staticmethod
     def on_fabric(command, check=True):
@@ -256,12 +330,17 @@ class Host:
 
     def owns_name(self, name):
         """A stand-in with a manager's name on the bus."""
-        write("/etc/dbus-1/system.d/stand-in.conf", f'<busconfig><policy user="root"><allow own="{name}"/>'
-              f'<allow send_destination="{name}"/></policy></busconfig>\n')
+        write(
+            "/etc/dbus-1/system.d/stand-in.conf",
+            f'<busconfig><policy user="root"><allow own="{name}"/>'
+            f'<allow send_destination="{name}"/></policy></busconfig>\n',
+        )
         self.bus()
         Daemon("bus-name", ["python3", "-B", "/case/bus_name.py", name]).start()
-        asked = ("dbus-send --system --print-reply --dest=org.freedesktop.DBus /org/freedesktop/DBus"
-                 f" org.freedesktop.DBus.NameHasOwner string:{name}")
+        asked = (
+            "dbus-send --system --print-reply --dest=org.freedesktop.DBus /org/freedesktop/DBus"
+            f" org.freedesktop.DBus.NameHasOwner string:{name}"
+        )
         wait_for(lambda: "true" in sh(asked, check=False), f"the name {name}")
 
     # What configures this host.
@@ -271,11 +350,15 @@ class Host:
 
     def netplan(self, text, nics=None):
         write("/etc/netplan/50-case.yaml", text, 0o600)
+        # Newer ones tell systemd of their units; there is none.
+        write("/usr/local/bin/systemctl", "#!/bin/sh\n", 0o755)
         sh("netplan generate; chmod -R a+rX /run/systemd/network")
         self.networkd({}, nics)
 
     def network_manager(self, connections, nics=None, up=()):
-        self.managers.append(NetworkManager(self, connections, self.rails if nics is None else nics, up))
+        self.managers.append(
+            NetworkManager(self, connections, self.rails if nics is None else nics, up)
+        )
 
     def frr(self, daemons, host_text, fabric_text):
         self.managers.append(Frr(daemons, host_text, fabric_text))
@@ -288,7 +371,8 @@ class Host:
         self.foreign_commands += commands + "\n"
 
     def reaches(self, source, to, by=()):
-        """A destination that this host reaches: from an address, or from any (""); by one of several NICs, if it is so."""
+        """A destination that this host reaches: from an address, or from any (""); by one of
+        several NICs, if it is so."""
         self.reach.append((source, to, by))
 
     def waits_for(self, pattern):
@@ -304,25 +388,60 @@ class Host:
     def gateways(self):
         """198.18.N.1/24 and 2001:db8:N+1::1/64 on each rail's other end."""
         for i, nic in enumerate(self.rails):
-            self.on_fabric(f"ip address add 198.18.{i}.1/24 dev p{nic}; ip address add 2001:db8:{i + 1}::1/64 dev p{nic}")
+            self.on_fabric(
+                f"ip address add 198.18.{i}.1/24 dev p{nic}; ip address add"
+                f" 2001:db8:{i + 1}::1/64 dev p{nic}"
+            )
 
     def dhcp_server(self):
-        ranges = [f"--dhcp-range=198.18.{i}.4,198.18.{i}.4,255.255.255.0,3600" for i in range(len(self.rails))]
-        self.dhcp = Daemon("dnsmasq", ["dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts",
-                                       "--port=0", "--user=root", "--pid-file=", "--leasefile-ro", "--no-ping",
-                                       "--dhcp-authoritative", "--bind-interfaces", "--log-facility=-",
-                                       *[f"--interface=p{nic}" for nic in self.rails], *ranges], fabric=True)
+        ranges = [
+            f"--dhcp-range=198.18.{i}.4,198.18.{i}.4,255.255.255.0,3600"
+            for i in range(len(self.rails))
+        ]
+        self.dhcp = Daemon(
+            "dnsmasq",
+            [
+                "dnsmasq",
+                "--keep-in-foreground",
+                "--conf-file=/dev/null",
+                "--no-resolv",
+                "--no-hosts",
+                "--port=0",
+                "--user=root",
+                "--pid-file=",
+                "--leasefile-ro",
+                "--no-ping",
+                "--dhcp-authoritative",
+                "--bind-interfaces",
+                "--log-facility=-",
+                *[f"--interface=p{nic}" for nic in self.rails],
+                *ranges,
+            ],
+            fabric=True,
+        )
         self.dhcp.start()
 
     def router_advertisements(self):
         """A prefix on each rail, and a route to what is behind them; no default route."""
         text = "".join(
-            f"interface p{nic} {{ AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvDefaultLifetime 0;"
-            f" prefix 2001:db8:{i + 1}::/64 {{ AdvOnLink on; AdvAutonomous on; }}; route 2001:db8:77::/48 {{}}; }};\n"
-            for i, nic in enumerate(self.rails))
+            f"interface p{nic}"
+            f" {{ AdvSendAdvert on; MinRtrAdvInterval 3; MaxRtrAdvInterval 4; AdvDefaultLifetime 0;"
+            f" prefix 2001:db8:{i + 1}::/64 {{ AdvOnLink on; AdvAutonomous on; }}; route"
+            f" 2001:db8:77::/48 {{}}; }};\n"
+            for i, nic in enumerate(self.rails)
+        )
         write("/etc/radvd.conf", text)
-        Daemon("radvd", ["radvd", "--nodaemon", "--config=/etc/radvd.conf", "--logmethod=stderr",
-                         "--pidfile=/run/radvd.pid"], fabric=True).start()
+        Daemon(
+            "radvd",
+            [
+                "radvd",
+                "--nodaemon",
+                "--config=/etc/radvd.conf",
+                "--logmethod=stderr",
+                "--pidfile=/run/radvd.pid",
+            ],
+            fabric=True,
+        ).start()
 
     def carrier(self, nic, on):
         self.on_fabric(f"ip link set p{nic} {'up' if on else 'down'}")
@@ -334,28 +453,45 @@ class Host:
 
 class Container:
     """A network and mount namespace, and the hooks as a runtime calls them."""
+
     count = 0
 
     def __init__(self, plan="default"):
         Container.count += 1
         self.id = f"c{Container.count}"
         self.plan = plan
-        command = ["unshare", "--net", "--mount", "--propagation", "private", "--", "sh", "-ec",
-                   "ip link set lo up; echo ready; exec sleep infinity"]
+        command = [
+            "unshare",
+            "--net",
+            "--mount",
+            "--propagation",
+            "private",
+            "--",
+            "sh",
+            "-ec",
+            "ip link set lo up; echo ready; exec sleep infinity",
+        ]
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self.process.stdout.readline()
         self.pid = self.process.pid
 
     def state(self, status, pid):
-        state = {"ociVersion": "1.0.2", "id": self.id, "status": status, "bundle": "",
-                 "annotations": {"rdmaprep.io/plan": self.plan}}
+        state = {
+            "ociVersion": "1.0.2",
+            "id": self.id,
+            "status": status,
+            "bundle": "",
+            "annotations": {"rdmaprep.io/plan": self.plan},
+        }
         if pid:
             state["pid"] = self.pid
         return json.dumps(state).encode()
 
     def create(self, kill_after=None):
         """The create hook; killed after that many seconds."""
-        return rdmaprep("hook", "createRuntime", given=self.state("creating", True), kill_after=kill_after)
+        return rdmaprep(
+            "hook", "createRuntime", given=self.state("creating", True), kill_after=kill_after
+        )
 
     def end(self):
         self.process.kill()
@@ -381,15 +517,25 @@ class Ended:
 
 def rdmaprep(*arguments, given=b"", kill_after=None):
     started = time.monotonic()
-    process = subprocess.Popen(["rdmaprep", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        ["rdmaprep", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     try:
         text, _ = process.communicate(given, timeout=180 if kill_after is None else kill_after)
     except subprocess.TimeoutExpired:
         process.kill()
         text, _ = process.communicate()
         if kill_after is None:
-            raise Failure(f"rdmaprep {' '.join(arguments)}: did not end within 180 s: {text.decode()[-400:]}") from None
+            raise Failure(
+                f"rdmaprep {' '.join(arguments)}: did not end within 180 s: {text.decode()[-400:]}"
+            ) from None
     seconds = time.monotonic() - started
     with open("/log/rdmaprep", "a", encoding="utf-8") as log:
-        log.write(f"== {time.strftime('%T')} {' '.join(arguments)}: {process.returncode}, {seconds:.2f} s\n{text.decode(errors='replace')}")
+        log.write(
+            f"== {time.strftime('%T')} {' '.join(arguments)}: {process.returncode},"
+            f" {seconds:.2f} s\n{text.decode(errors='replace')}"
+        )
     return Ended(process.returncode, text.decode(errors="replace").strip(), seconds)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""judge.py CASE [--long] [--rounds N] [--hold S]: sets a case's host up, in this process's namespaces, and judges rdmaprep on it.
+"""judge.py CASE [OPTION...]: sets a case's host up, in this process's namespaces, and judges
+rdmaprep on it. Prints what differs, and exits with 1, at the first step that fails.
 
-Prints what differs, and exits with 1, at the first step that fails. Run by tests/hosts/enter.
+Run by tests/hosts/enter. The options are those of tests/hosts/run.
 """
+
 import argparse
 import json
 import os
@@ -49,7 +51,11 @@ class Judge:
         self.foreign = state.foreign_between(managed, self.base) if case.is_managed else None
         for entry in host.reach:
             source, to, by = entry
-            self.ways[entry] = set(by) if by else {wait_for(lambda s=source, t=to: way(s, t), f"set-up: a way to {to}")["dev"]}
+            self.ways[entry] = (
+                set(by)
+                if by
+                else {wait_for(lambda s=source, t=to: way(s, t), f"set-up: a way to {to}")["dev"]}
+            )
         self.expect_reached(host.reach, "set-up")
         self.base = self.settled()
         if host.alternative:
@@ -73,13 +79,19 @@ class Judge:
             elif time.monotonic() - since > 1:
                 return now
             if time.monotonic() > end:
-                self.fail_with("set-up: the host does not settle", state.differences(before, now, None, False) + self.host.pending())
+                self.fail_with(
+                    "set-up: the host does not settle",
+                    state.differences(before, now, None, False) + self.host.pending(),
+                )
             time.sleep(0.1)
 
     def differences(self):
         now = self.look()
         bases = [self.base] + ([self.alternative] if self.alternative else [])
-        return min((state.differences(base, now, self.foreign, self.case.has_daemons) for base in bases), key=len)
+        return min(
+            (state.differences(base, now, self.foreign, self.case.has_daemons) for base in bases),
+            key=len,
+        )
 
     def use_first_base(self):
         """What a manager has chosen instead, it gives up again."""
@@ -88,7 +100,8 @@ class Judge:
             self.settled()
 
     def control(self, work):
-        """What managers do by themselves when so treated, with every NIC at home, is no container's fault."""
+        """What managers do by themselves when so treated, with every NIC at home, is no
+        container's fault."""
         work()
         now = self.settled()
         if self.differences():
@@ -128,7 +141,9 @@ class Judge:
         if ended.code != code:
             text = "\n".join(line[:300] for line in ended.text.splitlines()[:6])
             lines = self.differences() if self.base else []
-            raise Failure(f"{step}: exit {ended.code}: {text}" + "".join(f"\n  {line}" for line in lines[:12]))
+            raise Failure(
+                f"{step}: exit {ended.code}: {text}" + "".join(f"\n  {line}" for line in lines[:12])
+            )
 
     def expect_back(self, step, limit=BACK_LIMIT):
         """Everything is as before, by itself or by the timer, and stays so."""
@@ -147,33 +162,50 @@ class Judge:
         end = time.monotonic() + 10
         while lines := self.differences():
             if time.monotonic() > end:
-                self.fail_with(f"{step}: other than before {self.hold:.0f} s after it was as before", lines)
+                self.fail_with(
+                    f"{step}: other than before {self.hold:.0f} s after it was as before", lines
+                )
             time.sleep(0.2)
 
     def fail_with(self, text, lines):
         status = rdmaprep("status").text
         shown = lines[:16] + ([f"and {len(lines) - 16} more"] if len(lines) > 16 else [])
         held = [line[:200] for line in status.splitlines()[:4]] if status else []
-        raise Failure(text + "".join(f"\n  {line}" for line in shown) + "".join(f"\n  status: {line}" for line in held))
+        raise Failure(
+            text
+            + "".join(f"\n  {line}" for line in shown)
+            + "".join(f"\n  status: {line}" for line in held)
+        )
 
     def timer(self, step="timer"):
         """What the systemd timer runs."""
         self.timers += 1
-        self.expect_code(rdmaprep("restore", "--all", "--stale"), 0, f"{step}: restore --all --stale")
+        self.expect_code(
+            rdmaprep("restore", "--all", "--stale"), 0, f"{step}: restore --all --stale"
+        )
 
     def expect_inside(self, container, step):
         """What the host reached by a NIC that moved is reached from inside by it."""
-        mine = [entry for entry in self.host.reach if self.ways[entry] & set(self.moved) and self.may_leave(entry, inside=True)]
+        mine = [
+            entry
+            for entry in self.host.reach
+            if self.ways[entry] & set(self.moved) and self.may_leave(entry, inside=True)
+        ]
         pid = container.pid
         for entry in mine:
             found = way(*entry[:2], pid)
             if found is None or found["dev"] not in self.ways[entry]:
-                raise Failure(f"{step}: inside, {shown(entry)} by {found and found['dev']}, not by {' or '.join(self.ways[entry])}")
+                raise Failure(
+                    f"{step}: inside, {shown(entry)} by {found and found['dev']}, not by"
+                    f" {' or '.join(self.ways[entry])}"
+                )
         self.expect_reached(mine, f"{step}: inside", pid)
 
     def may_leave(self, entry, inside):
         """Whether the source address of a destination is there."""
-        at = [item.nic for item in self.base.items if item.effect.startswith(f"address {entry[0]}/")]
+        at = [
+            item.nic for item in self.base.items if item.effect.startswith(f"address {entry[0]}/")
+        ]
         return not at or (at[0] in self.moved) == inside
 
     def expect_only_planned_addresses(self, container):
@@ -184,11 +216,18 @@ class Judge:
 
     def expect_away(self, step):
         """What needs none of the NICs that moved is reached as before."""
-        others = [entry for entry in self.host.reach if self.ways[entry] - set(self.moved) and self.may_leave(entry, inside=False)]
+        others = [
+            entry
+            for entry in self.host.reach
+            if self.ways[entry] - set(self.moved) and self.may_leave(entry, inside=False)
+        ]
         for entry in others:
             found = way(*entry[:2])
             if found is None or found["dev"] not in self.ways[entry]:
-                raise Failure(f"{step}: while {' '.join(self.moved)} are away, {shown(entry)} by {found and found['dev']}")
+                raise Failure(
+                    f"{step}: while {' '.join(self.moved)} are away, {shown(entry)} by"
+                    f" {found and found['dev']}"
+                )
         self.expect_reached(others, f"{step}: while {' '.join(self.moved)} are away")
 
     def expect_reached(self, entries, step, pid=None, tries=5):
@@ -210,7 +249,8 @@ class Judge:
         self.prepare()
 
     def killed(self):
-        """SIGKILL at a half of the create (and at a quarter and three quarters), and restore --all."""
+        """SIGKILL at a half of the create (and at a quarter and three quarters), and restore
+        --all."""
         for share in (0.25, 0.5, 0.75) if self.long else (0.5,):
             step = f"create killed after {share:.0%} of it"
             container = Container()
@@ -221,6 +261,7 @@ class Judge:
 
     def reloaded(self):
         """Managers read their files again while the NICs are away, and as they return."""
+
         def as_they_return():
             for _ in range(3):
                 time.sleep(0.1)
@@ -238,6 +279,7 @@ class Judge:
 
     def restarted(self):
         """Managers start again while the NICs are away, and as they return."""
+
         def restart():
             for manager in self.host.managers:
                 manager.restart()
@@ -248,7 +290,7 @@ class Judge:
         self.once_beside("managers restarted as the NICs return", restart)
 
     def once_beside(self, step, work):
-        """`work` in a process of its own that the stop does not wait for."""
+        """`work` beside the stop."""
         container = self.attach(step)
         time.sleep(self.case.stay)
         beside = Beside(work)
@@ -287,7 +329,8 @@ class Judge:
 
 
 class ByHand(Container):
-    """Instead of rdmaprep: NICs go and return, and are set up. What managers do not get back then, they never do."""
+    """Instead of rdmaprep: NICs go and return, and are set up. What managers do not get back then,
+    they never do."""
 
     def __init__(self, nics):
         super().__init__()
@@ -333,7 +376,9 @@ def in_namespace(pid):
 
 def way(source, to, pid=None):
     """By which device and gateway a packet leaves."""
-    command = in_namespace(pid) + ["ip", "-j", "route", "get", to] + (["from", source] if source else [])
+    command = (
+        in_namespace(pid) + ["ip", "-j", "route", "get", to] + (["from", source] if source else [])
+    )
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     if done.returncode:
         return None
@@ -342,8 +387,15 @@ def way(source, to, pid=None):
 
 
 def ping(source, to, pid=None):
-    command = in_namespace(pid) + ["ping", "-n", "-c", "1", "-W", "2"] + (["-I", source] if source else []) + [to]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = (
+        in_namespace(pid)
+        + ["ping", "-n", "-c", "1", "-W", "2"]
+        + (["-I", source] if source else [])
+        + [to]
+    )
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def shown(entry):
@@ -368,8 +420,12 @@ def main():
         print(failure)
         return 1
     if judge.stops:
-        print(f"stops {statistics.median(judge.stops):.2f} s, then {statistics.median(judge.returns):.2f} s"
-              f" (at most {max(judge.stops):.2f} and {max(judge.returns):.2f} s), timer {judge.timers} times")
+        print(
+            f"stops {statistics.median(judge.stops):.2f} s, then"
+            f" {statistics.median(judge.returns):.2f} s"
+            f" (at most {max(judge.stops):.2f} and {max(judge.returns):.2f} s), timer"
+            f" {judge.timers} times"
+        )
     return 0
 
 

@@ -1,8 +1,10 @@
-"""What a host's network is, and how two of its states differ: a judge that shares nothing with rdmaprep.
+"""What a host's network is, and how two of its states differ: it shares nothing with rdmaprep.
 
-What only the administrator has made ("foreign") must be the same to the last attribute, and so must links and
-their settings. What a manager or daemon owns must be the same in effect: it chooses metrics and priorities again.
+What only the administrator has made ("foreign") must be the same to the last attribute, and so must
+links and their settings. What a manager or daemon owns must be the same in effect: it chooses
+metrics and priorities again.
 """
+
 import glob
 import json
 import subprocess
@@ -12,8 +14,23 @@ from dataclasses import dataclass
 DAEMONS = {"zebra", "bgp", "ospf", "isis", "rip", "eigrp", "babel", "bird", "openr"}
 # What the kernel counts or derives, or what passes by itself.
 PASSING = {
-    "ifindex", "link_index", "link", "link_netnsid", "operstate", "flags", "cache", "expires", "stats64",
-    "valid_life_time", "preferred_life_time", "tentative", "dynamic", "used", "addr_info", "parentbus", "parentdev",
+    "ifindex",
+    "link_index",
+    "link",
+    "link_netnsid",
+    "operstate",
+    "flags",
+    "cache",
+    "expires",
+    "stats64",
+    "valid_life_time",
+    "preferred_life_time",
+    "tentative",
+    "dynamic",
+    "used",
+    "addr_info",
+    "parentbus",
+    "parentdev",
     "permaddr",
 }
 # Of a link's flags, those that somebody sets.
@@ -26,6 +43,7 @@ UNREAD_SYSCTLS = ("/stable_secret", "/mc_forwarding", "/base_reachable_time", "/
 @dataclass(frozen=True)
 class Item:
     """One thing of a host. `exact` has every attribute, `effect` what a packet notices."""
+
     kind: str
     nic: str
     exact: str
@@ -53,7 +71,9 @@ class State:
 
 
 def _json(command, prefix):
-    text = subprocess.run(prefix + command.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+    text = subprocess.run(
+        prefix + command.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+    ).stdout
     return json.loads(text or b"[]")
 
 
@@ -63,7 +83,11 @@ def _words(attributes):
     for key, value in sorted(attributes.items()):
         if key in PASSING or value in (None, [], {}, ""):
             continue
-        words.append(key if value is True else f"{key} {value if isinstance(value, str) else json.dumps(value, sort_keys=True)}")
+        words.append(
+            key
+            if value is True
+            else f"{key} {value if isinstance(value, str) else json.dumps(value, sort_keys=True)}"
+        )
     return " ".join(words)
 
 
@@ -73,22 +97,38 @@ def _links_and_addresses(prefix):
         if not link:
             continue
         name = link["ifname"]
-        links[f"link {name}"] = _words(link) + " " + ",".join(sorted(SET_FLAGS & set(link["flags"])))
+        links[f"link {name}"] = (
+            _words(link) + " " + ",".join(sorted(SET_FLAGS & set(link["flags"])))
+        )
         for address in link.get("addr_info", []):
             if not address:
                 continue
             to = f"{address['local']}/{address['prefixlen']}"
             peer = f" peer {address['address']}" if "address" in address else ""
-            pending = "".join(f" {flag}" for flag in ("tentative", "dadfailed") if address.get(flag))
+            pending = "".join(
+                f" {flag}" for flag in ("tentative", "dadfailed") if address.get(flag)
+            )
             effect = f"address {to}{peer} dev {name}{pending}"
-            rest = _words({k: v for k, v in address.items() if k not in ("local", "prefixlen", "family", "address")})
-            items.append(Item("address", name, f"address {to}{peer} dev {name}{pending} {rest}", effect))
+            rest = _words(
+                {
+                    k: v
+                    for k, v in address.items()
+                    if k not in ("local", "prefixlen", "family", "address")
+                }
+            )
+            items.append(
+                Item("address", name, f"address {to}{peer} dev {name}{pending} {rest}", effect)
+            )
     return items, links
 
 
 def _leg(leg):
     via = leg.get("gateway") or leg.get("via", {}).get("host")
-    return (f"via {via} " if via else "") + f"dev {leg.get('dev')}" + (f" weight {leg['weight']}" if "weight" in leg else "")
+    return (
+        (f"via {via} " if via else "")
+        + f"dev {leg.get('dev')}"
+        + (f" weight {leg['weight']}" if "weight" in leg else "")
+    )
 
 
 def _routes(family, prefix):
@@ -100,10 +140,22 @@ def _routes(family, prefix):
         way = " nexthop ".join(sorted(_leg(leg) for leg in legs)) if "dev" in legs[0] else ""
         source = f" src {route['prefsrc']}" if "prefsrc" in route else ""
         effect = f"route {family} {kind}{route['dst']} {way}{source} table {table}"
-        rest = {k: v for k, v in route.items()
-                if k not in ("dst", "dev", "gateway", "table", "prefsrc", "nexthops", "type", "via", "nhid")}
+        rest = {
+            k: v
+            for k, v in route.items()
+            if k
+            not in ("dst", "dev", "gateway", "table", "prefsrc", "nexthops", "type", "via", "nhid")
+        }
         nics = ",".join(sorted({leg.get("dev", "") for leg in legs}))
-        items.append(Item("route", nics, f"{effect} {_words(rest)}", effect, route.get("protocol") not in DAEMONS))
+        items.append(
+            Item(
+                "route",
+                nics,
+                f"{effect} {_words(rest)}",
+                effect,
+                route.get("protocol") not in DAEMONS,
+            )
+        )
     return items
 
 
@@ -111,7 +163,11 @@ def _rules(family, prefix):
     items = []
     for rule in _json(f"ip -j -d {family} rule", prefix):
         selector = {k: v for k, v in rule.items() if k not in ("priority", "protocol")}
-        side = "before" if rule["priority"] < MAIN_PRIORITY else "at" if rule["priority"] == MAIN_PRIORITY else "after"
+        side = (
+            "before"
+            if rule["priority"] < MAIN_PRIORITY
+            else "at" if rule["priority"] == MAIN_PRIORITY else "after"
+        )
         effect = f"rule {family} {_rule(selector)} {side} main"
         exact = f"rule {family} {rule['priority']}: {_rule(selector)} proto {rule.get('protocol')}"
         items.append(Item("rule", rule.get("iif", rule.get("oif", "")), exact, effect))
@@ -141,8 +197,15 @@ def _nexthops(prefix):
         legs = [objects.get(member["id"], {}) for member in nexthop.get("group", [])] or [nexthop]
         way = " nexthop ".join(sorted(_leg(leg) for leg in legs))
         daemon = nexthop.get("protocol") in DAEMONS
-        items.append(Item("nexthop", nexthop.get("dev", ""), f"nexthop id {number} {way} {_words(nexthop)}",
-                          f"nexthop {way}", not daemon))
+        items.append(
+            Item(
+                "nexthop",
+                nexthop.get("dev", ""),
+                f"nexthop id {number} {way} {_words(nexthop)}",
+                f"nexthop {way}",
+                not daemon,
+            )
+        )
     return items
 
 
@@ -166,8 +229,13 @@ def settings_of(nics):
     """sysctls and device settings of these NICs."""
     settings = {}
     for nic in nics:
-        paths = glob.glob(f"/proc/sys/net/*/conf/{nic}/*") + glob.glob(f"/proc/sys/net/*/neigh/{nic}/*")
-        paths += [f"/sys/class/net/{nic}/{name}" for name in ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded")]
+        paths = glob.glob(f"/proc/sys/net/*/conf/{nic}/*") + glob.glob(
+            f"/proc/sys/net/*/neigh/{nic}/*"
+        )
+        paths += [
+            f"/sys/class/net/{nic}/{name}"
+            for name in ("gro_flush_timeout", "napi_defer_hard_irqs", "threaded")
+        ]
         paths += glob.glob(f"/sys/class/net/{nic}/queues/*/[rx]ps_*")
         for path in paths:
             value = None if path.endswith(UNREAD_SYSCTLS) else _read(path)
@@ -177,7 +245,8 @@ def settings_of(nics):
 
 
 def look(nics, prefix=()):
-    """The state of this host, and the settings of `nics`; or of the namespace that a command after `prefix` runs in."""
+    """The state of this host, and the settings of `nics`; or of the namespace that a command after
+    `prefix` runs in."""
     prefix = list(prefix)
     items, settings = _links_and_addresses(prefix)
     if not nics:
@@ -226,7 +295,8 @@ def differences(before, after, foreign, of_daemons):
         if take(lambda other, item=item: other.exact == item.exact) is None:
             lines.append(f"lost    {item.exact}")
     for item in in_effect:
-        # A daemon's nexthops are there for its routes, whose legs are compared; here only that they do not grow.
+        # A daemon's nexthops are there for its routes, whose legs are compared; here only that
+        # they do not grow.
         unneeded = item.kind == "nexthop" and not item.foreign_to_daemons
         if take(lambda other, item=item: other.effect == item.effect) is None and not unneeded:
             lines.append(f"lost    {item.effect}")
@@ -239,5 +309,7 @@ def _shortened(old, new):
     if old is None or new is None or len(old) + len(new) < 80:
         return f"{old!r} => {new!r}"
     old_words, new_words = old.split(), new.split()
-    return "{} => {}".format(" ".join(w for w in old_words if w not in new_words) or "-",
-                             " ".join(w for w in new_words if w not in old_words) or "-")
+    return "{} => {}".format(
+        " ".join(w for w in old_words if w not in new_words) or "-",
+        " ".join(w for w in new_words if w not in old_words) or "-",
+    )

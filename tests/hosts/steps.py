@@ -1,14 +1,17 @@
 """What some cases do instead of, or beside, the judge's own steps."""
+
 import time
 
 from host import Failure, rdmaprep, sh
 
-# A client asks for a lease after up to a minute; NetworkManager begins again after three quarters of one.
+# A client asks for a lease after up to a minute; NetworkManager begins again after three quarters
+# of one.
 LEASE_LIMIT = 150
 
 
 def unfinished_then(judge, step, spoil, repair):
-    """The NICs return to a host where they cannot be complete: the stop is no failure, and the timer does the rest."""
+    """The NICs return to a host where they cannot be complete: the stop is no failure, and the
+    timer does the rest."""
     container = judge.attach(step)
     spoil()
     ended = container.stop()
@@ -26,7 +29,12 @@ def unfinished_then(judge, step, spoil, repair):
 def without_carrier(judge):
     host = judge.host
     judge.prepare()
-    unfinished_then(judge, "without a carrier", lambda: host.carrier("r0", False), lambda: host.carrier("r0", True))
+    unfinished_then(
+        judge,
+        "without a carrier",
+        lambda: host.carrier("r0", False),
+        lambda: host.carrier("r0", True),
+    )
     judge.once()
     judge.alone()
 
@@ -58,8 +66,10 @@ def withdrawn_while_away(judge):
     def learn():
         nonlocal number
         number += 10
-        sh(f"ip nexthop add id {number} via 198.18.0.0 dev r0 proto zebra;"
-           f" ip route replace 203.0.113.0/24 nhid {number} proto ospf metric 20")
+        sh(
+            f"ip nexthop add id {number} via 198.18.0.0 dev r0 proto zebra;"
+            f" ip route replace 203.0.113.0/24 nhid {number} proto ospf metric 20"
+        )
 
     learn()
     sh(f"ip route add 198.51.100.0/24 nhid {number} proto ospf metric 20")
@@ -69,15 +79,22 @@ def withdrawn_while_away(judge):
         judge.expect_code(container.stop(), 0, "stop")
         judge.timer()
         learn()
-        nexthops, withdrawn = sh("ip nexthop").splitlines(), sh("ip route show 198.51.100.0/24").strip()
+        nexthops, withdrawn = (
+            sh("ip nexthop").splitlines(),
+            sh("ip route show 198.51.100.0/24").strip(),
+        )
         if len(nexthops) != 1 or withdrawn:
-            raise Failure(f"stop: {len(nexthops)} nexthops, not 1; a route that was withdrawn while the NIC was away: {withdrawn or 'none'}")
+            raise Failure(
+                f"stop: {len(nexthops)} nexthops, not 1; a route that was withdrawn while the"
+                f" NIC was away: {withdrawn or 'none'}"
+            )
     # The kernel takes its route along.
     sh(f"ip nexthop del id {number}")
 
 
 def addresses_inside(judge):
-    """For as long as a router needs to advertise itself, the NIC inside has the host's addresses and no other."""
+    """For as long as a router needs to advertise itself, the NIC inside has the host's addresses
+    and no other."""
     judge.prepare()
     container = judge.attach("stop")
     end = time.monotonic() + 5
