@@ -197,6 +197,9 @@ def _nexthops(prefix):
         legs = [objects.get(member["id"], {}) for member in nexthop.get("group", [])] or [nexthop]
         way = " nexthop ".join(sorted(_leg(leg) for leg in legs))
         daemon = nexthop.get("protocol") in DAEMONS
+        if daemon and "via" not in way:
+            # Zebra's view of a NIC: no route has it.
+            continue
         items.append(
             Item(
                 "nexthop",
