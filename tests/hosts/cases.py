@@ -603,7 +603,7 @@ def frr_bgp_unnumbered(h):
     """Sessions over link-local addresses; each rail has a /32 that the fabric knows.
 
     Not on Debian 13: its zebra 10.3 ends by a signal (process_rtadv) when a NIC that it sends
-    router advertisements on leaves, whoever moves it.
+    router advertisements on leaves, by ip alone as well.
     """
     h.m0_by_hand()
     sh("ip link set r0 up; ip link set r1 up; ip address add 198.18.5.5/32 dev lo")

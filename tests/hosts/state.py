@@ -33,7 +33,7 @@ PASSING = {
     "parentdev",
     "permaddr",
 }
-# Of a link's flags, those that somebody sets.
+# Of a link's flags, those that are set and not found out.
 SET_FLAGS = {"UP", "NOARP", "ALLMULTI", "PROMISC", "MULTICAST"}
 MAIN_PRIORITY = 32766
 # Written by the kernel, or never readable.
