@@ -1,0 +1,798 @@
+"""The hosts: each function makes one, and says what it reaches and what an administrator adds."""
+
+from dataclasses import dataclass
+from typing import Callable, Optional
+
+import steps
+from host import FAR, FAR6, Daemon, sh, wait_for, write
+
+
+@dataclass
+class Case:
+    name: str
+    set_up: Callable
+    # The first is the one of a short run.
+    suites: tuple
+    quick: bool
+    udev: bool
+    rails: int
+    shared_subnet: bool
+    # A manager that writes whenever a NIC returns owns what is not foreign.
+    is_managed: bool
+    # Routes and nexthops of routing daemons are theirs.
+    has_daemons: bool
+    # How long each container lives, in seconds.
+    stay: int
+    # Instead of the judge's own steps.
+    run: Optional[Callable]
+
+
+CASES = {}
+
+
+def case(
+    *suites,
+    quick=False,
+    udev=False,
+    rails=2,
+    shared_subnet=False,
+    managed=True,
+    daemons=False,
+    stay=0,
+    run=None,
+):
+    def register(function):
+        name = function.__name__.replace("_", "-")
+        CASES[name] = Case(
+            name, function, suites, quick, udev, rails, shared_subnet, managed, daemons, stay, run
+        )
+        return function
+
+    return register
+
+
+FOREIGN = """
+ip rule add from 198.51.100.0/24 lookup 500 priority 900
+ip -6 rule add from 2001:db8:f::/48 lookup 500 priority 900
+ip route add 203.0.113.0/24 via 192.0.2.1 dev m0
+ip route add 203.0.114.0/24 via 192.0.2.1 dev m0 proto static
+ip route add 203.0.115.0/24 via 192.0.2.1 dev m0 table 500 proto 77
+"""
+FOREIGN_ON_R0 = """
+ip address add 198.18.99.1/32 dev r0
+ip route add 203.0.116.0/24 dev r0 scope link
+ip route add 203.0.117.0/24 dev r0 scope link proto static table 300
+ip route add 203.0.118.0/24 dev r0 scope link proto 77
+"""
+
+
+ARP_SETTINGS = """for r in {}; do
+  conf=net.ipv4.conf.$r
+  sysctl -qw $conf.arp_ignore=2 $conf.arp_announce=1 $conf.arp_filter=1 $conf.rp_filter=0
+done
+"""
+
+
+def netplan(ethernets):
+    return f"network:\n  version: 2\n  renderer: networkd\n  ethernets:{ethernets}\n"
+
+
+def networkd_static(i, priority="", network="", more=""):
+    """A rail with an address and routes of each family, a table of its own, and rules that lead
+    there."""
+    return f"""[Match]
+Name=r{i}
+[Link]
+MTUBytes=4200
+[Network]
+Address=198.18.{i}.10/24
+Address=2001:db8:{i + 1}::10/64
+LinkLocalAddressing=no
+IPv6AcceptRA=no
+{network}
+[Route]
+Destination=198.19.77.0/24
+Gateway=198.18.{i}.1
+Metric={50 + i}
+[Route]
+Destination=2001:db8:77::/48
+Gateway=2001:db8:{i + 1}::1
+Metric={50 + i}
+[Route]
+Gateway=198.18.{i}.1
+Table={101 + i}
+[Route]
+Destination=198.18.{i}.0/24
+Scope=link
+PreferredSource=198.18.{i}.10
+Table={101 + i}
+[RoutingPolicyRule]
+From=198.18.{i}.10
+Table={101 + i}
+{priority}
+[RoutingPolicyRule]
+From=2001:db8:{i + 1}::10
+Family=ipv6
+Table={101 + i}
+{priority}
+{more}"""
+
+
+def reach_gateways(h, last=10):
+    for i in range(len(h.rails)):
+        h.reaches(f"198.18.{i}.{last}", f"198.18.{i}.1")
+        h.reaches(f"198.18.{i}.{last}", FAR)
+
+
+# systemd-networkd, and netplan's files for it.
+
+
+@case("bookworm", "trixie", quick=True, udev=True)
+def networkd_rules_without_priority(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
+    reach_gateways(h)
+    h.reaches("2001:db8:1::10", "2001:db8:1::1")
+
+
+@case("trixie", "bookworm")
+def netplan_rules_without_priority(h):
+    """B1 with the real networkd, and without a udevd."""
+    h.m0_by_hand()
+    h.gateways()
+    h.netplan(netplan("".join(f"""
+    r{i}:
+      addresses: [198.18.{i}.10/24]
+      routes:
+        - {{to: 198.19.77.0/24, via: 198.18.{i}.1, table: {151 + i}}}
+      routing-policy:
+        - {{from: 198.18.{i}.10, table: {151 + i}}}""" for i in range(2))))
+    reach_gateways(h)
+
+
+@case("trixie", "bookworm", "forky", udev=True, rails=3, shared_subnet=True)
+def netplan_one_subnet_with_tables(h):
+    """Three ports in one subnet: a table for each, rules with priority, ARP settings by an
+    administrator."""
+    h.m0_by_hand()
+    h.on_fabric("ip address add 198.18.30.1/24 dev br0")
+    h.netplan(netplan("".join(f"""
+    r{i}:
+      addresses: [198.18.30.{10 + i}/24]
+      mtu: 9000
+      link-local: []
+      routes:
+        - {{to: 198.18.30.0/24, scope: link, from: 198.18.30.{10 + i}, table: {101 + i}}}
+        - {{to: default, via: 198.18.30.1, table: {101 + i}}}
+      routing-policy:
+        - {{from: 198.18.30.{10 + i}, table: {101 + i}, priority: {2000 + i}}}
+        - {{to: 198.18.31.{i}/32, table: {101 + i}, priority: {2010 + i}}}""" for i in range(3))))
+    for i in range(3):
+        h.reaches(f"198.18.30.{10 + i}", "198.18.30.1")
+        h.reaches(f"198.18.30.{10 + i}", FAR)
+    h.foreign(ARP_SETTINGS.format("r0 r1 r2"))
+
+
+@case("bookworm", "forky", udev=True)
+def networkd_point_to_point_31(h):
+    h.m0_by_hand()
+    for i in range(2):
+        h.on_fabric(f"ip address add 198.18.{i}.0/31 dev pr{i}")
+    h.networkd({f"10-r{i}.network": f"""[Match]
+Name=r{i}
+[Link]
+MTUBytes=9000
+[Network]
+Address=198.18.{i}.1/31
+LinkLocalAddressing=no
+[Route]
+Destination=198.18.0.0/15
+Gateway=198.18.{i}.0
+Metric={100 + i}
+[Route]
+Destination=198.18.0.0/15
+Gateway=198.18.{i}.0
+Table={101 + i}
+[RoutingPolicyRule]
+From=198.18.{i}.1
+Table={101 + i}
+Priority={1000 + i}
+""" for i in range(2)})
+    for i in range(2):
+        h.reaches(f"198.18.{i}.1", f"198.18.{i}.0")
+        h.reaches(f"198.18.{i}.1", FAR)
+
+
+@case("trixie")
+def netplan_host_address_with_on_link_routes(h):
+    """A /32 on each rail, and routes to the fabric through a gateway that is in no subnet of the
+    host's."""
+    h.m0_by_hand()
+    for i in range(2):
+        h.on_fabric(
+            f"ip address add 198.18.{i}.1/32 dev pr{i}; ip route add 198.18.{i}.10/32 dev pr{i}"
+        )
+    h.netplan(netplan("".join(f"""
+    r{i}:
+      addresses: [198.18.{i}.10/32]
+      routes:
+        - {{to: 198.18.{i}.1/32, scope: link}}
+        - {{to: 198.19.77.{i}/32, via: 198.18.{i}.1, on-link: true}}
+        - {{to: 198.19.77.0/24, via: 198.18.{i}.1, on-link: true, table: {201 + i}}}
+      routing-policy:
+        - {{from: 198.18.{i}.10/32, table: {201 + i}, priority: {500 + i}}}""" for i in range(2))))
+    reach_gateways(h)
+
+
+@case("bookworm", "trixie", quick=True)
+def networkd_dhcp(h):
+    """A1 with the real networkd: a lease, and routes by what the lease says."""
+    networkd_dhcp_rails(h)
+
+
+def networkd_dhcp_rails(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.dhcp_server()
+    h.networkd({f"10-r{i}.network": f"""[Match]
+Name=r{i}
+[Network]
+DHCP=ipv4
+LinkLocalAddressing=no
+[DHCPv4]
+RouteMetric={600 + i}
+UseHostname=no
+ClientIdentifier=mac
+[Route]
+Gateway=_dhcp4
+Table={101 + i}
+[RoutingPolicyRule]
+From=198.18.{i}.4
+Table={101 + i}
+Priority={1000 + i}
+""" for i in range(2)})
+    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    reach_gateways(h, 4)
+
+
+@case("bookworm", "trixie", udev=True, quick=True, run=steps.dhcp_server_dead)
+def networkd_dhcp_server_dead(h):
+    networkd_dhcp_rails(h)
+
+
+@case("trixie", "bookworm")
+def netplan_critical_dhcp(h):
+    """netplan's `critical`, which is networkd's KeepConfiguration."""
+    h.m0_by_hand()
+    h.gateways()
+    h.dhcp_server()
+    h.netplan(netplan("".join(f"""
+    r{i}:
+      critical: true
+      dhcp4: true
+      dhcp4-overrides: {{route-metric: {600 + i}}}
+      mtu: 4200""" for i in range(2))))
+    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    for i in range(2):
+        h.reaches(f"198.18.{i}.4", f"198.18.{i}.1")
+
+
+@case("bookworm", "trixie", shared_subnet=True)
+def networkd_ipv4_link_local(h):
+    h.m0_by_hand()
+    h.on_fabric("ip address add 169.254.200.1/16 dev br0 scope link")
+    h.networkd(
+        {
+            f"10-r{i}.network": f"[Match]\nName=r{i}\n[Network]\nLinkLocalAddressing=ipv4\n"
+            for i in range(2)
+        }
+    )
+    h.reaches("", "169.254.200.1", ("r0", "r1"))
+
+
+@case("trixie", "bookworm", udev=True)
+def networkd_router_advertisements(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.router_advertisements()
+    h.networkd(
+        {f"10-r{i}.network": f"[Match]\nName=r{i}\n[Network]\nIPv6AcceptRA=yes\n" for i in range(2)}
+    )
+    h.prepare_flags = ["--family", "6", "--freeze-lifetimes"]
+    for i in range(2):
+        h.reaches("", f"2001:db8:{i + 1}::1")
+    h.reaches("", FAR6, ("r0", "r1"))
+
+
+@case("bookworm", "trixie")
+def networkd_multipath(h):
+    """One route over both rails: with one of them away, the other one still leads there."""
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd(
+        {
+            f"10-r{i}.network": f"""[Match]
+Name=r{i}
+[Network]
+Address=198.18.{i}.10/24
+"""
+            + (
+                """[Route]
+Destination=198.19.77.0/24
+MultiPathRoute=198.18.0.1@r0 10
+MultiPathRoute=198.18.1.1@r1 10
+"""
+                if i == 1
+                else ""
+            )
+            for i in range(2)
+        }
+    )
+    h.reaches("198.18.0.10", "198.18.0.1")
+    h.reaches("198.18.1.10", "198.18.1.1")
+    h.reaches("", FAR, ("r0", "r1"))
+
+
+@case("bookworm", "trixie", "forky", quick=True, udev=True)
+def networkd_beside_foreign_rules(h):
+    """E1: with its defaults, networkd deletes every rule that is not its own when it takes a NIC.
+    """
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i, f"Priority={3000 + i}") for i in range(2)})
+    reach_gateways(h)
+    h.foreign(FOREIGN + FOREIGN_ON_R0)
+
+
+@case("trixie", udev=True)
+def networkd_that_keeps_foreign_rules(h):
+    h.m0_by_hand()
+    h.gateways()
+    write(
+        "/etc/systemd/networkd.conf.d/foreign.conf",
+        "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n",
+    )
+    h.networkd(
+        {
+            f"10-r{i}.network": networkd_static(
+                i, f"Priority={3000 + i}", "KeepConfiguration=static"
+            )
+            for i in range(2)
+        }
+    )
+    reach_gateways(h)
+    h.foreign(FOREIGN + FOREIGN_ON_R0)
+
+
+@case("trixie", "bookworm", udev=True, run=steps.without_carrier)
+def networkd_without_carrier(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
+    reach_gateways(h)
+
+
+# NetworkManager.
+
+
+@case("bookworm", "trixie", quick=True, rails=3, shared_subnet=True)
+def networkmanager_without_route_metric(h):
+    """Three ports in one subnet, each with a table and a rule."""
+    h.m0_by_hand()
+    h.on_fabric("ip address add 198.18.30.99/24 dev br0")
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} mtu 9000 ipv4.method manual ipv4.addresses"
+            f" 198.18.30.{36 + i}/24"
+            f" ipv4.routes '198.18.30.0/24 table={101 + i} src=198.18.30.{36 + i}'"
+            f" ipv4.routing-rules 'priority 32761 from 198.18.30.{36 + i} table {101 + i}'"
+            f" ipv6.method disabled"
+            for i in range(3)
+        ]
+    )
+    for i in range(3):
+        h.reaches(f"198.18.30.{36 + i}", "198.18.30.99")
+    h.foreign(ARP_SETTINGS.format("r0 r1 r2"))
+
+
+def networkmanager_static(i, more="", name=""):
+    return (
+        f"con-name {name or f'r{i}'} ifname r{i} mtu 4200 ipv4.method manual ipv4.addresses"
+        f" 198.18.{i}.10/24"
+        f" ipv4.routes '198.19.77.0/24 198.18.{i}.1, 0.0.0.0/0 198.18.{i}.1 table={101 + i}'"
+        f" ipv4.routing-rules 'priority {3000 + i} from 198.18.{i}.10 table {101 + i}'"
+        f" ipv6.method manual ipv6.addresses 2001:db8:{i + 1}::10/64 ipv6.routes"
+        f" '2001:db8:77::/48 2001:db8:{i + 1}::1'"
+        f" ipv6.routing-rules 'priority {3000 + i} from 2001:db8:{i + 1}::10 table {101 + i}'"
+        f" {more}"
+    )
+
+
+@case("bookworm", "trixie", "forky", udev=True)
+def networkmanager_beside_foreign_things(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+    h.reaches("2001:db8:1::10", "2001:db8:1::1")
+    h.foreign(FOREIGN + FOREIGN_ON_R0)
+
+
+@case("bookworm", "trixie", udev=True)
+def networkmanager_dhcp(h):
+    networkmanager_dhcp_rails(h)
+
+
+def networkmanager_dhcp_rails(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.dhcp_server()
+    h.network_manager(
+        [f"con-name r{i} ifname r{i} ipv4.method auto ipv6.method disabled" for i in range(2)]
+    )
+    h.prepare_flags = ["--freeze-lifetimes", "--allow-bootstrap-iface"]
+    for i in range(2):
+        h.reaches(f"198.18.{i}.4", f"198.18.{i}.1")
+
+
+@case("trixie", "bookworm", run=steps.dhcp_server_dead)
+def networkmanager_dhcp_server_dead(h):
+    networkmanager_dhcp_rails(h)
+
+
+@case("bookworm")
+def networkmanager_router_advertisements(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.router_advertisements()
+    h.network_manager(
+        [f"con-name r{i} ifname r{i} ipv4.method disabled ipv6.method auto" for i in range(2)]
+    )
+    h.prepare_flags = ["--family", "6", "--freeze-lifetimes"]
+    for i in range(2):
+        h.reaches("", f"2001:db8:{i + 1}::1")
+
+
+@case("bookworm", "trixie", quick=True)
+def networkmanager_dispatcher_script(h):
+    """The dispatcher runs it when NetworkManager is done: a route and a rule come later still."""
+    h.m0_by_hand()
+    h.gateways()
+    for i in range(2):
+        write(
+            f"/etc/NetworkManager/dispatcher.d/99-r{i}",
+            f"""#!/bin/sh
+case $1.$2 in
+  r{i}.up)
+    ip route show table {101 + i} | grep -q default ||
+      ip route add default via 198.18.{i}.1 dev r{i} table {101 + i}
+    ip rule show | grep -q 'from 198.18.{i}.10 ' ||
+      ip rule add from 198.18.{i}.10 table {101 + i} ;;
+  r{i}.down) ip rule del from 198.18.{i}.10 table {101 + i} ;;
+esac
+""",
+            0o755,
+        )
+    h.network_manager(
+        [
+            f"con-name r{i} ifname r{i} ipv4.method manual ipv4.addresses 198.18.{i}.10/24"
+            f" ipv6.method disabled"
+            for i in range(2)
+        ]
+    )
+    wait_for(lambda: "lookup 102" in sh("ip rule"), "set-up: the dispatcher's script")
+    reach_gateways(h)
+
+
+@case("trixie", "bookworm", run=steps.another_profile)
+def networkmanager_several_profiles(h):
+    """Active is a profile that NetworkManager would not choose by itself: at a return it may take
+    the other one."""
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager(
+        [
+            networkmanager_static(0, "connection.autoconnect-priority 5", "first"),
+            "con-name second ifname r0 ipv4.method manual ipv4.addresses 198.18.0.20/24"
+            " ipv6.method disabled autoconnect no",
+            networkmanager_static(1),
+        ],
+        up=["first"],
+    )
+    h.alternative = ("nmcli --wait 60 connection up first", "nmcli --wait 60 connection up second")
+    h.reaches("198.18.1.10", "198.18.1.1")
+
+
+@case("bookworm", "trixie", run=steps.without_carrier)
+def networkmanager_without_carrier(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+
+
+# Two managers on one host.
+
+
+@case("bookworm", "trixie", quick=True, udev=True)
+def networkd_rails_networkmanager_uplink(h):
+    """A rule of NetworkManager's for the uplink is a foreign one to networkd."""
+    h.gateways()
+    h.network_manager(
+        [
+            "con-name m0 ifname m0 ipv4.method manual ipv4.addresses 192.0.2.10/24"
+            " ipv4.gateway 192.0.2.1"
+            " ipv4.routes '0.0.0.0/0 192.0.2.1 table=70'"
+            " ipv4.routing-rules 'priority 700 from 192.0.2.10 table 70' ipv6.method disabled"
+        ],
+        nics=["m0"],
+    )
+    h.networkd({f"10-r{i}.network": networkd_static(i) for i in range(2)})
+    reach_gateways(h)
+    h.reaches("192.0.2.10", "192.0.2.1")
+
+
+@case("trixie", "bookworm")
+def networkmanager_rails_networkd_uplink(h):
+    h.gateways()
+    h.networkd(
+        {"10-m0.network": """[Match]
+Name=m0
+[Network]
+Address=192.0.2.10/24
+Gateway=192.0.2.1
+[Route]
+Gateway=192.0.2.1
+Table=70
+[RoutingPolicyRule]
+From=192.0.2.10
+Table=70
+"""},
+        nics=["m0"],
+    )
+    h.network_manager([networkmanager_static(i) for i in range(2)])
+    reach_gateways(h)
+    h.reaches("192.0.2.10", "192.0.2.1")
+
+
+# Routing daemons, ifupdown2, and hosts that are configured by hand.
+
+
+@case("bookworm", "trixie", quick=True, managed=False, daemons=True, stay=3)
+def frr_ospf(h):
+    h.m0_by_hand()
+    sh(
+        "ip link set r0 mtu 9000 up; ip link set r1 mtu 9000 up; ip address add 198.18.5.5/32"
+        " dev lo"
+    )
+    for i in range(2):
+        sh(f"ip address add 198.18.{i}.1/31 dev r{i}")
+        h.on_fabric(f"ip link set pr{i} mtu 9000; ip address add 198.18.{i}.0/31 dev pr{i}")
+    h.frr(
+        ["ospfd"],
+        frr_ospf_text(["r0", "r1"], "198.18.5.5"),
+        frr_ospf_text(["pr0", "pr1"], "198.18.6.6"),
+    )
+    for i in range(2):
+        h.reaches(f"198.18.{i}.1", f"198.18.{i}.0")
+        h.reaches(f"198.18.{i}.1", FAR, ("r0", "r1"))
+    h.waits_for("198.19.77.1 .*proto ospf.*\n.*nexthop.*\n.*nexthop")
+
+
+# Zebra takes an unused group of nexthops up again for as long as it keeps it, though the kernel
+# has taken legs out of it
+# meanwhile: the same without any container, at every flap. So here it keeps them for a second, and
+# a container lives longer.
+def frr_ospf_text(nics, router):
+    interfaces = "".join(
+        f"interface {nic}\n ip ospf area 0\n ip ospf network point-to-point\n ip ospf"
+        f" hello-interval 1\n"
+        " ip ospf dead-interval 3\n!\n"
+        for nic in nics
+    )
+    return (
+        f"frr defaults datacenter\nzebra nexthop-group keep 1\n{interfaces}interface lo\n ip"
+        f" ospf area 0\n!\n"
+        f"router ospf\n ospf router-id {router}\n timers throttle spf 10 50 100\n!\n"
+    )
+
+
+@case("bookworm", "forky", managed=False, daemons=True, udev=True, stay=3)
+def frr_bgp_unnumbered(h):
+    """Sessions over link-local addresses; each rail has a /32 that the fabric knows.
+
+    Not on Debian 13: its zebra 10.3 ends by a signal (process_rtadv) when a NIC that it sends
+    router advertisements on leaves, by ip alone as well.
+    """
+    h.m0_by_hand()
+    sh("ip link set r0 up; ip link set r1 up; ip address add 198.18.5.5/32 dev lo")
+    for i in range(2):
+        sh(f"sysctl -qw net.ipv6.conf.r{i}.accept_ra=0; ip address add 198.18.{i}.10/32 dev r{i}")
+        h.on_fabric(
+            f"ip address add 198.18.{i}.1/32 dev pr{i}; ip route add 198.18.{i}.10/32 dev pr{i}"
+        )
+        sh(f"ip route add 198.18.{i}.1/32 dev r{i} scope link")
+    # The sessions are connections of the host by these NICs.
+    h.prepare_flags = ["--allow-bootstrap-iface"]
+    h.frr(
+        ["bgpd"],
+        frr_bgp_text(["r0", "r1"], 65001, "198.18.5.5"),
+        frr_bgp_text(["pr0", "pr1"], 65002, "198.18.6.6", [f"{FAR}/32"]),
+    )
+    for i in range(2):
+        h.reaches(f"198.18.{i}.10", f"198.18.{i}.1")
+        h.reaches(f"198.18.{i}.10", FAR, ("r0", "r1"))
+    h.waits_for("198.19.77.1 .*proto bgp.*\n.*nexthop.*\n.*nexthop")
+
+
+def frr_bgp_text(nics, number, router, networks=()):
+    neighbours = "".join(
+        f" neighbor {nic} interface remote-as external\n neighbor {nic} timers connect 1\n"
+        for nic in nics
+    )
+    announced = "".join(f"  network {network}\n" for network in [f"{router}/32", *networks])
+    return (
+        f"frr defaults datacenter\nzebra nexthop-group keep 1\nrouter bgp {number}\n bgp"
+        f" router-id {router}\n timers bgp 1 3\n"
+        f" no bgp ebgp-requires-policy\n bgp bestpath as-path multipath-relax\n{neighbours}"
+        f" address-family ipv4 unicast\n{announced} exit-address-family\n!\n"
+    )
+
+
+@case("bookworm", "trixie", managed=False, udev=True)
+def ifupdown2_post_up_rules(h):
+    h.m0_by_hand()
+    h.gateways()
+    h.ifupdown2("auto lo\niface lo inet loopback\n" + "".join(f"""
+auto r{i}
+iface r{i}
+    address 198.18.{i}.10/24
+    mtu 4200
+    post-up ip route add default via 198.18.{i}.1 dev r{i} table {101 + i}
+    post-up ip rule add from 198.18.{i}.10/32 table {101 + i}
+""" for i in range(2)))
+    reach_gateways(h)
+
+
+@case("trixie", managed=False)
+def multipath_by_hand(h):
+    h.m0_by_hand()
+    h.gateways()
+    for i in range(2):
+        sh(f"ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}")
+        h.reaches(f"198.18.{i}.10", f"198.18.{i}.1")
+    sh("ip route add 198.19.77.0/24 nexthop via 198.18.0.1 dev r0 nexthop via 198.18.1.1 dev r1")
+    h.reaches("", FAR, ("r0", "r1"))
+
+
+@case("bookworm", managed=False, udev=True)
+def kernel_router_advertisements(h):
+    """No manager: the kernel makes addresses and routes of what routers say."""
+    h.m0_by_hand()
+    h.gateways()
+    sh(
+        "for r in r0 r1; do sysctl -qw net.ipv6.conf.$r.accept_ra=1"
+        " net.ipv6.conf.$r.accept_ra_rt_info_max_plen=64;"
+        " ip link set $r up; done"
+    )
+    h.router_advertisements()
+    h.prepare_flags = ["--family", "6", "--freeze-lifetimes"]
+    for i in range(2):
+        h.reaches("", f"2001:db8:{i + 1}::1")
+    h.reaches("", FAR6, ("r0", "r1"))
+
+
+# What managers and daemons did to a NIC, each by a stand-in that does it at the worst time.
+
+
+@case("trixie", rails=1)
+def stand_in_replaces_address_without_metric(h):
+    """A1: a lease is there again, and its address is set without the metric that it had."""
+    h.m0_by_hand()
+    h.gateways()
+    sh("""ip link set r0 up; ip address add 198.18.0.10/24 metric 100 dev r0
+        ip route add 198.19.77.0/24 via 198.18.0.1 dev r0 proto dhcp src 198.18.0.10 metric 100""")
+    stand_in(
+        h,
+        "",
+        """ip link set r0 up
+        ip address replace 198.18.0.10/24 dev r0
+        ip route replace 198.19.77.0/24 via 198.18.0.1 dev r0 \\
+          proto dhcp src 198.18.0.10 metric 100""",
+    )
+    reach_gateways(h)
+
+
+@case("bookworm")
+def stand_in_adds_rules_the_other_way_round(h):
+    """B1: rules without priority get the next free number, the second rail's first."""
+    h.m0_by_hand()
+    h.gateways()
+    for i in range(2):
+        sh(f"""ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}
+            ip route add default via 198.18.{i}.1 dev r{i} table {151 + i}
+            ip rule add from 198.18.{i}.10 table {151 + i} priority {32764 + i} proto static""")
+    gone = "".join(f"ip rule del from 198.18.{i}.10 table {151 + i}\n" for i in range(2))
+    back = "".join(f"""ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}
+        ip route add default via 198.18.{i}.1 dev r{i} table {151 + i}
+        ip rule add from 198.18.{i}.10 table {151 + i} priority {32765 - i} proto static
+""" for i in (1, 0))
+    stand_in(h, gone, back)
+    reach_gateways(h)
+
+
+def stand_in(h, gone, back):
+    """Under networkd's name: does `gone` when r0 has left, `back` a little after its return, and
+    then gives networkd's sign."""
+    signs = " ".join(
+        f"/run/systemd/netif/links/$(cat /sys/class/net/{nic}/ifindex)" for nic in h.rails
+    )
+    write(
+        "/run/stand-in",
+        f"""
+signs="{signs}"
+configured() {{ for sign in $signs; do echo ADMIN_STATE=configured > $sign; done; }}
+mkdir -p /run/systemd/netif/links
+configured
+while :; do
+  while [ -e /sys/class/net/r0 ]; do sleep 0.01; done
+  rm -f $signs
+  {gone}
+  for nic in {" ".join(h.rails)}; do until [ -e /sys/class/net/$nic ]; do sleep 0.01; done; done
+  sleep 0.04
+  {back}
+  configured
+done
+""",
+    )
+    h.owns_name("org.freedesktop.network1")
+    Daemon("stand-in", ["sh", "/run/stand-in"]).start()
+    wait_for(
+        lambda: sh("cat /run/systemd/netif/links/*", check=False).startswith("ADMIN"),
+        "set-up: the stand-in",
+    )
+
+
+@case("bookworm", rails=1, run=steps.metric_changed_after_stop)
+def metric_of_an_address_changes_after_the_stop(h):
+    """D1: networkd sets an address that it finds once more, some seconds later, without its
+    metric."""
+    h.m0_by_hand()
+    h.on_fabric("ip address add 169.254.8.1/16 dev pr0")
+    sh("ip link set r0 up; ip address add 169.254.8.3/16 metric 2048 scope link dev r0")
+    h.reaches("169.254.8.3", "169.254.8.1")
+
+
+@case("trixie", rails=1, managed=False, daemons=True, run=steps.withdrawn_while_away)
+def routes_of_a_daemon_withdrawn_while_away(h):
+    """H1: what a daemon had learnt does not come back from a record."""
+    h.m0_by_hand()
+    h.on_fabric("ip address add 198.18.0.0/31 dev pr0")
+    sh("ip link set r0 up; ip address add 198.18.0.1/31 dev r0")
+    h.reaches("198.18.0.1", "198.18.0.0")
+
+
+@case("bookworm", rails=1, managed=False, run=steps.addresses_inside)
+def ipv6_off_inside(h):
+    """I1: the namespace's default would give the NIC a link-local address."""
+    h.m0_by_hand()
+    h.gateways()
+    sh(
+        "ip link set r0 up; ip address add 198.18.0.10/24 dev r0; sysctl -qw"
+        " net.ipv6.conf.r0.disable_ipv6=1"
+    )
+    h.reaches("198.18.0.10", "198.18.0.1")
+
+
+@case("trixie", rails=1, managed=False, run=steps.addresses_inside)
+def accept_ra_off_inside(h):
+    """J1: the namespace's default would hear every router."""
+    h.m0_by_hand()
+    h.gateways()
+    sh(
+        "sysctl -qw net.ipv6.conf.r0.accept_ra=0; ip link set r0 up; ip address add"
+        " 198.18.0.10/24 dev r0"
+    )
+    h.router_advertisements()
+    h.reaches("198.18.0.10", "198.18.0.1")

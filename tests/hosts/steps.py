@@ -1,0 +1,105 @@
+"""What some cases do instead of, or beside, the judge's own steps."""
+
+import time
+
+from host import Failure, rdmaprep, sh
+
+# A client asks for a lease after up to a minute; NetworkManager begins again after three quarters
+# of one.
+LEASE_LIMIT = 150
+
+
+def unfinished_then(judge, step, spoil, repair):
+    """The NICs return to a host where they cannot be complete: the stop is no failure, and the
+    timer does the rest."""
+    container = judge.attach(step)
+    spoil()
+    ended = container.stop()
+    judge.stops.append(ended.seconds)
+    judge.expect_code(ended, 0, step)
+    if judge.differences() and not judge.by_hand:
+        status = rdmaprep("status").text
+        if judge.host.rails[0] not in status:
+            raise Failure(f"{step}: r0 is not complete, and status does not say so: {status[:300]}")
+    judge.timer(step)
+    repair()
+    judge.expect_back(f"{step}, and then with", LEASE_LIMIT)
+
+
+def without_carrier(judge):
+    host = judge.host
+    judge.prepare()
+    unfinished_then(
+        judge,
+        "without a carrier",
+        lambda: host.carrier("r0", False),
+        lambda: host.carrier("r0", True),
+    )
+    judge.once()
+    judge.alone()
+
+
+def dhcp_server_dead(judge):
+    judge.prepare()
+    unfinished_then(judge, "without a DHCP server", judge.host.dhcp.stop, judge.host.dhcp.start)
+    judge.once()
+
+
+def another_profile(judge):
+    """The plan names the addresses of the moment, so it is made each time."""
+    for number in range(judge.rounds + 1):
+        judge.prepare()
+        judge.once(f"round {number + 1}", look_inside=False)
+        judge.use_first_base()
+
+
+def metric_changed_after_stop(judge):
+    judge.prepare()
+    for number in range(judge.rounds + 1):
+        judge.once(f"round {number + 1}")
+        sh("ip address change 169.254.8.3/16 scope link dev r0")
+
+
+def withdrawn_while_away(judge):
+    number = 0
+
+    def learn():
+        nonlocal number
+        number += 10
+        sh(
+            f"ip nexthop add id {number} via 198.18.0.0 dev r0 proto zebra;"
+            f" ip route replace 203.0.113.0/24 nhid {number} proto ospf metric 20"
+        )
+
+    learn()
+    sh(f"ip route add 198.51.100.0/24 nhid {number} proto ospf metric 20")
+    judge.prepare()
+    for _ in range(judge.rounds + 1):
+        container = judge.attach("stop")
+        judge.expect_code(container.stop(), 0, "stop")
+        judge.timer()
+        learn()
+        nexthops, withdrawn = (
+            sh("ip nexthop").splitlines(),
+            sh("ip route show 198.51.100.0/24").strip(),
+        )
+        if len(nexthops) != 1 or withdrawn:
+            raise Failure(
+                f"stop: {len(nexthops)} nexthops, not 1; a route that was withdrawn while the"
+                f" NIC was away: {withdrawn or 'none'}"
+            )
+    # The kernel takes its route along.
+    sh(f"ip nexthop del id {number}")
+
+
+def addresses_inside(judge):
+    """For as long as a router needs to advertise itself, the NIC inside has the host's addresses
+    and no other."""
+    judge.prepare()
+    container = judge.attach("stop")
+    end = time.monotonic() + 5
+    while time.monotonic() < end:
+        judge.expect_only_planned_addresses(container)
+        time.sleep(0.2)
+    judge.expect_code(container.stop(), 0, "stop")
+    judge.expect_back("stop")
