@@ -45,8 +45,13 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     if !is_done || has_ipv6 {
         before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/disable_ipv6");
     }
+    let is_same = has_its_addresses(held, managed, now);
+    // Another profile has another MTU.
+    if let Some(now) = now.filter(|_| is_done && !is_same) {
+        before.netdev.mtu = now.netdev.mtu;
+    }
     match (is_done, has_begun) {
-        (true, _) => leave_own(before, managed, has_its_addresses(held, managed, now)),
+        (true, _) => leave_own(before, managed, is_same),
         (_, true) => leave_own(before, managed, false),
         _ => {
             strip(before);
@@ -63,6 +68,9 @@ fn leave_own(state: &mut NicState, managed: &Managed, is_same: bool) {
     state.netdev.addresses.retain(|a| !managed.owns_address(a));
     state.routes.retain(|r| !managed.owns_route(r) || is_same && !is_dynamic(r));
     state.rules.retain(|r| !managed.owns_rule(r) || is_same);
+    state.nexthops.retain(|n| !managed.owns_nexthop(n));
+    let has = |id: u32| state.nexthops.iter().any(|n| n.id == id);
+    state.routes.retain(|r| r.nexthop().is_none_or(has));
 }
 
 fn has_its_addresses(held: &MovedNic, managed: &Managed, now: Option<&NicState>) -> bool {

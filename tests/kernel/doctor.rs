@@ -65,7 +65,7 @@ fn rules_of_nics_that_are_away_are_not_orphaned() {
         c.create(host).ok();
         let orphaned = about(host, Check::OrphanedRules);
         assert_eq!(orphaned.len(), 1, "{orphaned:?}");
-        assert_eq!(orphaned[0].run, ["ip rule delete priority 29000 from 192.0.2.77/32 table 29000"]);
+        assert_eq!(orphaned[0].run, ["ip rule delete from 192.0.2.77 lookup 29000 pref 29000"]);
         c.stop(host).ok();
     });
 }

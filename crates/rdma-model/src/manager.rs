@@ -2,10 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::snapshot::{Address, Route, Rule};
+use crate::snapshot::{Address, Nexthop, Route, Rule};
 
-/// RTPROT_KERNEL, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
+/// RTPROT_KERNEL, RTPROT_STATIC, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
 const KERNEL: u8 = 2;
+const STATIC: u8 = 4;
 const DHCP: u8 = 16;
 const RA: u8 = 9;
 
@@ -59,6 +60,11 @@ impl Managed {
             Some(foreign) => route.protocol == KERNEL || !foreign.routes.contains(route),
             None => is_dynamic(route),
         }
+    }
+
+    /// networkd numbers its objects by itself, in each return again.
+    pub fn owns_nexthop(&self, nexthop: &Nexthop) -> bool {
+        matches!(nexthop.protocol, KERNEL | STATIC | DHCP | RA)
     }
 
     pub fn owns_rule(&self, rule: &Rule) -> bool {
