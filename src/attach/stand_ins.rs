@@ -1,5 +1,6 @@
-//! What the host has of routes while one of their legs is away. Linux drops an IPv4 route with the device of one of its legs
-//! (fib_sync_down_dev() in net/ipv4/fib_semantics.c); of an IPv6 route it keeps the legs that stay.
+//! What the host has of routes while one of their legs is away. Linux drops an IPv4 route with the
+//! device of one of its legs (fib_sync_down_dev() in net/ipv4/fib_semantics.c); of an IPv6 route it
+//! keeps the legs that stay.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +9,8 @@ use rdma_model::moved_nic::MovedNic;
 use rdma_model::snapshot::{Hop, Route, Snapshot};
 use rdma_model::step::{Side, Step};
 
-/// Whether a routing daemon made it, which takes the leg out by itself: RTPROT_ZEBRA and its like of
-/// include/uapi/linux/rtnetlink.h.
+/// Whether a routing daemon made it, which takes the leg out by itself: RTPROT_ZEBRA and its like
+/// of include/uapi/linux/rtnetlink.h.
 fn is_of_daemon(protocol: u8) -> bool {
     matches!(protocol, 11..=18 | 42 | 186..=189 | 192)
 }
@@ -44,8 +45,8 @@ fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Optio
     (first == Some(whole) && !host.routes.contains(&part)).then_some(part)
 }
 
-/// Before the others of its key: there it serves at once, and a message that deletes it finds it first (fib_table_delete() in
-/// net/ipv4/fib_trie.c takes the first route that has what is named).
+/// Before the others of its key: there it serves at once, and a message that deletes it finds it
+/// first (fib_table_delete() in net/ipv4/fib_trie.c takes the first route that has what is named).
 pub(super) fn steps(held: &[MovedNic]) -> impl Iterator<Item = Step> + '_ {
     let routes = held.iter().flat_map(|h| &h.stand_ins);
     routes.map(|route| Step::RoutePrepend { side: Side::Host, route: route.clone() })

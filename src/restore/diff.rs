@@ -78,7 +78,8 @@ pub(super) fn difference(side: Side, wanted: &NicState, observed: &Snapshot) -> 
     Some((steps, add))
 }
 
-/// Whether an IPv6 address needs no more than a message that sets its flags (inet6_addr_modify() in net/ipv6/addrconf.c).
+/// Whether an IPv6 address needs no more than a message that sets its flags (inet6_addr_modify() in
+/// net/ipv6/addrconf.c).
 fn has_other_flags(want: &Address, have: &Address) -> bool {
     want.address.is_ipv6() && Address { flags: want.flags, ..have.clone() } == *want
 }
