@@ -1,5 +1,6 @@
-//! What the host has of routes while one of their legs is away. Linux drops an IPv4 route with the device of one of its legs
-//! (fib_sync_down_dev() in net/ipv4/fib_semantics.c); of an IPv6 route it keeps the legs that stay.
+//! What the host has of routes while one of their legs is away. Linux drops an IPv4 route with the
+//! device of one of its legs (fib_sync_down_dev() in net/ipv4/fib_semantics.c); of an IPv6 route it
+//! keeps the legs that stay.
 
 use std::collections::BTreeSet;
 
@@ -40,8 +41,8 @@ fn stand_in(whole: &Route, leaving: &BTreeSet<IfName>, host: &Snapshot) -> Optio
     (first == Some(whole) && !host.routes.contains(&part)).then_some(part)
 }
 
-/// Before the others of its key: there it serves at once, and a message that deletes it finds it first (fib_table_delete() in
-/// net/ipv4/fib_trie.c takes the first route that has what is named).
+/// Before the others of its key: there it serves at once, and a message that deletes it finds it
+/// first (fib_table_delete() in net/ipv4/fib_trie.c takes the first route that has what is named).
 pub(super) fn steps(held: &[MovedNic]) -> impl Iterator<Item = Step> + '_ {
     let routes = held.iter().flat_map(|h| &h.stand_ins);
     routes.map(|route| Step::RoutePrepend { side: Side::Host, route: route.clone() })

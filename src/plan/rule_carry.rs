@@ -1,6 +1,6 @@
-//! Policy rules that name neither a NIC nor one of its addresses, and lead to a table whose routes come along: `from 10.0.0.0/24
-//! lookup 100`. Inside, nothing else would lead there. The rule of the host stays, and a copy comes along where it takes no traffic
-//! that is not the rails'.
+//! Policy rules that name neither a NIC nor one of its addresses, and lead to a table whose routes
+//! come along: `from 10.0.0.0/24 lookup 100`. Inside, nothing else would lead there. The rule of
+//! the host stays, and a copy comes along where it takes no traffic that is not the rails'.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -48,8 +48,8 @@ fn is_over(route: &Route, dev: &Netdev) -> bool {
     route.hops.iter().any(|h| h.dev.as_ref() == Some(&dev.name))
 }
 
-/// Gives rails, as they come into the container, the rules that lead to their tables; `inside` is what it has besides, where that is
-/// known. Returns a sentence for each rule that stays behind.
+/// Gives rails, as they come into the container, the rules that lead to their tables; `inside` is
+/// what it has besides, where that is known. Returns a sentence for each rule that stays behind.
 pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>) -> Vec<String> {
     let tables = tables(rails);
     let mut left = Vec::new();
@@ -75,7 +75,8 @@ pub fn carry(rails: &mut [NicState], host: &Snapshot, inside: Option<&Snapshot>)
     left
 }
 
-/// What `prepare` says of rules that will stay on the host; `pod` is the namespace that the container joins, where it is known.
+/// What `prepare` says of rules that will stay on the host; `pod` is the namespace that the
+/// container joins, where it is known.
 pub fn left_behind(nics: &[Nic], host: &Snapshot, pod: Option<&Snapshot>) -> Vec<String> {
     let mut rails: Vec<NicState> = nics.iter().filter_map(|nic| NicState::of(host, &nic.identity.name)).collect();
     carry(&mut rails, host, pod)
@@ -120,7 +121,8 @@ fn obstacle(rule: &Rule, owners: &BTreeSet<usize>, rails: &[NicState], inside: O
     (has_default && !is_suppressed).then(|| why.to_owned())
 }
 
-/// Whether one of a rail's rules leads what is sent from its address, also to its subnet, to a table of this rail alone.
+/// Whether one of a rail's rules leads what is sent from its address, also to its subnet, to a
+/// table of this rail alone.
 pub fn leads(rail: &NicState, ip: IpAddr, rails: &[NicState]) -> bool {
     rail.rules.iter().any(|rule| {
         let is_from = rule.flags & INVERT == 0 && rule.source.is_some_and(|net| net.contains(&ip));

@@ -48,8 +48,9 @@ pub fn sysctls(dev: &Netdev, host: &Snapshot) -> SysctlValues {
     usual.chain(by_kernel(dev)).collect()
 }
 
-/// What decides which IPv6 addresses and routes the kernel makes. The defaults of the container's namespace may make more than the
-/// plan has. By a secret it would make others than on the host: there it makes none, and those of the host come along.
+/// What decides which IPv6 addresses and routes the kernel makes. The defaults of the container's
+/// namespace may make more than the plan has. By a secret it would make others than on the host:
+/// there it makes none, and those of the host come along.
 fn by_kernel(dev: &Netdev) -> impl Iterator<Item = (String, String)> + '_ {
     // By a token, too, it makes other addresses of what a router says.
     let hears = hears_routers(dev) && dev.token.is_none() && !makes_by_secret(dev);
@@ -60,7 +61,8 @@ fn by_kernel(dev: &Netdev) -> impl Iterator<Item = (String, String)> + '_ {
             "addr_gen_mode" => "1",
             "use_tempaddr" => "0",
             "accept_ra" if !hears => "0",
-            // Without accept_ra none of these counts (ndisc_router_discovery() in net/ipv6/ndisc.c).
+            // Without accept_ra none of these counts (ndisc_router_discovery() in
+            // net/ipv6/ndisc.c).
             "autoconf" | "router_solicitations" | "ra_defrtr_metric" if hears => value,
             leaf if hears && leaf.starts_with("accept_ra") => value,
             _ => return None,

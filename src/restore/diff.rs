@@ -141,7 +141,8 @@ fn missing_of(want: &NicState, have: &NicState, shaken: &[Route], goal: Goal) ->
     }
 }
 
-/// Whether an IPv6 address needs no more than a message that sets its flags (inet6_addr_modify() in net/ipv6/addrconf.c).
+/// Whether an IPv6 address needs no more than a message that sets its flags (inet6_addr_modify() in
+/// net/ipv6/addrconf.c).
 fn has_other_flags(want: &Address, have: &Address) -> bool {
     want.address.is_ipv6() && Address { flags: want.flags, ..have.clone() } == *want
 }

@@ -152,7 +152,8 @@ fn in_order(held: &[MovedNic]) -> Vec<&MovedNic> {
     order
 }
 
-/// What was put in place of routes while a leg of theirs was away: the whole ones are there now, behind it.
+/// What was put in place of routes while a leg of theirs was away: the whole ones are there now,
+/// behind it.
 pub(super) fn superseded<'a>(held: &'a [MovedNic], host: &'a Snapshot) -> impl Iterator<Item = &'a Route> {
     let is_wanted = |r: &Route| held.iter().any(|h| h.before.routes.contains(r));
     held.iter().flat_map(|h| &h.stand_ins).filter(move |r| host.routes.contains(r) && !is_wanted(r))

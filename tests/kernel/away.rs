@@ -99,7 +99,8 @@ fn legs_of_several_containers_come_back_one_by_one() {
     });
 }
 
-/// Its port lost the carrier meanwhile: duplicate address detection of its addresses does not begin.
+/// Its port lost the carrier meanwhile: duplicate address detection of its addresses does not
+/// begin.
 #[test]
 fn ipv6_route_with_a_source_comes_back_without_a_carrier() {
     alone(|host| {

@@ -104,7 +104,8 @@ fn insist(host: &Host, nics: &str) -> Said {
     host.rdmaprep(&["prepare", "--ifaces", nics, "--allow-bootstrap-iface"]).ok()
 }
 
-/// As netplan has it: a table for each rail, and a rule of the whole subnet, whose place the kernel chooses.
+/// As netplan has it: a table for each rail, and a rule of the whole subnet, whose place the kernel
+/// chooses.
 #[test]
 fn rule_of_a_whole_subnet_comes_along_with_its_table() {
     alone(|host| {

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use crate::alone;
 use testkit::sh;
 
-/// The lines of `ip` without what it puts in front of a rule, or behind a line; the legs of a route follow it on lines of their own.
+/// The lines of `ip` without what it puts in front of a rule, or behind a line; the legs of a route
+/// follow it on lines of their own.
 fn written(command: &str) -> BTreeSet<String> {
     let text = sh(command).replace("\n\t", " ");
     let line = |line: &str| match line.split_once(":\t") {

@@ -19,7 +19,8 @@ pub struct MovedNic {
     /// Values of `conf/all` in the container's namespace that would have defeated its own: written before it came.
     #[serde(default)]
     pub overruled: BTreeMap<String, Overruled>,
-    /// What the host has in place of routes with a leg over it: the legs that stayed, and those of NICs that returned first.
+    /// What the host has in place of routes with a leg over it: the legs that stayed, and those of
+    /// NICs that returned first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_ins: Vec<Route>,
     /// The program that configures it on the host; absent where none does.

@@ -1,4 +1,5 @@
-//! Addresses, routes, rules and the like as `ip` of iproute2 writes them. What it has no word for here is `attr NUMBER=0x…`.
+//! Addresses, routes, rules and the like as `ip` of iproute2 writes them. What it has no word for
+//! here is `attr NUMBER=0x…`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -126,7 +127,8 @@ impl Words {
     }
 }
 
-/// Takes an attribute of that many bytes; one of another length stays among those that are not interpreted.
+/// Takes an attribute of that many bytes; one of another length stays among those that are not
+/// interpreted.
 fn take<const LENGTH: usize>(rest: &mut BTreeMap<u16, Hex>, kind: u16) -> Option<[u8; LENGTH]> {
     let bytes = rest.get(&kind)?.0.as_slice().try_into().ok()?;
     rest.remove(&kind);

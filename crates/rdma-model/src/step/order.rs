@@ -37,15 +37,16 @@ const NODAD: u32 = 0x02;
 const OPTIMISTIC: u32 = 0x04;
 const DADFAILED: u32 = 0x08;
 
-/// Whether a route of the NIC prefers this address as its source. Linux refuses such a route while duplicate address detection runs
-/// (ip6_route_info_create() in net/ipv6/route.c): that takes a second or two, and without a carrier it never begins.
+/// Whether a route of the NIC prefers this address as its source. Linux refuses such a route while
+/// duplicate address detection runs (ip6_route_info_create() in net/ipv6/route.c): that takes a
+/// second or two, and without a carrier it never begins.
 fn is_awaited(a: &Address, state: &NicState) -> bool {
     let detected = a.address.is_ipv6() && a.flags & (NODAD | DADFAILED) == 0;
     detected && state.routes.iter().any(|r| r.prefsrc == Some(a.address))
 }
 
-/// The address as it is added: one that a route waits for is not tentative. [`connect`] gives it its own flags, by which Linux
-/// begins no detection (inet6_addr_modify() in net/ipv6/addrconf.c).
+/// The address as it is added: one that a route waits for is not tentative. [`connect`] gives it
+/// its own flags, by which Linux begins no detection (inet6_addr_modify() in net/ipv6/addrconf.c).
 fn at_once(a: &Address, state: &NicState) -> Address {
     // Linux takes no address that is both (inet6_rtm_newaddr()).
     let flags = if is_awaited(a, state) { a.flags & !OPTIMISTIC | NODAD } else { a.flags };
