@@ -102,6 +102,7 @@ class Judge:
     def control(self, work):
         """What managers do by themselves when so treated, with every NIC at home, is no
         container's fault."""
+        self.until_nothing_is_left()
         work()
         now = self.settled()
         if self.differences():
@@ -183,6 +184,15 @@ class Judge:
         self.expect_code(
             rdmaprep("restore", "--all", "--stale"), 0, f"{step}: restore --all --stale"
         )
+
+    def until_nothing_is_left(self):
+        """The timer has seen every NIC's manager done, and rdmaprep forgets what was there."""
+        end = time.monotonic() + BACK_LIMIT
+        while self.host.rails[0] in (status := rdmaprep("status").text):
+            if time.monotonic() > end:
+                raise Failure(f"timer: after {BACK_LIMIT} s status still says: {status[:300]}")
+            self.timer()
+            time.sleep(0.2)
 
     def expect_inside(self, container, step):
         """What the host reached by a NIC that moved is reached from inside by it."""
