@@ -193,7 +193,7 @@ fn stop_that_is_cut_off_anywhere_is_finished_by_a_restore() {
 /// A NIC that is no hardware may be in a namespace that was not searched: it is not given on while that is not known, however often
 /// the restore is tried.
 #[test]
-fn stacked_nic_that_was_not_searched_for_everywhere_is_held_back() {
+fn stacked_nic_without_a_whole_search_is_held_back() {
     let mut kernel = three();
     let (side, dev): (Side, IfName) = (Side::Host, "i1".parse().unwrap());
     let over = Some(name(0).to_string().parse().unwrap());
