@@ -49,6 +49,7 @@ fn owed_of(held: &MovedNic, word: Option<Word>, host: &Snapshot) -> MovedNic {
     // Another profile has another MTU.
     if let Some(now) = now.filter(|_| is_done && !is_same) {
         before.netdev.mtu = now.netdev.mtu;
+        before.netdev.sysctls.retain(|key, _| key != "ipv6/conf/mtu");
     }
     match (is_done, has_begun) {
         (true, _) => leave_own(before, managed, is_same),

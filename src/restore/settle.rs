@@ -99,7 +99,7 @@ impl<'a> Returned<'a> {
 
 /// Waits until NICs do not change any more, and puts back what is missing.
 pub fn settle(world: &mut dyn World, managers: &mut Managers, back: Returned, patience: Duration) -> Result<Settled> {
-    let watched = managers.are_present();
+    let watched = managers.are_present() || back.held.iter().any(|h| h.managed.is_some());
     let settling = Settling {
         world,
         managers,

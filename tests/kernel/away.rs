@@ -65,6 +65,8 @@ fn legs_that_stay_serve_while_a_nic_is_away() {
                 "stop" => drop(c.stop(host).ok()),
                 _ => drop(host.rdmaprep(&["restore", "--all"]).ok()),
             }
+            // As the daemon does.
+            host.ip(&format!("route add 10.98.0.0/16 proto bird {UP} {RAIL}"));
             host.is_as(&before);
             host.is_clean();
         }

@@ -4,9 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::snapshot::{Address, Nexthop, Route, Rule};
 
-/// RTPROT_KERNEL, RTPROT_STATIC, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
+/// RTPROT_KERNEL, RTPROT_DHCP and RTPROT_RA (include/uapi/linux/rtnetlink.h).
 const KERNEL: u8 = 2;
-const STATIC: u8 = 4;
 const DHCP: u8 = 16;
 const RA: u8 = 9;
 
@@ -62,9 +61,9 @@ impl Managed {
         }
     }
 
-    /// networkd numbers its objects by itself, in each return again.
+    /// networkd numbers the objects of learned routes by itself, at each return again.
     pub fn owns_nexthop(&self, nexthop: &Nexthop) -> bool {
-        matches!(nexthop.protocol, KERNEL | STATIC | DHCP | RA)
+        matches!(nexthop.protocol, KERNEL | DHCP | RA)
     }
 
     pub fn owns_rule(&self, rule: &Rule) -> bool {

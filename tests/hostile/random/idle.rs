@@ -185,7 +185,7 @@ impl Draft {
         let all = [
             format!("add 10.2{nic}.0.0/16 {via} metric {}", round + 1),
             format!("add 10.2{nic}.1.0/24 {via} src 10.{nic}.0.1 mtu lock 1300 advmss 1200"),
-            format!("add 10.2{nic}.2.0/24 {via} proto 42 realm 3 initcwnd 20 rto_min 30ms"),
+            format!("add 10.2{nic}.2.0/24 {via} proto 77 realm 3 initcwnd 20 rto_min 30ms"),
             format!("add 10.2{nic}.3.0/24 via 10.99.0.{nic} dev {name} onlink"),
             format!("add 10.2{nic}.4.0/24 dev {name} scope link"),
             format!("add 10.2{nic}.5.0/24 tos 0x10 {via}"),
