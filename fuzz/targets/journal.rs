@@ -6,7 +6,7 @@ use rdma_model::snapshot::{Netdev, Snapshot};
 use rdmaprep::journal::{Record, salvage};
 use rdmaprep::plan::rails;
 use rdmaprep::restore::after_reboot::plan_after_reboot;
-use rdmaprep::restore::plan::{plan_restore, reassert};
+use rdmaprep::restore::plan::{Goal, plan_restore, reassert};
 use rdmaprep::verify;
 use serde::Deserialize;
 use serde_json::Value;
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
     let there = with(&Snapshot::default(), record.held.iter().map(|h| &h.inside.netdev));
     for host in [&case.host, &here] {
         for inside in [None, case.inside.as_ref(), Some(&there)] {
-            plan_restore(&record.held, host, inside);
+            plan_restore(&record.held, host, inside, Goal::Exact);
         }
         plan_after_reboot(&record.held, host, |_| None);
         verify::rdma_drift(&record.held, host);

@@ -10,7 +10,7 @@ use rdmaprep::drawing::{self, picture};
 use rdmaprep::nccl_env::Options;
 use rdmaprep::plan::{Plan, rdma_mode};
 use rdmaprep::restore::after_reboot::plan_after_reboot;
-use rdmaprep::restore::plan::plan_restore;
+use rdmaprep::restore::plan::{Goal, plan_restore};
 use rdmaprep::select::{BusyNic, Selection, judge};
 use rdmaprep::{report, verify};
 use serde::Deserialize;
@@ -70,8 +70,8 @@ fn make(request: &rdmaprep::config::request::Request, selection: &Selection, see
     let paths = Some(seen.paths.clone().unwrap_or_default());
     let seen = &Snapshot { paths, ..seen.clone() };
     let Ok(attach) = attach(&plan, seen, &Snapshot::default()) else { return };
-    plan_restore(&attach.held, seen, Some(&Snapshot::default()));
-    plan_restore(&attach.held, &Snapshot::default(), Some(seen));
-    plan_restore(&attach.held, seen, None);
+    plan_restore(&attach.held, seen, Some(&Snapshot::default()), Goal::Exact);
+    plan_restore(&attach.held, &Snapshot::default(), Some(seen), Goal::Exact);
+    plan_restore(&attach.held, seen, None, Goal::Exact);
     plan_after_reboot(&attach.held, seen, |_| None);
 }
