@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rdma_model::effect::{compare_rules, missing_routes, same_address};
 use rdma_model::ids::Mac;
 use rdma_model::snapshot::{Address, Hop, Netdev, ProgramHook, RTA_EXPIRES, Route, Rule, Snapshot, UNTOLD};
-use rdma_model::step::{NicState, derived, generated, kernel_address, kernel_made, learned_from_router, of_generated};
+use rdma_model::step::{
+    NicState, derived, generated, is_temporary, kernel_address, kernel_made, learned_from_router, of_generated,
+};
 
 use crate::precedence;
 use rdma_model::upper_lower;
@@ -207,7 +209,8 @@ fn apart(want: &NicState, mut have: NicState) -> NicState {
 }
 
 /// What NICs lack in effect, and which of their settings differ: what other programs have added, or have put in the place
-/// of what was there, lacks nothing. What the kernel has made besides counts, unless a manager has the NIC.
+/// of what was there, lacks nothing. What the kernel has made besides counts, unless a manager has the NIC; so does a route that
+/// should have been there for a moment only.
 pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
     let is_managed = |dev: &Netdev| expected.iter().any(|h| h.managed.is_some() && h.before.netdev.name == dev.name);
     let states: Vec<NicState> = expected.iter().map(|h| h.before.clone()).collect();
@@ -221,7 +224,7 @@ pub fn lacking(expected: &[MovedNic], observed: &Snapshot) -> Vec<Drift> {
         lacking.nexthops = common(&want.nexthops, &have.nexthops);
         let missing = missing_routes(&want.routes, &have.routes);
         lacking.routes.retain(|r| !missing.contains(&r));
-        let made = have.routes.iter().filter(|r| by_kernel && kernel_made(r, &have.netdev));
+        let made = have.routes.iter().filter(|r| is_temporary(r) || by_kernel && kernel_made(r, &have.netdev));
         lacking.routes.extend(made.filter(|r| !want.routes.contains(r)).cloned());
         lacking.routes.sort();
         let missing = compare_rules(&want.rules, &observed.rules).missing;
