@@ -105,14 +105,16 @@ pub fn beside(want: &NicState, have: &NicState) -> (NicState, NicState) {
     let (was, is) = (&want.netdev, &have.netdev);
     let has = |dev: &Netdev, a: &Address| dev.addresses.iter().any(|x| x.address == a.address);
     let recorded = was.addresses.iter().any(generated);
-    let knows_mode = is.sysctls.contains_key("ipv6/conf/addr_gen_mode");
+    // IN6_ADDR_GEN_MODE_NONE: else the kernel may have made its own only now, that of an ipvlan not by its address alone
+    // (addrconf_ifid_eui48() in include/net/addrconf.h).
+    let has_none = was.sysctls.get("ipv6/conf/addr_gen_mode").is_some_and(|mode| mode == "1");
     let strange = recorded && is.addresses.iter().any(|a| generated(a) && !has(was, a));
     let (mut wanted, mut found) = (normal(want), normal(have));
     let counts = |a: &&Address| !kernel_address(a, was) || strange && !has(is, a);
     wanted.netdev.addresses = was.addresses.iter().filter(counts).map(address).collect();
     let counts = |a: &&Address| match has(was, a) {
         true => !kernel_address(a, was),
-        false => recorded || !kernel_address(a, is) && (knows_mode || !generated(a)),
+        false => recorded || !kernel_address(a, is) && (has_none || !generated(a)),
     };
     found.netdev.addresses = is.addresses.iter().filter(counts).map(address).collect();
     wanted.netdev.addresses.sort();

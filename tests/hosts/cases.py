@@ -713,10 +713,16 @@ def stand_in_adds_rules_the_other_way_round(h):
         sh(f"""ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}
             ip route add default via 198.18.{i}.1 dev r{i} table {151 + i}
             ip rule add from 198.18.{i}.10 table {151 + i} priority {32764 + i} proto static""")
-    gone = "".join(f"ip rule del from 198.18.{i}.10 table {151 + i}\n" for i in range(2))
-    back = "".join(f"""ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}
+    gone = "".join(
+        f"[ -e /sys/class/net/r{i} ] || ip rule del from 198.18.{i}.10 table {151 + i}\n"
+        for i in range(2)
+    )
+    # One that stayed has its address, its route and its rule.
+    back = "".join(f"""ip address show dev r{i} | grep -q 198.18.{i}.10 || {{
+        ip link set r{i} up; ip address add 198.18.{i}.10/24 dev r{i}
         ip route add default via 198.18.{i}.1 dev r{i} table {151 + i}
         ip rule add from 198.18.{i}.10 table {151 + i} priority {32765 - i} proto static
+        }}
 """ for i in (1, 0))
     stand_in(h, gone, back)
     reach_gateways(h)
