@@ -120,10 +120,16 @@ impl Record {
         self.netns > LAST_NETNS
     }
 
-    /// The record of those of its NICs that wait for their manager. It is no namespace's any more, and neither is its number.
-    pub fn waiting(&self, nics: &[IfName], awaits: Vec<String>) -> Record {
+    /// Numbers that no namespace has. The kernel may give the namespace's own to the next one, whose NICs may wait as well.
+    pub fn numbers_when_back(&self) -> impl Iterator<Item = u64> {
+        let netns = self.netns;
+        (1..).map(move |round: u64| netns + round * (LAST_NETNS + 1))
+    }
+
+    /// The record of those of its NICs that wait for their manager, which is no namespace's any more.
+    pub fn waiting(&self, number: u64, nics: &[IfName], awaits: Vec<String>) -> Record {
         Record {
-            netns: if self.is_back() { self.netns } else { self.netns + LAST_NETNS + 1 },
+            netns: number,
             phase: Phase::Restoring,
             given: None,
             given_sysfs: None,

@@ -326,7 +326,7 @@ fn replace_returned(records: &mut Records, record: &Record) -> Result<Vec<String
         if rest.len() == earlier.held.len() {
             continue;
         }
-        let smaller = earlier.waiting(&rest, earlier.awaits.clone());
+        let smaller = earlier.waiting(earlier.netns, &rest, earlier.awaits.clone());
         unsaved.extend(if rest.is_empty() { records.forget(&earlier)? } else { records.save_later(&smaller)? });
     }
     Ok(unsaved)

@@ -189,7 +189,10 @@ fn await_managers(
     waiting: &[Waiting],
 ) -> Result<Vec<String>> {
     let nics: Vec<IfName> = waiting.iter().map(|w| w.nic.clone()).collect();
-    let rest = record.waiting(&nics, waiting.iter().map(|w| w.why.clone()).collect());
+    let is_free = |number: &u64| records.of_netns(*number).is_none();
+    let number =
+        if record.is_back() { record.netns } else { record.numbers_when_back().find(is_free).unwrap_or_default() };
+    let rest = record.waiting(number, &nics, waiting.iter().map(|w| w.why.clone()).collect());
     let mut unsaved = Vec::new();
     if !nics.is_empty() && rest != *record {
         unsaved.extend(records.save_later(&rest)?);

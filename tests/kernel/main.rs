@@ -22,6 +22,7 @@ mod hold;
 mod hook;
 mod inside;
 mod links;
+mod managed;
 mod many_nics;
 mod mounted_container;
 mod nccl_conf;

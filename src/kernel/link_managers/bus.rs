@@ -1,4 +1,5 @@
-//! Calls over the system's D-Bus. Each has its time: a manager that hangs must not keep a hook.
+//! Calls over the system's D-Bus. Each has its time, and after one that took longer there is none: a manager that hangs must
+//! not keep a hook.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,6 +21,8 @@ const MOST: usize = 1 << 27;
 pub struct Bus {
     stream: BufReader<UnixStream>,
     serial: u32,
+    /// Whether an answer did not come in its time: it may still come, and the next one is not waited for.
+    is_dead: bool,
 }
 
 /// Whom a call is for.
@@ -38,7 +41,7 @@ impl Bus {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let mut bus = Bus { stream: BufReader::new(stream), serial: 0 };
+        let mut bus = Bus { stream: BufReader::new(stream), serial: 0, is_dead: false };
         bus.authenticate()?;
         bus.call(DAEMON, "Hello", &[])?;
         Ok(bus)
@@ -77,7 +80,22 @@ impl Bus {
         self.answer(message).with_context(|| format!("{} of {}", method, callee.name))
     }
 
+    pub fn is_dead(&self) -> bool {
+        self.is_dead
+    }
+
     fn answer(&mut self, message: MarshalledMessage) -> Result<MarshalledMessage> {
+        ensure!(!self.is_dead, "the bus does not answer");
+        self.is_dead = true;
+        let answer = self.exchange(message)?;
+        self.is_dead = false;
+        match answer.typ {
+            MessageType::Error => bail!("{}", answer.dynheader.error_name.unwrap_or_default()),
+            _ => Ok(answer),
+        }
+    }
+
+    fn exchange(&mut self, message: MarshalledMessage) -> Result<MarshalledMessage> {
         self.serial += 1;
         let mut bytes = Vec::new();
         marshal::marshal(&message, self.serial, &mut bytes)?;
@@ -85,12 +103,8 @@ impl Bus {
         self.stream.get_mut().write_all(&bytes)?;
         loop {
             let answer = self.read()?;
-            if answer.dynheader.response_serial != Some(self.serial) {
-                continue;
-            }
-            match answer.typ {
-                MessageType::Error => bail!("{}", answer.dynheader.error_name.unwrap_or_default()),
-                _ => return Ok(answer),
+            if answer.dynheader.response_serial == Some(self.serial) {
+                return Ok(answer);
             }
         }
     }

@@ -106,6 +106,8 @@ pub enum Word {
 pub struct Managers {
     root: PathBuf,
     bus: Option<bus::Bus>,
+    /// networkd's, once they have been asked for.
+    rules: Option<networkd::Rules>,
 }
 
 impl Managers {
@@ -114,7 +116,7 @@ impl Managers {
         let has_manager = ["run/systemd/netif", "run/NetworkManager"].iter().any(|at| root.join(at).exists());
         let socket = root.join("run/dbus/system_bus_socket");
         let bus = has_manager.then(|| bus::Bus::connect(&socket).ok()).flatten();
-        Managers { root: root.to_owned(), bus }
+        Managers { root: root.to_owned(), bus, rules: None }
     }
 
     pub fn root(&self) -> &Path {
@@ -123,7 +125,7 @@ impl Managers {
 
     /// Whether there is a bus: else a manager is only heard by its files.
     pub fn can_be_asked(&self) -> bool {
-        self.bus.is_some()
+        self.bus.as_ref().is_some_and(|bus| !bus.is_dead())
     }
 
     pub fn are_present(&self) -> bool {
@@ -154,12 +156,16 @@ impl Managers {
 
     fn foreign(&mut self, by: Manager, state: &NicState) -> Option<Foreign> {
         let bus = self.bus.as_mut()?;
-        let foreign = match by {
-            Manager::Networkd => networkd::foreign(bus, state),
-            Manager::NetworkManager => network_manager::foreign(bus, state),
-            Manager::Udev => return None,
-        };
-        foreign.ok()
+        match by {
+            Manager::Networkd => {
+                if self.rules.is_none() {
+                    self.rules = networkd::rules(bus).ok();
+                }
+                networkd::foreign(bus, state, self.rules.as_ref()?).ok()
+            }
+            Manager::NetworkManager => network_manager::foreign(bus, state).ok(),
+            Manager::Udev => None,
+        }
     }
 
     /// Nothing where there is no bus to ask.

@@ -110,16 +110,23 @@ fn net(bytes: &Option<Vec<u8>>, length: Option<u8>) -> Option<IpNet> {
     IpNet::new(ip(bytes)?, length?).ok()
 }
 
+/// The rules of the whole host that it knows.
+pub struct Rules(Vec<Owned>);
+
+pub fn rules(bus: &mut Bus) -> Result<Rules> {
+    let interface = "org.freedesktop.network1.Manager";
+    let manager: Manager = describe(bus, Callee { name: NAME, path: ROOT, interface })?;
+    Ok(Rules(manager.routing_policy_rules))
+}
+
 /// What of a link's state is not networkd's.
-pub fn foreign(bus: &mut Bus, state: &NicState) -> Result<Foreign> {
+pub fn foreign(bus: &mut Bus, state: &NicState, rules: &Rules) -> Result<Foreign> {
     let path = object(state.netdev.ifindex);
     let interface = "org.freedesktop.network1.Link";
     let link: Link = describe(bus, Callee { name: NAME, path: &path, interface })?;
-    let interface = "org.freedesktop.network1.Manager";
-    let all: Manager = describe(bus, Callee { name: NAME, path: ROOT, interface })?;
     let addresses = state.netdev.addresses.iter().filter(|a| !link.addresses.iter().any(|o| o.is_address(a)));
     let routes = state.routes.iter().filter(|r| !link.routes.iter().any(|o| o.is_route(r)));
-    let rules = state.rules.iter().filter(|r| !all.routing_policy_rules.iter().any(|o| o.is_rule(r)));
+    let rules = state.rules.iter().filter(|r| !rules.0.iter().any(|own| own.is_rule(r)));
     Ok(Foreign {
         addresses: addresses.cloned().collect(),
         routes: routes.cloned().collect(),
